@@ -13,7 +13,7 @@ from bench.spark.data import Shape
 from bench.spark.sources import BucketSource, Query, at, hour_of
 from kafscale.config.units import MIB
 from kafscale.spark.bucket import reading
-from kafscale.spark.bucket.splits import Range, Split
+from kafscale.spark.bucket.splits import Split, SplitRange
 from kafscale.spark.source.options import Given, ReadOptions
 from kafscale.spark.source.planning import Planner
 
@@ -106,7 +106,7 @@ def _column_names() -> Sequence[str]:
 def _get_all(planner: Planner, splits: Sequence[Split]) -> None:
     for split in splits:
         for each in split.ranges:
-            assert isinstance(each, Range), "all is flushed"
+            assert isinstance(each, SplitRange), "all is flushed"
             for start in range(each.start, each.end, reading.GET_BYTES):
                 planner.catalog.bucket.get_range(each.key.key, start, min(reading.GET_BYTES, each.end - start))
 

@@ -102,14 +102,14 @@ def run_command(file: Path, *, once: bool, master: str, conf: Settings) -> None:
 def validate_command(file: Path, *, offline: bool, as_json: bool, master: str, conf: Settings) -> None:
     """Check FILE, and that its topics, schemas and tables exist and fit together."""
     pipeline = _read(file)
-    from kafscale.spark.pipeline.document import Check
+    from kafscale.spark.pipeline.document import MappingCheck
 
     if offline:
         if as_json:
             found = "is a mapping; nothing was connected to"
             show(
-                Check,
-                [Check(mapping=mapping.id, what="file", found=found) for mapping in pipeline.mappings],
+                MappingCheck,
+                [MappingCheck(mapping=mapping.id, what="file", found=found) for mapping in pipeline.mappings],
                 as_json=True,
             )
         else:
@@ -121,7 +121,7 @@ def validate_command(file: Path, *, offline: bool, as_json: bool, master: str, c
     if checks is None:
         with _session(pipeline, master, conf) as spark:
             checks = list(check(SparkTables(spark, pipeline), pipeline))
-    show(Check, checks, as_json=as_json)
+    show(MappingCheck, checks, as_json=as_json)
     wrong = [found for found in checks if not found.ok]
     if wrong:
         raise PipelineFailed(f"{wrong[0].mapping}: {wrong[0].what}: {wrong[0].found}")

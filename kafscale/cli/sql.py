@@ -32,7 +32,7 @@ from kafscale.errors import ConfigError, KafScaleError, StartupError
 
 if TYPE_CHECKING:
     from kafscale.spark.duckdb.choice import Engines
-    from kafscale.spark.sql.answers import Answer
+    from kafscale.spark.sql.answers import QueryAnswer
     from kafscale.spark.sql.engine import Engine
     from kafscale.spark.sql.server import ServedTopics
 
@@ -292,17 +292,17 @@ class Results:
 
     def answer(self, statement: str) -> None:
         """Answer a statement. Raises ConfigError, QueryError, StartupError, StoreError."""
-        from kafscale.spark.duckdb.scans import Reading
+        from kafscale.spark.duckdb.scans import ScanReading
 
         with ExitStack() as bar:
             report = bar.enter_context(reading("reading")) if sys.stderr.isatty() else None
-            answer = self.engines.answer(statement, Reading(report=report))
+            answer = self.engines.answer(statement, ScanReading(report=report))
             try:
                 self._show(answer, bar)
             finally:
                 answer.close()
 
-    def _show(self, answer: Answer, bar: ExitStack) -> None:
+    def _show(self, answer: QueryAnswer, bar: ExitStack) -> None:
         """Show the rows, if the statement has any, without a bar next to them."""
         if not answer.columns:
             return
@@ -320,7 +320,7 @@ class Results:
         if self.file.isatty():
             bar.close()
 
-    def _show_table(self, answer: Answer, bar: ExitStack) -> None:
+    def _show_table(self, answer: QueryAnswer, bar: ExitStack) -> None:
         cells = answer.first_cells(self.options.max_rows)
         self._end(bar)
         if list(cells.columns) == ["plan"]:

@@ -21,7 +21,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafscale.formats.metadata_checkpoint import decode_checkpoint
-from kafscale.spark.source.bounds import Bounds
+from kafscale.spark.source.bounds import QueryBounds
 from kafscale.spark.source.options import BatchOptions, Given, ReadOptions
 from kafscale.spark.source.planning import Planner
 from tests.devtools.external.clients import wait_until
@@ -179,7 +179,7 @@ def read_as(bucket: Bucket, user: str, topic: str) -> tuple[int, int]:
     with closing(Planner.of(ReadOptions.of(given))) as planner:
         partitions_count = len(planner.logs())
         reader = planner.reader(["offset", "value"])
-        splits = planner.batch(BatchOptions.of(given), Bounds())
+        splits = planner.batch(BatchOptions.of(given), QueryBounds())
         return sum(part.num_rows for split in splits for part in reader.read(split)), partitions_count
 
 

@@ -11,7 +11,7 @@ import trio
 from kafscale.log.rewrite.compaction import Compactor
 from kafscale.spark.bucket.reading import DataLoss
 from kafscale.spark.bucket.splits import Split
-from kafscale.spark.source.bounds import Bounds
+from kafscale.spark.source.bounds import QueryBounds
 from kafscale.spark.source.options import BatchOptions, Given, ReadOptions
 from kafscale.spark.source.planning import Planner
 from kafscale.store.memory import MemoryStore
@@ -51,7 +51,7 @@ class Job:
         self.directory.mkdir(exist_ok=True)
         await self.copy()
         self.given.values |= {name.lower(): value for name, value in options.items()}
-        return self.planner().batch(BatchOptions.of(self.given), Bounds())
+        return self.planner().batch(BatchOptions.of(self.given), QueryBounds())
 
     def read(self, splits: Sequence[Split]) -> dict[int, str]:
         found: dict[int, str] = {}

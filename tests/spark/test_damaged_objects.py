@@ -15,10 +15,10 @@ from kafscale.formats.segment import decode_footer
 from kafscale.spark.bucket.lag import measure
 from kafscale.spark.bucket.reading import DataLoss
 from kafscale.spark.bucket.splits import Split
-from kafscale.spark.source.bounds import Bounds
+from kafscale.spark.source.bounds import QueryBounds
 from kafscale.spark.source.options import BatchOptions, Given, ReadOptions, StreamOptions
 from kafscale.spark.source.planning import Planner
-from kafscale.spark.source.progress import Progress
+from kafscale.spark.source.progress import StreamProgress
 from kafscale.store.paths import SegmentKey
 from tests.devtools.fakes.segment_objects import (
     CREATED_MS,
@@ -90,7 +90,7 @@ class Job:
 
     def batch(self, **options: str) -> list[int]:
         self.given.values |= {name.lower(): value for name, value in options.items()}
-        return self.read(list(self.planner.batch(BatchOptions.of(self.given), Bounds())))
+        return self.read(list(self.planner.batch(BatchOptions.of(self.given), QueryBounds())))
 
     def read(self, splits: Sequence[Split]) -> list[int]:
         self.between()
@@ -104,7 +104,7 @@ class Job:
 
     def stream(self, **options: str) -> list[int]:
         self.given.values |= {"startingoffsets": "earliest", **{name.lower(): each for name, each in options.items()}}
-        progress = Progress(planner=self.planner, options=StreamOptions.of(self.given))
+        progress = StreamProgress(planner=self.planner, options=StreamOptions.of(self.given))
         position, found = progress.initial(), []
         for _ in range(100):
             end = progress.latest()

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafscale.spark.source.options import Given, ReadOptions, StreamOptions
 from kafscale.spark.source.planning import Planner
-from kafscale.spark.source.progress import Progress
+from kafscale.spark.source.progress import StreamProgress
 from kafscale.store.paths import parse_segment_key
 from tests.devtools.external.spark import flush, kill_driver, run_driver, store_of
 from tests.devtools.processes.process import BrokerProcess, broker_process
@@ -103,7 +103,7 @@ class Ours:
 
     def __init__(self, **options: str) -> None:
         given = Given(options)
-        self.progress = Progress(planner=Planner.of(ReadOptions.of(given)), options=StreamOptions.of(given))
+        self.progress = StreamProgress(planner=Planner.of(ReadOptions.of(given)), options=StreamOptions.of(given))
         self.position = self.progress.initial()
         self.rows: list[Row] = []
 

@@ -24,7 +24,7 @@ from kafscale.formats.transactions import AbortedTransaction, OpenTransaction
 from kafscale.spark.brokers.newest import Fetched
 from kafscale.spark.bucket.batches import BatchHeaders
 from kafscale.spark.bucket.catalog import Catalog, PartitionLog
-from kafscale.spark.bucket.unflushed import Tail
+from kafscale.spark.bucket.unflushed import UnflushedTail
 from kafscale.wire.batch_header import CONTROL, TRANSACTIONAL
 
 
@@ -91,7 +91,7 @@ READ_AHEAD_MAX_COUNT = 32  # footers behind what is read: one first, as it is ne
 
 
 @attrs.frozen(kw_only=True)
-class Outcomes:
+class ReadOutcomes:
     """The transactions to leave out of a read, in no order.
 
     `unknown` are those whose outcome no intact segment tells; `aborted` includes them.
@@ -101,14 +101,14 @@ class Outcomes:
     unknown: Sequence[OpenTransaction] = ()
 
 
-def outcomes_between(catalog: Catalog, log: PartitionLog, start_offset: int, end_offset: int) -> Outcomes:
+def outcomes_between(catalog: Catalog, log: PartitionLog, start_offset: int, end_offset: int) -> ReadOutcomes:
     """Find the outcomes for these offsets of a log, the end exclusive.
 
     Raises StoreError, and if brokers are asked BrokerUnavailable and KafkaError.
     """
     aborted: dict[_Key, AbortedTransaction] = {}
     unknown: dict[_Key, _Unknown] = {}
-    before: Footer | Tail | None = None
+    before: Footer | UnflushedTail | None = None
     for footer in _told_from(catalog, log, start_offset):
         if before is not None and _base_offset(footer) > before.last_offset + 1:
             unknown |= _open_at_the_end_of(before, _base_offset(footer))
@@ -134,14 +134,14 @@ def outcomes_between(catalog: Catalog, log: PartitionLog, start_offset: int, end
         for key, open_one in unknown.items()
         if key not in aborted and open_one.transaction.first_offset < end_offset
     ]
-    return Outcomes(
+    return ReadOutcomes(
         aborted=[*aborted.values(), *(open_one.as_aborted() for open_one in left)],
         unknown=[open_one.transaction for open_one in left],
     )
 
 
 def _told_by_brokers(
-    catalog: Catalog, log: PartitionLog, last: Footer | Tail, left_open: Mapping[_Key, _Unknown]
+    catalog: Catalog, log: PartitionLog, last: Footer | UnflushedTail, left_open: Mapping[_Key, _Unknown]
 ) -> tuple[Mapping[_Key, _Unknown], Mapping[_Key, _Unknown]]:
     """Return the aborted ones of the transactions that `last` leaves open, and those that brokers do not tell of.
 
@@ -175,18 +175,18 @@ class _Unknown:
         )
 
 
-def _base_offset(told: Footer | Tail) -> int:
-    return told.base_offset if isinstance(told, Tail) else told.identity.base_offset
+def _base_offset(told: Footer | UnflushedTail) -> int:
+    return told.base_offset if isinstance(told, UnflushedTail) else told.identity.base_offset
 
 
-def _open_at_the_end_of(footer: Footer | Tail, behind: int) -> Mapping[_Key, _Unknown]:
+def _open_at_the_end_of(footer: Footer | UnflushedTail, behind: int) -> Mapping[_Key, _Unknown]:
     return {
         (transaction.producer_id, transaction.first_offset): _Unknown(transaction, behind)
         for transaction in footer.open_transactions
     }
 
 
-def _told_from(catalog: Catalog, log: PartitionLog, start_offset: int) -> Iterator[Footer | Tail]:
+def _told_from(catalog: Catalog, log: PartitionLog, start_offset: int) -> Iterator[Footer | UnflushedTail]:
     """Yield the intact footers of segments that end at this offset or later, in order, and then the log's tail."""
     segments = iter([segment for segment in log.segments if segment.last_offset >= start_offset])
     count = 1

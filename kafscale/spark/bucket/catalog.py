@@ -29,7 +29,7 @@ from kafscale.spark.bucket.blocking import BlockingStore, run
 from kafscale.spark.bucket.bucket import Bucket
 from kafscale.spark.bucket.log_objects import DecisionReader, LogMemory, Present, PresentReader
 from kafscale.spark.bucket.metadata import Metadata
-from kafscale.spark.bucket.unflushed import NO_TAIL, Tail, begun
+from kafscale.spark.bucket.unflushed import NO_TAIL, UnflushedTail, begun
 from kafscale.store.base import ObjectInfo
 from kafscale.store.paths import (
     NAMESPACE_DEFAULT,
@@ -84,7 +84,7 @@ class PartitionLog:
     damaged: Sequence[SegmentKey] = ()
     log_start_offset: int = 0
     topic_id: bytes | None = None
-    tail: Tail = NO_TAIL
+    tail: UnflushedTail = NO_TAIL
     behind: Behind | None = None
     first_open_offset: int | None = None
     settled_end_offset: int | None = None
@@ -326,7 +326,7 @@ class Catalog:
         """Add the write-ahead log behind the segments, and find the transaction that is open at the end."""
         last = self._last_footer(log.segments) if logged or self.committed_only else None
         if logged and log.flushed_end_offset == max(log.start_offset, 0 if last is None else last.last_offset + 1):
-            log = attrs.evolve(log, tail=Tail.of(logged, last, log.log_start_offset))
+            log = attrs.evolve(log, tail=UnflushedTail.of(logged, last, log.log_start_offset))
         if not self.committed_only:
             return log
         is_open = log.tail.open_transactions if log.tail.batches else last.open_transactions if last else ()

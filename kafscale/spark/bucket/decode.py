@@ -334,7 +334,7 @@ class _Slices:
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
-class _Headers:
+class _DecodedHeaders:
     """Headers of all records in order: how many each has, and where their keys and values are."""
 
     counts: NDArray[np.int64]
@@ -352,7 +352,7 @@ class _Fields:
     has_append_time: NDArray[np.bool_]
     keys: _Slices
     values: _Slices
-    headers: _Headers | None
+    headers: _DecodedHeaders | None
 
 
 def _parse_fields(records: _Records, wanted: Wanted) -> _Fields:
@@ -396,7 +396,7 @@ def _read_slices(raw: Raw, positions: Positions) -> tuple[_Slices, Positions]:
     return _Slices(starts=starts, ends=starts + np.maximum(lengths, -1)), starts + np.maximum(lengths, 0)
 
 
-def _read_headers(raw: Raw, positions: Positions, ends: Positions) -> tuple[_Headers, Positions]:
+def _read_headers(raw: Raw, positions: Positions, ends: Positions) -> tuple[_DecodedHeaders, Positions]:
     """The first headers of all records that have one, then all second ones, and so on."""
     counts, positions = read_varints(raw, positions)
     _check((counts >= 0) & (counts <= np.maximum(ends - positions, 0)))
@@ -414,7 +414,7 @@ def _read_headers(raw: Raw, positions: Positions, ends: Positions) -> tuple[_Hea
         number += 1
         having = having[counts[having] > number]
     _check(keys.ends >= keys.starts)
-    return _Headers(counts=counts, keys=keys, values=values), positions
+    return _DecodedHeaders(counts=counts, keys=keys, values=values), positions
 
 
 def _check(holds: NDArray[np.bool_]) -> None:

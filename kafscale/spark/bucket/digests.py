@@ -19,7 +19,7 @@ from kafscale.spark.bucket.batches import BatchHeaders
 from kafscale.spark.bucket.bucket import get_part
 from kafscale.spark.bucket.catalog import Catalog, PartitionLog
 from kafscale.spark.bucket.log_ranges import LoggedRanges
-from kafscale.spark.bucket.splits import Extent, LogRange, Range, plan
+from kafscale.spark.bucket.splits import Extent, LogRange, SplitRange, plan
 
 GET_BYTES = 16 << 20
 POLYNOMIAL = 0x82F63B78  # of CRC-32C, reversed
@@ -28,7 +28,7 @@ Matrix = tuple[int, ...]  # a column for each bit
 
 
 @attrs.frozen
-class Digest:
+class RangeDigest:
     """The CRC-32C of the batches that hold the offsets from `start_offset` to `end_offset`, which is exclusive."""
 
     start_offset: int
@@ -36,14 +36,14 @@ class Digest:
     crc: int
 
 
-def of_footers(catalog: Catalog, log: PartitionLog, start_offset: int, end_offset: int) -> Digest | None:
+def of_footers(catalog: Catalog, log: PartitionLog, start_offset: int, end_offset: int) -> RangeDigest | None:
     """Return the digest of the segments that end between two offsets, by footers; None without such a segment.
 
     The first may begin before them. Segments behind an unreadable footer are left out. Raises StoreError.
     """
     ending = [segment for segment in log.segments if start_offset <= segment.last_offset < end_offset]
     footers = catalog.footers(segment.key for segment in ending)
-    found: Digest | None = None
+    found: RangeDigest | None = None
     for segment in ending:
         footer = footers.get(segment.key)
         is_next = found is None or segment.base_offset == found.end_offset
@@ -51,20 +51,20 @@ def of_footers(catalog: Catalog, log: PartitionLog, start_offset: int, end_offse
             break
         crc, behind = footer.identity.body_crc, footer.last_offset + 1
         if found is None:
-            found = Digest(segment.base_offset, behind, crc)
+            found = RangeDigest(segment.base_offset, behind, crc)
         else:
-            found = Digest(found.start_offset, behind, combined(found.crc, crc, footer.identity.body_bytes))
+            found = RangeDigest(found.start_offset, behind, combined(found.crc, crc, footer.identity.body_bytes))
     return found
 
 
-def of_batches(catalog: Catalog, log: PartitionLog, start_offset: int, end_offset: int) -> Digest:
+def of_batches(catalog: Catalog, log: PartitionLog, start_offset: int, end_offset: int) -> RangeDigest:
     """Compute the digest by reading all batches. Raises DamagedObject, NotFound, StoreError; CorruptBatch."""
     crc, next_offset = 0, start_offset
     logged = LoggedRanges(catalog.bucket)
     for split in plan(catalog, [Extent(log=log, start_offset=start_offset, end_offset=end_offset)]):
         logged.expect([split])
         for range in split.ranges:
-            if isinstance(range, Range):
+            if isinstance(range, SplitRange):
                 pieces = _read(catalog, range)
             elif isinstance(range, LogRange):
                 pieces = iter([BatchHeaders.of(logged.read(range))])
@@ -76,7 +76,7 @@ def of_batches(catalog: Catalog, log: PartitionLog, start_offset: int, end_offse
                     crc = crc32c(headers.data[start:end], crc)
                 if len(kept):
                     next_offset = int(headers.next_offsets[kept[-1]])
-    return Digest(start_offset, next_offset, crc)
+    return RangeDigest(start_offset, next_offset, crc)
 
 
 def was_compacted(catalog: Catalog, log: PartitionLog, start_offset: int, end_offset: int) -> bool:
@@ -90,7 +90,7 @@ def was_compacted(catalog: Catalog, log: PartitionLog, start_offset: int, end_of
     return any(key in footers and footers[key].first_dirty_offset > start_offset for key in there)
 
 
-def _read(catalog: Catalog, range: Range) -> Iterator[BatchHeaders]:
+def _read(catalog: Catalog, range: SplitRange) -> Iterator[BatchHeaders]:
     position, get_bytes = range.start, GET_BYTES
     while position < range.end:
         data = get_part(catalog.bucket, range.key.key, position, min(get_bytes, range.end - position))

@@ -116,7 +116,7 @@ def memory_of(options: BucketOptions, namespace: str) -> LogMemory:
 
 
 @attrs.define(eq=False, repr=False)
-class LogReader:
+class BucketLog:
     """Looks at the log of one bucket again and again, and remembers its objects."""
 
     bucket: Bucket
@@ -283,11 +283,11 @@ class PresentReader:
     with_log: bool
     memory: LogMemory = attrs.field(factory=LogMemory)
     _metadata: MetadataReader = attrs.field(init=False)
-    log: LogReader = attrs.field(init=False)
+    log: BucketLog = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._metadata = MetadataReader(self.bucket, self.namespace)
-        self.log = LogReader(self.bucket, self.namespace, self.memory)
+        self.log = BucketLog(self.bucket, self.namespace, self.memory)
 
     def read(self) -> Present:
         """Return metadata and log as of now; a forbidden part is left out with a warning. Raises StoreError."""

@@ -24,7 +24,7 @@ KEPT_MAX_BYTES = 64 << 20  # of a task that needs more, each partition gets its 
 
 
 @attrs.define
-class _Span:
+class _ByteSpan:
     """The bytes of an object that a task needs."""
 
     start: int
@@ -40,12 +40,12 @@ class _Span:
         return None if self.data is None else self.data.result()
 
 
-def _spans_of(splits: Iterable[Split]) -> dict[NumberedKey, _Span]:
-    spans: dict[NumberedKey, _Span] = {}
+def _spans_of(splits: Iterable[Split]) -> dict[NumberedKey, _ByteSpan]:
+    spans: dict[NumberedKey, _ByteSpan] = {}
     for logged in (range_ for split in splits for range_ in split.ranges if isinstance(range_, LogRange)):
         start = run_start(logged.places)
         end = start + run_bytes(logged.places)
-        span = spans.setdefault(logged.key, _Span(start, end))
+        span = spans.setdefault(logged.key, _ByteSpan(start, end))
         span.start, span.end = min(span.start, start), max(span.end, end)
     return spans
 
@@ -55,7 +55,7 @@ class LoggedRanges:
     """The ranges of the write-ahead log that one task reads."""
 
     bucket: Bucket
-    _spans: dict[NumberedKey, _Span] = attrs.field(factory=dict, init=False)
+    _spans: dict[NumberedKey, _ByteSpan] = attrs.field(factory=dict, init=False)
 
     def expect(self, splits: Iterable[Split]) -> None:
         """Begin to read the ranges of these splits."""
@@ -80,7 +80,7 @@ class LoggedRanges:
             part = data[start - span.start : start - span.start + length_bytes]
         return memoryview(decode_run(part, logged.places, name=logged.key.key, salt=logged.salt))
 
-    def _get_span(self, expected: tuple[NumberedKey, _Span]) -> memoryview:
+    def _get_span(self, expected: tuple[NumberedKey, _ByteSpan]) -> memoryview:
         key, span = expected
         return self._get(key, span.start, span.size_bytes)
 

@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 @attrs.frozen(kw_only=True)
-class TopicMetadata:
+class BucketTopic:
     """A topic that exists. `log_start_offsets` are of partitions whose first records were deleted."""
 
     topic_id: bytes
@@ -65,7 +65,7 @@ class Metadata:
     first partition; only brokers that share the bucket have them.
     """
 
-    topics: Mapping[str, TopicMetadata] = attrs.field(factory=dict)
+    topics: Mapping[str, BucketTopic] = attrs.field(factory=dict)
     deletions: Mapping[bytes, Deletion] = attrs.field(factory=dict)
     rows: Mapping[bytes, Mapping[int, bytes]] = attrs.field(factory=dict, repr=False)
 
@@ -238,7 +238,7 @@ class MetadataReader:
 def decode_metadata(key: str, checkpoint: Checkpoint) -> Metadata:
     """Decode the metadata of a full checkpoint. Raises DamagedObject, naming the key."""
     puts = checkpoint.transaction.puts
-    topics: dict[str, TopicMetadata] = {}
+    topics: dict[str, BucketTopic] = {}
     deletions: dict[bytes, Deletion] = {}
     log_start_offsets: dict[bytes, dict[int, int]] = defaultdict(dict)
     rows: dict[bytes, dict[int, bytes]] = defaultdict(dict)
@@ -248,7 +248,7 @@ def decode_metadata(key: str, checkpoint: Checkpoint) -> Metadata:
             if kind == "topics":
                 stored = json.loads(value)
                 topic_id = base64.b85decode(stored["topic_id"])
-                topics[rest] = TopicMetadata(
+                topics[rest] = BucketTopic(
                     topic_id=topic_id,
                     partition_count=int(stored["partition_count"]),
                     log_start_offsets=log_start_offsets[topic_id],

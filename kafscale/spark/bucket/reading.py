@@ -34,8 +34,8 @@ from kafscale.spark.bucket.splits import (
     Extent,
     GivenRange,
     LogRange,
-    Range,
     Split,
+    SplitRange,
     holes,
     outcomes,
     plan,
@@ -129,7 +129,7 @@ class SplitReader:
             yield from self._fetch(range, wanted)
             return
         try:
-            if isinstance(range, Range):
+            if isinstance(range, SplitRange):
                 yield from self._read_range(range, wanted, reached)
             else:
                 yield from self._read_logged([range_ for range_ in ranges if _is_logged(range_)], wanted)
@@ -139,7 +139,7 @@ class SplitReader:
             left = attrs.evolve(wanted, start_offset=reached.next_offset)
             self._lose(f"{exc}; {_named(left)} can't be read")
 
-    def _read_range(self, range: Range, wanted: Wanted, reached: _Reached) -> Iterator[pa.RecordBatch]:
+    def _read_range(self, range: SplitRange, wanted: Wanted, reached: _Reached) -> Iterator[pa.RecordBatch]:
         """Read all records of a range. Nothing is passed on before its batches were checked.
 
         A batch that a GET has cut is read again by the next one, which is cheaper than to copy it.
@@ -236,9 +236,9 @@ class SplitReader:
             found = self._elsewhere[partition] = _Elsewhere(catalog, log if is_there else None)
         return found
 
-    def _read_elsewhere(self, gone: Range | LogRange | GivenRange, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    def _read_elsewhere(self, gone: SplitRange | LogRange | GivenRange, wanted: Wanted) -> Iterator[pa.RecordBatch]:
         """Read the offsets of an object that has gone from the objects that replaced it."""
-        if isinstance(gone, Range):
+        if isinstance(gone, SplitRange):
             self._elsewhere.pop((wanted.topic, wanted.partition), None)
         found = self._look_elsewhere(gone.topic_id, wanted)
         catalog, log = found.catalog, found.log
@@ -274,7 +274,7 @@ class SplitReader:
 def get_count(task: Sequence[Split]) -> int:
     """Return about the number of GETs of a task that reads these splits as planned."""
     ranges = [range_ for split in task for range_ in split.ranges]
-    of_segments = sum(-(-range_.size_bytes // GET_BYTES) for range_ in ranges if isinstance(range_, Range))
+    of_segments = sum(-(-range_.size_bytes // GET_BYTES) for range_ in ranges if isinstance(range_, SplitRange))
     return of_segments + len({range_.key for range_ in ranges if isinstance(range_, LogRange)})
 
 
@@ -317,7 +317,7 @@ def _named(wanted: Wanted) -> str:
     return f"offsets {wanted.start_offset} to {wanted.end_offset - 1} of partition {wanted.partition} of {wanted.topic}"
 
 
-def _check_offsets(headers: BatchHeaders, range: Range | LogRange | GivenRange) -> None:
+def _check_offsets(headers: BatchHeaders, range: SplitRange | LogRange | GivenRange) -> None:
     """Raise DamagedObject for batches of another segment, which are intact and would be left out silently."""
     is_outside = (headers.base_offsets < range.start_offset) | (headers.next_offsets > range.end_offset)
     for base_offset in headers.base_offsets[is_outside][:1]:

@@ -22,7 +22,7 @@ import attrs
 from kafscale.backoff import Backoff
 from kafscale.errors import AccessDenied, ConfigError, SlowDown, StoreError, StoreUnavailable
 from kafscale.spark.bucket.bucket import BucketOptions
-from kafscale.spark.workers.http import Answer, BlockingClient, NoAnswer, split_url
+from kafscale.spark.workers.http import BlockingClient, NoServerAnswer, ServerAnswer, split_url
 from kafscale.store.base import ObjectInfo, ObjectPart
 from kafscale.store.s3.credentials import (
     ANSWER_MAX_BYTES,
@@ -148,14 +148,14 @@ class S3Bucket:
                 answer, _ = self._send(request, self.credentials.get())
         return S3Reply(answer.status, answer.headers, answer.body)
 
-    def _send(self, request: S3Request, credentials: S3Credentials) -> tuple[Answer, float]:
+    def _send(self, request: S3Request, credentials: S3Credentials) -> tuple[ServerAnswer, float]:
         """Send it, signed; and say when it was signed."""
         origin, target = split_url(request.url)
         headers = {"host": origin.partition("://")[2], **request.headers}
         signed_at_seconds = self.signer.sign(request.method, target, headers, credentials)
         try:
             return self.client.send(request.method, request.url, headers), signed_at_seconds
-        except NoAnswer as exc:
+        except NoServerAnswer as exc:
             raise StoreUnavailable(
                 f"{request.operation} {request.subject}: {self.requests.address.origin} can't be reached ({exc}); "
                 "check the endpoint, the region, and the network"
@@ -229,7 +229,7 @@ def _call(call: HttpCall) -> HttpAnswer | None:
     )
     try:
         answer = client.send(call.method, call.url, call.headers, call.body)
-    except NoAnswer:
+    except NoServerAnswer:
         return None
     finally:
         client.close()

@@ -19,7 +19,7 @@ import attrs
 from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN, Segment
 from kafscale.formats.segment import Footer
 from kafscale.formats.transactions import AbortedTransaction
-from kafscale.spark.bucket.aborted import Outcomes, outcomes_between, shared_out
+from kafscale.spark.bucket.aborted import ReadOutcomes, outcomes_between, shared_out
 from kafscale.spark.bucket.catalog import Catalog, PartitionLog
 from kafscale.store.paths import NumberedKey, SegmentKey
 
@@ -70,7 +70,7 @@ ALWAYS = Period()
 
 
 @attrs.frozen
-class Range:
+class SplitRange:
     """Whole batches of one segment: bytes `start` to `end`, which hold offsets `start_offset` to `end_offset`."""
 
     key: SegmentKey
@@ -134,7 +134,7 @@ class BrokerRange:
     size_bytes: int
 
 
-AnyRange = Range | LogRange | GivenRange | BrokerRange
+AnyRange = SplitRange | LogRange | GivenRange | BrokerRange
 
 
 @attrs.frozen(kw_only=True)
@@ -184,10 +184,10 @@ def plan(
     ]
 
 
-def outcomes(catalog: Catalog, extent: Extent) -> Outcomes:
+def outcomes(catalog: Catalog, extent: Extent) -> ReadOutcomes:
     """Return the transactions to leave out, if only committed records are read. Raises StoreError."""
     if not catalog.committed_only or extent.start_offset >= extent.end_offset:
-        return Outcomes()
+        return ReadOutcomes()
     return outcomes_between(catalog, extent.log, extent.start_offset, extent.end_offset)
 
 
@@ -319,7 +319,7 @@ def _broker_pieces(extent: Extent, max_records: int | None) -> Iterator[BrokerRa
         yield BrokerRange(topic_id, start, until, (until - start) * behind.record_bytes)
 
 
-def _flushed_pieces(extent: Extent, footers: Mapping[SegmentKey, Footer]) -> Iterator[Range]:
+def _flushed_pieces(extent: Extent, footers: Mapping[SegmentKey, Footer]) -> Iterator[SplitRange]:
     """Yield the ranges of segments.
 
     Of two segments that overlap, the one with the larger base offset is read, as by the broker's readers.
@@ -333,7 +333,9 @@ def _flushed_pieces(extent: Extent, footers: Mapping[SegmentKey, Footer]) -> Ite
         for row in range(footer.row_of(extent.start_offset), bisect_left(footer.index.base_offsets, end_offset)):
             start_offset, next_offset = footer.row_offset(row), footer.row_offset(row + 1)
             if next_offset > extent.start_offset and _has_times_of(footer, row, extent.period):
-                yield Range(segment.key, footer.row_start(row), footer.row_start(row + 1), start_offset, next_offset)
+                yield SplitRange(
+                    segment.key, footer.row_start(row), footer.row_start(row + 1), start_offset, next_offset
+                )
 
 
 def _has_times_of(footer: Footer, row: int, period: Period) -> bool:
@@ -377,7 +379,7 @@ def _joined(pieces: Sequence[AnyRange]) -> Sequence[AnyRange]:
 
 
 def _goes_on(piece: AnyRange, following: AnyRange | None) -> bool:
-    if isinstance(piece, Range) and isinstance(following, Range):
+    if isinstance(piece, SplitRange) and isinstance(following, SplitRange):
         return following.key == piece.key and following.start == piece.end
     if isinstance(piece, LogRange) and isinstance(following, LogRange):
         return following.key == piece.key
@@ -388,9 +390,9 @@ def _one_of(pieces: Sequence[AnyRange]) -> AnyRange:
     begin, last = pieces[0], pieces[-1]
     if begin is last:
         return begin
-    if isinstance(begin, Range):
-        assert isinstance(last, Range)
-        return Range(begin.key, begin.start, last.end, begin.start_offset, last.end_offset)
+    if isinstance(begin, SplitRange):
+        assert isinstance(last, SplitRange)
+        return SplitRange(begin.key, begin.start, last.end, begin.start_offset, last.end_offset)
     if isinstance(begin, BrokerRange):
         size_bytes = sum(piece.size_bytes for piece in pieces)
         return BrokerRange(begin.topic_id, begin.start_offset, last.end_offset, size_bytes)

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN
 from kafscale.formats.segment import Footer
 from kafscale.spark.bucket.catalog import Catalog
-from kafscale.spark.bucket.splits import AnyRange, BrokerRange, Range, Split
+from kafscale.spark.bucket.splits import AnyRange, BrokerRange, Split, SplitRange
 from kafscale.store.paths import SegmentKey
 from kafscale.wire.batch_header import MIN_TIMESTAMP_UNKNOWN
 from kafscale.wire.control_records import MARKER_BATCH_MAX_BYTES
@@ -61,16 +61,18 @@ class Totals:
 
 
 @attrs.frozen
-class Told:
+class FooterTotals:
     """Totals by footers, one for each partition, and the splits left to read."""
 
     totals: Sequence[Totals]
     left: Sequence[Split]
 
 
-def told_by_footers(catalog: Catalog, splits: Sequence[Split], *, with_first_time: bool = False) -> Told:
+def told_by_footers(catalog: Catalog, splits: Sequence[Split], *, with_first_time: bool = False) -> FooterTotals:
     """Divide planned splits. `with_first_time`: first times are asked for."""
-    footers = catalog.footers({range_.key for split in splits for range_ in split.ranges if isinstance(range_, Range)})
+    footers = catalog.footers(
+        {range_.key for split in splits for range_ in split.ranges if isinstance(range_, SplitRange)}
+    )
     totals: dict[tuple[str, int], Totals] = {}
     left: list[Split] = []
     for split in splits:
@@ -80,7 +82,7 @@ def told_by_footers(catalog: Catalog, splits: Sequence[Split], *, with_first_tim
                 continue
             known = totals.get((part.topic, part.partition))
             totals[part.topic, part.partition] = part if known is None else known.joined(part)
-    return Told(list(totals.values()), left)
+    return FooterTotals(list(totals.values()), left)
 
 
 def _add(left: list[Split], part: Split) -> None:
@@ -89,7 +91,7 @@ def _add(left: list[Split], part: Split) -> None:
     if (
         before is not None
         and (before.topic, before.partition, before.end_offset) == (part.topic, part.partition, part.start_offset)
-        and not any(isinstance(range_, Range | BrokerRange) for range_ in (before.ranges[-1], part.ranges[0]))
+        and not any(isinstance(range_, SplitRange | BrokerRange) for range_ in (before.ranges[-1], part.ranges[0]))
     ):
         left[-1] = attrs.evolve(before, end_offset=part.end_offset, ranges=[*before.ranges, *part.ranges])
     else:
@@ -119,8 +121,8 @@ def totals_of(split: Split, records: pa.RecordBatch) -> Totals | None:
 def _parts(split: Split, footers: Mapping[SegmentKey, Footer], with_first_time: bool) -> Iterator[Totals | Split]:
     starts = [split.start_offset, *(range_.start_offset for range_ in split.ranges[1:])]
     for range, first, behind in zip(split.ranges, starts, [*starts[1:], split.end_offset], strict=True):
-        footer = footers.get(range.key) if isinstance(range, Range) else None
-        if isinstance(range, Range) and footer is not None and _tells(split, footer):
+        footer = footers.get(range.key) if isinstance(range, SplitRange) else None
+        if isinstance(range, SplitRange) and footer is not None and _tells(split, footer):
             yield from _rows(split, footer, range, (first, behind), with_first_time)
         else:
             yield _left(split, range, first, behind)
@@ -138,7 +140,7 @@ def _tells(split: Split, footer: Footer) -> bool:
 
 
 def _rows(
-    split: Split, footer: Footer, range: Range, between: tuple[int, int], with_first_time: bool
+    split: Split, footer: Footer, range: SplitRange, between: tuple[int, int], with_first_time: bool
 ) -> Iterator[Totals | Split]:
     """Yield what the footer tells of the rows of a range, and neighbours that it does not tell of as one each.
 
@@ -176,7 +178,7 @@ def _rows(
         if len(run):
             begin, end = int(run[0]), int(run[-1]) + 1
             start, stop = int(base_offsets[begin]), int(base_offsets[end])
-            here = Range(range.key, int(positions[begin]), int(positions[end]), start, stop)
+            here = SplitRange(range.key, int(positions[begin]), int(positions[end]), start, stop)
             yield _left(split, here, first, behind)
 
 

@@ -18,7 +18,7 @@ from kafscale.formats.wal_runs import is_superseded
 
 
 @attrs.frozen(kw_only=True)
-class Tail:
+class UnflushedTail:
     """Batches that follow one another behind the last segment, or none.
 
     `aborted` transactions have their marker in the tail; `open_transactions` are open at its end.
@@ -29,7 +29,7 @@ class Tail:
     open_transactions: Sequence[OpenTransaction] = ()
 
     @classmethod
-    def of(cls, logged: Sequence[LoggedBatch], last: Footer | None, log_start_offset: int) -> Tail:
+    def of(cls, logged: Sequence[LoggedBatch], last: Footer | None, log_start_offset: int) -> UnflushedTail:
         """Make the tail of a partition's batches in the log. `last` is the footer of its last segment, if any."""
         batches = list(_following(logged, last, log_start_offset))
         transactions = OpenTransactions.of(() if last is None else last.open_transactions)
@@ -61,7 +61,7 @@ class Tail:
         )
 
 
-NO_TAIL = Tail()
+NO_TAIL = UnflushedTail()
 
 
 def begun(logged: Sequence[LoggedBatch]) -> Sequence[EpochStart]:

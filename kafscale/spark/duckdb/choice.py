@@ -15,9 +15,9 @@ import attrs
 from kafscale.errors import QueryError
 from kafscale.spark.duckdb.engine import DuckDBEngine
 from kafscale.spark.duckdb.kinds import NoTable, NotAlike
-from kafscale.spark.duckdb.scans import Reading
+from kafscale.spark.duckdb.scans import ScanReading
 from kafscale.spark.session import INSTALL
-from kafscale.spark.sql.answers import Answer, SparkAnswer
+from kafscale.spark.sql.answers import QueryAnswer, SparkAnswer
 from kafscale.spark.sql.bucket_topics import BucketTopics
 from kafscale.spark.sql.engine import Engine
 from kafscale.spark.sql.tokens import refuse_mistakes, tokenize
@@ -53,12 +53,12 @@ class Engines:
     _duckdb: DuckDBEngine | None = attrs.field(default=None, init=False)
     _spark: Engine | None = attrs.field(default=None, init=False)
 
-    def answer(self, statement: str, reading: Reading | None = None) -> Answer:
+    def answer(self, statement: str, reading: ScanReading | None = None) -> QueryAnswer:
         """Return the rows of a query, or run a command. `reading` reports progress.
 
         Raises ConfigError, QueryError, StartupError, StoreError.
         """
-        reading = reading or Reading()
+        reading = reading or ScanReading()
         if not self.is_extended:
             refuse_mistakes(statement)
         if self.name is EngineName.DUCKDB:
@@ -79,12 +79,12 @@ class Engines:
         if self._duckdb is not None:
             self._duckdb.close()
 
-    def _by_spark(self, statement: str, reading: Reading) -> Answer:
+    def _by_spark(self, statement: str, reading: ScanReading) -> QueryAnswer:
         if self._spark is None:
             self._spark = self.start_spark()
         return SparkAnswer(self._spark.frame(statement), reading.report)
 
-    def _by_duckdb(self, statement: str, reading: Reading) -> Answer:
+    def _by_duckdb(self, statement: str, reading: ScanReading) -> QueryAnswer:
         try:
             return self._duckdb_engine(None).answer(statement, reading)
         except NoTable as exc:
@@ -92,7 +92,7 @@ class Engines:
         except NotAlike as exc:
             raise QueryError(f"--engine duckdb can't answer this, because {exc}; --engine spark can, and auto") from exc
 
-    def _by_either(self, statement: str, reading: Reading) -> Answer:
+    def _by_either(self, statement: str, reading: ScanReading) -> QueryAnswer:
         if self.spark_alone is None and any(token.word in SETTING for token in tokenize(statement)[:1]):
             self.spark_alone = "SET changes what only Spark has"
         why = self.spark_alone

@@ -23,7 +23,7 @@ from kafscale.spark.duckdb.kinds import NotAlike, spark_name
 from kafscale.spark.duckdb.parser import parsed, spelled
 from kafscale.spark.duckdb.queries import UNNAMED, Queries
 from kafscale.spark.duckdb.references import References
-from kafscale.spark.duckdb.scans import Reading, TopicRead
+from kafscale.spark.duckdb.scans import ScanReading, TopicRead
 from kafscale.spark.duckdb.texts import DuckDBAnswer, text_of
 from kafscale.spark.session import INSTALL
 from kafscale.spark.source.options import Given
@@ -69,7 +69,7 @@ class DuckDBEngine:
     _connection: DuckDBPyConnection = attrs.field(factory=_connect, init=False)
     _running: DuckDBPyConnection | None = attrs.field(default=None, init=False)
 
-    def answer(self, statement: str, reading: Reading | None = None) -> DuckDBAnswer:
+    def answer(self, statement: str, reading: ScanReading | None = None) -> DuckDBAnswer:
         """Return the rows of a query, of which the first are read; to be closed before the next statement.
 
         `reading` reports progress. Raises NotAlike for a statement of Spark's; ConfigError, QueryError, StoreError for
@@ -78,7 +78,7 @@ class DuckDBEngine:
         told = answer_command(statement, self.topics) or self._described(statement)
         if told is not None:
             return _listed(told)
-        reading = Reading() if reading is None else reading
+        reading = ScanReading() if reading is None else reading
         reading.max_bytes = self.max_bytes
         running = self._running = self._connection.cursor()
         try:
@@ -104,7 +104,7 @@ class DuckDBEngine:
         if running is not None:
             running.interrupt()
 
-    def _translated(self, statement: str, connection: DuckDBPyConnection, reading: Reading) -> Subquery:
+    def _translated(self, statement: str, connection: DuckDBPyConnection, reading: ScanReading) -> Subquery:
         """Return SQL for DuckDB, whose scans the connection knows."""
         spoken = Spoken.of(statement)
         if spoken.needs_segments:
@@ -136,7 +136,7 @@ class DuckDBEngine:
 
 
 @contextmanager
-def duckdb_errors(reading: Reading) -> Iterator[None]:
+def duckdb_errors(reading: ScanReading) -> Iterator[None]:
     """Turn errors of DuckDB into NotAlike, or into the error of a scan that caused them."""
     import duckdb
 
@@ -152,7 +152,9 @@ def duckdb_errors(reading: Reading) -> Iterator[None]:
         raise NotAlike(f"DuckDB refuses it ({' '.join(str(exc).split())[:200]})") from exc
 
 
-def _run(connection: DuckDBPyConnection, made: Subquery, reading: Reading, close: Callable[[], None]) -> DuckDBAnswer:
+def _run(
+    connection: DuckDBPyConnection, made: Subquery, reading: ScanReading, close: Callable[[], None]
+) -> DuckDBAnswer:
     with duckdb_errors(reading):
         reader = connection.sql(made.sql).to_arrow_reader(BATCH_ROWS)
         first = next(iter(reader), None)

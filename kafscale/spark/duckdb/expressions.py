@@ -7,22 +7,22 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from kafscale.spark.duckdb import functions, literals
-from kafscale.spark.duckdb.kinds import INTEGERS, Column, Kind, NotAlike, common
+from kafscale.spark.duckdb.kinds import INTEGERS, NotAlike, TypedColumn, ValueKind, common
 from kafscale.spark.duckdb.literals import named
-from kafscale.spark.duckdb.parser import Node
-from kafscale.spark.duckdb.scopes import Expression, Scope
+from kafscale.spark.duckdb.parser import ParsedNode
+from kafscale.spark.duckdb.scopes import Expression, QueryScope
 
 CALL = ("function_name", "qualified_name", "arguments", "is_operator", "distinct", "order_bys")
 TYPES = {
-    "string": Kind.STRING,
-    "varchar": Kind.STRING,
-    "bigint": Kind.BIGINT,
-    "long": Kind.BIGINT,
-    "int": Kind.INT,
-    "integer": Kind.INT,
-    "double": Kind.DOUBLE,
-    "timestamp": Kind.TIMESTAMP,
-    "date": Kind.DATE,
+    "string": ValueKind.STRING,
+    "varchar": ValueKind.STRING,
+    "bigint": ValueKind.BIGINT,
+    "long": ValueKind.BIGINT,
+    "int": ValueKind.INT,
+    "integer": ValueKind.INT,
+    "double": ValueKind.DOUBLE,
+    "timestamp": ValueKind.TIMESTAMP,
+    "date": ValueKind.DATE,
 }
 
 
@@ -31,35 +31,35 @@ class Subquery:
     """A query as SQL, and its columns."""
 
     sql: str
-    columns: Sequence[Column]
+    columns: Sequence[TypedColumn]
 
 
 @attrs.frozen(kw_only=True)
 class Expressions:
     """Expressions of one SELECT. now_us: the time of the statement, in microseconds."""
 
-    scope: Scope
-    subquery: Callable[[Node], Subquery]
+    scope: QueryScope
+    subquery: Callable[[ParsedNode], Subquery]
     now_us: int
 
-    def of(self, node: Node) -> Expression:
+    def of(self, node: ParsedNode) -> Expression:
         """Translate an expression. Raises NotAlike."""
         rule = _RULES.get(node.type) or _RULES.get(node.text("class"))
         if rule is None:
             raise NotAlike(f"of {node.type.lower().replace('_', ' ')} no rule tells")
         return rule(self, node)
 
-    def condition(self, node: Node) -> Expression:
+    def condition(self, node: ParsedNode) -> Expression:
         """Translate a condition. Raises NotAlike."""
         found = self.of(node)
-        if found.kind not in (Kind.BOOLEAN, Kind.NULL):
+        if found.kind not in (ValueKind.BOOLEAN, ValueKind.NULL):
             raise NotAlike(f"a condition is of {found.kind}")
         return found
 
-    def _constant(self, node: Node) -> Expression:
+    def _constant(self, node: ParsedNode) -> Expression:
         return literals.constant(node)
 
-    def _column(self, node: Node) -> Expression:
+    def _column(self, node: ParsedNode) -> Expression:
         parts = node.only("column_names").raw("column_names")
         try:
             return self.scope.find(parts)
@@ -68,60 +68,60 @@ class Expressions:
                 return literals.timestamp(self.now_us, "current_timestamp()")
             raise
 
-    def _call(self, node: Node) -> Expression:
+    def _call(self, node: ParsedNode) -> Expression:
         node.only(*CALL)
         name = node.text("function_name").lower()
         found = literals.interval(node)
         if found is not None:
             return found
         if name == "count_star":
-            return Expression(sql="count(*)", kind=Kind.BIGINT, name="count(1)")
+            return Expression(sql="count(*)", kind=ValueKind.BIGINT, name="count(1)")
         arguments = [self.of(argument.only("expression").node("expression")) for argument in node.nodes("arguments")]
         if name in ("now", "current_timestamp") and not arguments:
             return literals.timestamp(self.now_us, f"{name}()")
         return functions.called(name, arguments, is_distinct=node.has("distinct"))
 
-    def _comparison(self, node: Node) -> Expression:
+    def _comparison(self, node: ParsedNode) -> Expression:
         node.only("left", "right")
         operator = literals.OPERATORS.get(node.type)
         if operator is None:
             raise NotAlike(f"of {node.type.lower().replace('_', ' ')} no rule tells")
         return literals.compared(operator, self.of(node.node("left")), self.of(node.node("right")))
 
-    def _between(self, node: Node) -> Expression:
+    def _between(self, node: ParsedNode) -> Expression:
         node.only("input", "lower", "upper")
         value, lower, upper = (self.of(node.node(name)) for name in ("input", "lower", "upper"))
         above, below = literals.compared(">=", value, lower), literals.compared("<=", value, upper)
         name = named("between({}, {}, {})", value, lower, upper)
-        return Expression(sql=f"({above.sql} AND {below.sql})", kind=Kind.BOOLEAN, name=name)
+        return Expression(sql=f"({above.sql} AND {below.sql})", kind=ValueKind.BOOLEAN, name=name)
 
-    def _conjunction(self, node: Node) -> Expression:
+    def _conjunction(self, node: ParsedNode) -> Expression:
         word = node.only("children").type.removeprefix("CONJUNCTION_")
         parts = [self.condition(child) for child in node.nodes("children")]
         sql = f" {word} ".join(part.sql for part in parts)
         # Of more than two, DuckDB's parser does not tell which were in parentheses.
         name = named("({} {} {})", parts[0], word, parts[1]) if len(parts) == 2 else None
-        return Expression(sql=f"({sql})", kind=Kind.BOOLEAN, name=name)
+        return Expression(sql=f"({sql})", kind=ValueKind.BOOLEAN, name=name)
 
-    def _not(self, node: Node) -> Expression:
+    def _not(self, node: ParsedNode) -> Expression:
         [child] = node.only("children").nodes("children")
         found = self.condition(child)
-        return Expression(sql=f"(NOT {found.sql})", kind=Kind.BOOLEAN, name=named("(NOT {})", found))
+        return Expression(sql=f"(NOT {found.sql})", kind=ValueKind.BOOLEAN, name=named("(NOT {})", found))
 
-    def _is_null(self, node: Node) -> Expression:
+    def _is_null(self, node: ParsedNode) -> Expression:
         word = "IS NULL" if node.type == "OPERATOR_IS_NULL" else "IS NOT NULL"
         [value] = map(self.of, node.only("children").nodes("children"))
-        return Expression(sql=f"({value.sql} {word})", kind=Kind.BOOLEAN, name=named("({} {})", value, word))
+        return Expression(sql=f"({value.sql} {word})", kind=ValueKind.BOOLEAN, name=named("({} {})", value, word))
 
-    def _in(self, node: Node) -> Expression:
+    def _in(self, node: ParsedNode) -> Expression:
         value, *others = map(self.of, node.only("children").nodes("children"))
         return literals.one_of(value, others, is_not=node.type == "COMPARE_NOT_IN")
 
-    def _coalesce(self, node: Node) -> Expression:
+    def _coalesce(self, node: ParsedNode) -> Expression:
         arguments = [self.of(child) for child in node.only("children").nodes("children")]
         return functions.called("coalesce", arguments, is_distinct=False)
 
-    def _case(self, node: Node) -> Expression:
+    def _case(self, node: ParsedNode) -> Expression:
         checks = node.only("case_checks", "else_expr").nodes("case_checks")
         whens = [self.condition(check.only("when_expr", "then_expr").node("when_expr")) for check in checks]
         values = [self.of(check.node("then_expr")) for check in checks]
@@ -136,20 +136,20 @@ class Expressions:
         name = None if None in names else f"CASE {' '.join(map(str, names))} END"
         return Expression(sql=f"(CASE {' '.join(parts)} END)", kind=kind, name=name)
 
-    def _cast(self, node: Node) -> Expression:
+    def _cast(self, node: ParsedNode) -> Expression:
         node.only("child", "type_expr")
         type_ = node.node("type_expr").only("type_name", "qualified_name").text("type_name").lower()
         kind, value = TYPES.get(type_), self.of(node.node("child"))
         if kind is None:
             raise NotAlike(f"{type_.upper()} is Spark's")
         sql = _casted(value, kind)
-        if kind is Kind.TIMESTAMP and isinstance(value.literal, str):
+        if kind is ValueKind.TIMESTAMP and isinstance(value.literal, str):
             return literals.timestamp_of(value.literal)
         is_column = node.node("child").type == "COLUMN_REF"
         name = named("CAST({} AS {})", value, kind.upper())
         return Expression(sql=sql, kind=kind, name=name, bare_name=value.name if is_column else None)
 
-    def _subquery(self, node: Node) -> Expression:
+    def _subquery(self, node: ParsedNode) -> Expression:
         node.only("subquery_type", "subquery", "child", "comparison_type")
         found = self.subquery(node.node("subquery"))
         kind = node.text("subquery_type")
@@ -164,29 +164,29 @@ class Expressions:
         if value.kind is not result.kind and {value.kind, result.kind} != INTEGERS:
             raise NotAlike(f"{value.kind} meets {result.kind}")
         literals.aligned(value, result)
-        return Expression(sql=f"({value.sql} IN {result.sql})", kind=Kind.BOOLEAN)
+        return Expression(sql=f"({value.sql} IN {result.sql})", kind=ValueKind.BOOLEAN)
 
 
-def _casted(value: Expression, kind: Kind) -> str:
+def _casted(value: Expression, kind: ValueKind) -> str:
     """Return SQL of a value as one of another kind. Raises NotAlike."""
     if value.kind is kind:
         return value.sql
-    if kind is Kind.STRING:
+    if kind is ValueKind.STRING:
         return literals.to_text(value)
-    if value.kind is Kind.STRING and kind is Kind.TIMESTAMP and isinstance(value.literal, str):
+    if value.kind is ValueKind.STRING and kind is ValueKind.TIMESTAMP and isinstance(value.literal, str):
         return literals.timestamp_of(value.literal).sql
-    if value.kind is Kind.STRING and kind in INTEGERS:
+    if value.kind is ValueKind.STRING and kind in INTEGERS:
         return f"CAST({literals.to_bigint(value)} AS {kind.upper()})"
-    if value.kind is Kind.STRING and kind is Kind.DOUBLE:
+    if value.kind is ValueKind.STRING and kind is ValueKind.DOUBLE:
         return literals.to_double(value)
-    if value.kind in INTEGERS and kind in INTEGERS | {Kind.DOUBLE}:
+    if value.kind in INTEGERS and kind in INTEGERS | {ValueKind.DOUBLE}:
         return f"CAST({value.sql} AS {kind.upper()})"
-    if value.kind is Kind.TIMESTAMP and kind is Kind.DATE:
+    if value.kind is ValueKind.TIMESTAMP and kind is ValueKind.DATE:
         return f"CAST({literals.of_four_digits(value)} AS DATE)"
     raise NotAlike(f"a CAST of {value.kind} to {kind} is Spark's")
 
 
-_RULES: dict[str, Callable[[Expressions, Node], Expression]] = {
+_RULES: dict[str, Callable[[Expressions, ParsedNode], Expression]] = {
     "VALUE_CONSTANT": Expressions._constant,
     "COLUMN_REF": Expressions._column,
     "FUNCTION": Expressions._call,

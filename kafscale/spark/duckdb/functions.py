@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from kafscale.spark.duckdb.kinds import INTEGERS, Kind, NotAlike, common
+from kafscale.spark.duckdb.kinds import INTEGERS, NotAlike, ValueKind, common
 from kafscale.spark.duckdb.literals import check_compared, integer, named, timestamp, to_double, to_text
 from kafscale.spark.duckdb.scopes import Expression
 
@@ -38,7 +38,7 @@ def _count(distinct: Sequence[str], arguments: Arguments) -> Expression:
     if distinct:
         check_compared(value)
     word = "".join(distinct)
-    return Expression(sql=f"count({word}{value.sql})", kind=Kind.BIGINT, name=named("count({}{})", word, value))
+    return Expression(sql=f"count({word}{value.sql})", kind=ValueKind.BIGINT, name=named("count({}{})", word, value))
 
 
 def _extreme(name: str) -> Callable[..., Expression]:
@@ -54,18 +54,18 @@ def _sum(distinct: Sequence[str], arguments: Arguments) -> Expression:
     [value] = _exactly(arguments, 1)
     word, name = "".join(distinct), _aggregate_name("sum", distinct, value)
     if value.kind in INTEGERS:
-        return Expression(sql=f"CAST(sum({word}{value.sql}) AS BIGINT)", kind=Kind.BIGINT, name=name)
-    return Expression(sql=f"sum({word}{_double(value)})", kind=Kind.DOUBLE, name=name)
+        return Expression(sql=f"CAST(sum({word}{value.sql}) AS BIGINT)", kind=ValueKind.BIGINT, name=name)
+    return Expression(sql=f"sum({word}{_double(value)})", kind=ValueKind.DOUBLE, name=name)
 
 
 def _average(distinct: Sequence[str], arguments: Arguments) -> Expression:
     [value] = _exactly(arguments, 1)
     name = _aggregate_name("avg", distinct, value)
-    return Expression(sql=f"avg({''.join(distinct)}{_double(value)})", kind=Kind.DOUBLE, name=name)
+    return Expression(sql=f"avg({''.join(distinct)}{_double(value)})", kind=ValueKind.DOUBLE, name=name)
 
 
 def _double(value: Expression) -> str:
-    if value.kind not in (Kind.INT, Kind.BIGINT, Kind.DOUBLE, Kind.STRING):
+    if value.kind not in (ValueKind.INT, ValueKind.BIGINT, ValueKind.DOUBLE, ValueKind.STRING):
         raise NotAlike(f"{value.kind} is added up by Spark in its own way")
     return to_double(value)
 
@@ -78,7 +78,7 @@ def _json_value(arguments: Arguments) -> Expression:
     document, path = _exactly(arguments, 2)
     if not isinstance(path.literal, str) or JSON_PATH.fullmatch(path.literal) is None:
         raise NotAlike("a path of JSON is not of names alone")
-    if document.kind not in (Kind.STRING, Kind.BINARY):
+    if document.kind not in (ValueKind.STRING, ValueKind.BINARY):
         raise NotAlike(f"JSON is in {document.kind}")
     text = to_text(document)
     found = f"json_extract_string({text}, {path.sql})"
@@ -97,7 +97,7 @@ def _json_value(arguments: Arguments) -> Expression:
         f"WHEN 'ARRAY' THEN CASE WHEN {plain} THEN {found} ELSE {refused} END "
         f"ELSE {found} END END"
     )
-    return Expression(sql=sql, kind=Kind.STRING, name=named("json_value({}, {})", document, path))
+    return Expression(sql=sql, kind=ValueKind.STRING, name=named("json_value({}, {})", document, path))
 
 
 def _get_json_object(arguments: Arguments) -> Expression:
@@ -119,18 +119,20 @@ def _coalesce(arguments: Arguments) -> Expression:
 
 def _length(arguments: Arguments) -> Expression:
     [value] = _exactly(arguments, 1)
-    if value.kind not in (Kind.STRING, Kind.BINARY):
+    if value.kind not in (ValueKind.STRING, ValueKind.BINARY):
         raise NotAlike(f"length() of {value.kind} is Spark's")
-    function = "octet_length" if value.kind is Kind.BINARY else "length"
-    return Expression(sql=f"CAST({function}({value.sql}) AS INTEGER)", kind=Kind.INT, name=named("length({})", value))
+    function = "octet_length" if value.kind is ValueKind.BINARY else "length"
+    return Expression(
+        sql=f"CAST({function}({value.sql}) AS INTEGER)", kind=ValueKind.INT, name=named("length({})", value)
+    )
 
 
 def _date_trunc(arguments: Arguments) -> Expression:
     unit, value = _exactly(arguments, 2)
-    if value.kind is not Kind.TIMESTAMP or str(unit.literal).lower() not in UNITS:
+    if value.kind is not ValueKind.TIMESTAMP or str(unit.literal).lower() not in UNITS:
         raise NotAlike("date_trunc() is Spark's but for times to the second, minute, hour and day")
     sql = f"(date_trunc({unit.sql}, {value.sql} AT TIME ZONE 'UTC') AT TIME ZONE 'UTC')"
-    return Expression(sql=sql, kind=Kind.TIMESTAMP, name=named("date_trunc({}, {})", unit, value))
+    return Expression(sql=sql, kind=ValueKind.TIMESTAMP, name=named("date_trunc({}, {})", unit, value))
 
 
 def _timestamp_millis(arguments: Arguments) -> Expression:
@@ -141,20 +143,24 @@ def _timestamp_millis(arguments: Arguments) -> Expression:
 
 
 def _concat(arguments: Arguments) -> Expression:
-    if not arguments or any(argument.kind is not Kind.STRING for argument in arguments):
+    if not arguments or any(argument.kind is not ValueKind.STRING for argument in arguments):
         raise NotAlike("what is joined is not all text")
     name = (
         None if any(argument.name is None for argument in arguments) else f"concat({', '.join(map(_name, arguments))})"
     )
-    return Expression(sql=f"({' || '.join(argument.sql for argument in arguments)})", kind=Kind.STRING, name=name)
+    return Expression(sql=f"({' || '.join(argument.sql for argument in arguments)})", kind=ValueKind.STRING, name=name)
 
 
 def _like(arguments: Arguments) -> Expression:
     value, pattern = _exactly(arguments, 2)
-    if value.kind not in (Kind.STRING, Kind.BINARY) or not isinstance(pattern.literal, str) or "\\" in pattern.literal:
+    if (
+        value.kind not in (ValueKind.STRING, ValueKind.BINARY)
+        or not isinstance(pattern.literal, str)
+        or "\\" in pattern.literal
+    ):
         raise NotAlike("LIKE is Spark's but for text and a constant without escapes")
     return Expression(
-        sql=f"({to_text(value)} LIKE {pattern.sql})", kind=Kind.BOOLEAN, name=named("{} LIKE {}", value, pattern)
+        sql=f"({to_text(value)} LIKE {pattern.sql})", kind=ValueKind.BOOLEAN, name=named("{} LIKE {}", value, pattern)
     )
 
 
@@ -173,7 +179,7 @@ def _minus(arguments: Arguments) -> Expression:
     [value] = arguments
     if value.kind in INTEGERS and isinstance(value.literal, int):
         return integer(-value.literal)
-    if value.kind not in INTEGERS and value.kind is not Kind.DOUBLE:
+    if value.kind not in INTEGERS and value.kind is not ValueKind.DOUBLE:
         raise NotAlike(f"- of {value.kind} is Spark's")
     return Expression(sql=f"(- {value.sql})", kind=value.kind, name=named("(- {})", value))
 
@@ -181,20 +187,20 @@ def _minus(arguments: Arguments) -> Expression:
 def _moved(arguments: Arguments, sign: int, operator: str) -> Expression | None:
     """Add an interval to a time; None for other arguments."""
     value, by = _exactly(arguments, 2)
-    if value.kind is not Kind.TIMESTAMP or by.kind is not Kind.INTERVAL:
+    if value.kind is not ValueKind.TIMESTAMP or by.kind is not ValueKind.INTERVAL:
         return None
     assert isinstance(by.literal, int)
     if isinstance(value.literal, int):
         return timestamp(value.literal + sign * by.literal)
-    return Expression(sql=f"({value.sql} {operator} {by.sql})", kind=Kind.TIMESTAMP)
+    return Expression(sql=f"({value.sql} {operator} {by.sql})", kind=ValueKind.TIMESTAMP)
 
 
 def _arithmetic(operator: str, arguments: Arguments) -> Expression:
     one, other = _exactly(arguments, 2)
     kinds = {one.kind, other.kind}
-    if not kinds <= INTEGERS | {Kind.DOUBLE}:
+    if not kinds <= INTEGERS | {ValueKind.DOUBLE}:
         raise NotAlike(f"{one.kind} {operator} {other.kind} is Spark's")
-    kind = Kind.DOUBLE if Kind.DOUBLE in kinds else common(list(kinds))
+    kind = ValueKind.DOUBLE if ValueKind.DOUBLE in kinds else common(list(kinds))
     left, right = _typed(one), _typed(other)
     return Expression(sql=f"({left} {operator} {right})", kind=kind, name=named("({} {} {})", one, operator, other))
 
@@ -203,7 +209,7 @@ def _typed(value: Expression) -> str:
     """Cast a number of the statement, which has the smallest type to DuckDB, and INT to Spark."""
     if not isinstance(value.literal, int):
         return value.sql
-    return f"CAST({value.sql} AS {'INTEGER' if value.kind is Kind.INT else 'BIGINT'})"
+    return f"CAST({value.sql} AS {'INTEGER' if value.kind is ValueKind.INT else 'BIGINT'})"
 
 
 def _divided(operator: str) -> Callable[[Arguments], Expression]:
@@ -211,11 +217,11 @@ def _divided(operator: str) -> Callable[[Arguments], Expression]:
 
     def make(arguments: Arguments) -> Expression:
         one, other = _exactly(arguments, 2)
-        if not {one.kind, other.kind} <= INTEGERS | ({Kind.DOUBLE} if operator == "/" else set()):
+        if not {one.kind, other.kind} <= INTEGERS | ({ValueKind.DOUBLE} if operator == "/" else set()):
             raise NotAlike(f"{one.kind} {operator} {other.kind} is Spark's")
         left, right = (to_double(one), to_double(other)) if operator == "/" else (_typed(one), _typed(other))
         sql = f"({left} {operator} CASE WHEN {other.sql} = 0 THEN error('division by 0') ELSE {right} END)"
-        kind = Kind.DOUBLE if operator == "/" else common([one.kind, other.kind])
+        kind = ValueKind.DOUBLE if operator == "/" else common([one.kind, other.kind])
         return Expression(sql=sql, kind=kind, name=named("({} {} {})", one, operator, other))
 
     return make

@@ -25,7 +25,7 @@ class TooMuch(NotAlike):
     """A statement would read more than this engine may."""
 
 
-class Kind(StrEnum):
+class ValueKind(StrEnum):
     """The kind of a value. OTHER are lists and maps, which are only passed on."""
 
     BOOLEAN = "boolean"
@@ -43,25 +43,25 @@ class Kind(StrEnum):
     OTHER = "other"
 
 
-INTEGERS = frozenset((Kind.INT, Kind.BIGINT))
-NUMBERS = INTEGERS | {Kind.DOUBLE, Kind.DECIMAL}
-UNCOMPARED = frozenset((Kind.STRUCT, Kind.OTHER, Kind.INTERVAL))
-UNSHOWN = frozenset((Kind.INTERVAL,))
+INTEGERS = frozenset((ValueKind.INT, ValueKind.BIGINT))
+NUMBERS = INTEGERS | {ValueKind.DOUBLE, ValueKind.DECIMAL}
+UNCOMPARED = frozenset((ValueKind.STRUCT, ValueKind.OTHER, ValueKind.INTERVAL))
+UNSHOWN = frozenset((ValueKind.INTERVAL,))
 
 _KINDS = {
-    pa.bool_(): Kind.BOOLEAN,
-    pa.int32(): Kind.INT,
-    pa.int64(): Kind.BIGINT,
-    pa.float64(): Kind.DOUBLE,
-    pa.string(): Kind.STRING,
-    pa.binary(): Kind.BINARY,
-    pa.timestamp("us", tz="UTC"): Kind.TIMESTAMP,
-    pa.date32(): Kind.DATE,
+    pa.bool_(): ValueKind.BOOLEAN,
+    pa.int32(): ValueKind.INT,
+    pa.int64(): ValueKind.BIGINT,
+    pa.float64(): ValueKind.DOUBLE,
+    pa.string(): ValueKind.STRING,
+    pa.binary(): ValueKind.BINARY,
+    pa.timestamp("us", tz="UTC"): ValueKind.TIMESTAMP,
+    pa.date32(): ValueKind.DATE,
 }
 
 
 @attrs.frozen(kw_only=True)
-class Column:
+class TypedColumn:
     """A column of a table or a field of a struct, with the fields of its own; kind is None if it is unknown.
 
     `sql` is its name in the SQL for DuckDB.
@@ -69,35 +69,35 @@ class Column:
 
     name: str
     sql: str
-    kind: Kind | None
-    fields: Sequence[Column] = ()
+    kind: ValueKind | None
+    fields: Sequence[TypedColumn] = ()
 
     @classmethod
-    def of(cls, name: str, type_: pa.DataType) -> Column:
+    def of(cls, name: str, type_: pa.DataType) -> TypedColumn:
         """Make the column of a name and an Arrow type."""
         fields = [cls.of(field.name, field.type) for field in type_] if pa.types.is_struct(type_) else []
         return cls(name=name, sql=quoted(name), kind=_kind(type_, fields), fields=fields)
 
 
-def _kind(type_: pa.DataType, fields: Sequence[Column]) -> Kind | None:
+def _kind(type_: pa.DataType, fields: Sequence[TypedColumn]) -> ValueKind | None:
     if pa.types.is_struct(type_):
-        return None if any(field.kind is None for field in fields) else Kind.STRUCT
+        return None if any(field.kind is None for field in fields) else ValueKind.STRUCT
     if pa.types.is_map(type_):
         parts = [type_.key_type, type_.item_type]
     elif pa.types.is_list(type_):
         parts = [type_.value_type]
     else:
-        return Kind.DECIMAL if pa.types.is_decimal128(type_) else _KINDS.get(type_)
-    return None if any(Column.of("", part).kind is None for part in parts) else Kind.OTHER
+        return ValueKind.DECIMAL if pa.types.is_decimal128(type_) else _KINDS.get(type_)
+    return None if any(TypedColumn.of("", part).kind is None for part in parts) else ValueKind.OTHER
 
 
-def common(kinds: Sequence[Kind]) -> Kind:
+def common(kinds: Sequence[ValueKind]) -> ValueKind:
     """Return the common kind of several values. Raises NotAlike unless Spark and DuckDB agree on it."""
-    found = {kind for kind in kinds if kind is not Kind.NULL}
+    found = {kind for kind in kinds if kind is not ValueKind.NULL}
     if len(found) <= 1:
-        return next(iter(found), Kind.NULL)
+        return next(iter(found), ValueKind.NULL)
     if found == INTEGERS:
-        return Kind.BIGINT
+        return ValueKind.BIGINT
     raise NotAlike(f"values of several types meet ({', '.join(sorted(found))})")
 
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
-from kafscale.spark.duckdb.kinds import INTEGERS, NUMBERS, UNCOMPARED, Kind, NotAlike, single_quoted
-from kafscale.spark.duckdb.parser import Node
+from kafscale.spark.duckdb.kinds import INTEGERS, NUMBERS, UNCOMPARED, NotAlike, ValueKind, single_quoted
+from kafscale.spark.duckdb.parser import ParsedNode
 from kafscale.spark.duckdb.scopes import Expression
 
 INT_MAX, BIGINT_MAX = (1 << 31) - 1, (1 << 63) - 1
@@ -30,20 +30,20 @@ _TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d)(?:[ T](\d\d:\d\d:\d\d(?:\.\d{1,6})?)
 _DECIMAL = re.compile(r"-?\d+\.\d+")
 
 
-def constant(node: Node) -> Expression:
+def constant(node: ParsedNode) -> Expression:
     """Translate a literal of the statement. Raises NotAlike."""
     literal = node.only("literal").raw("literal")
     kind, text = literal.get("kind"), str(literal.get("text", ""))
     if kind == "INTEGER":
         return integer(int(text))
     if kind == "NUMERIC" and _DECIMAL.fullmatch(text):
-        return Expression(sql=text, kind=Kind.DECIMAL, name=text)
+        return Expression(sql=text, kind=ValueKind.DECIMAL, name=text)
     if kind == "STRING":
-        return Expression(sql=single_quoted(text), kind=Kind.STRING, name=text, literal=text)
+        return Expression(sql=single_quoted(text), kind=ValueKind.STRING, name=text, literal=text)
     if kind == "BOOLEAN":
-        return Expression(sql=text.lower(), kind=Kind.BOOLEAN, name=text.lower())
+        return Expression(sql=text.lower(), kind=ValueKind.BOOLEAN, name=text.lower())
     if kind == "NULL_LITERAL":
-        return Expression(sql="NULL", kind=Kind.NULL, name="NULL")
+        return Expression(sql="NULL", kind=ValueKind.NULL, name="NULL")
     raise NotAlike(f"the number {text} is Spark's")
 
 
@@ -51,7 +51,7 @@ def integer(value: int) -> Expression:
     """Make a whole number. Raises NotAlike for one that is too large."""
     if not -BIGINT_MAX <= value <= BIGINT_MAX:
         raise NotAlike(f"the number {value} is too large")
-    kind = Kind.INT if -INT_MAX <= value <= INT_MAX else Kind.BIGINT
+    kind = ValueKind.INT if -INT_MAX <= value <= INT_MAX else ValueKind.BIGINT
     return Expression(sql=str(value), kind=kind, name=str(value), literal=value)
 
 
@@ -64,7 +64,7 @@ def timestamp(microseconds: int, name: str | None = None) -> Expression:
     if moment.year < 1000:
         raise NotAlike("a time is out of range")
     sql = f"TIMESTAMPTZ '{moment.replace(tzinfo=None).isoformat(sep=' ', timespec='microseconds')}+00'"
-    return Expression(sql=sql, kind=Kind.TIMESTAMP, name=name, literal=microseconds)
+    return Expression(sql=sql, kind=ValueKind.TIMESTAMP, name=name, literal=microseconds)
 
 
 def timestamp_of(text: str) -> Expression:
@@ -79,7 +79,7 @@ def timestamp_of(text: str) -> Expression:
     return timestamp((moment - EPOCH) // MICROSECOND)
 
 
-def interval(node: Node) -> Expression | None:
+def interval(node: ParsedNode) -> Expression | None:
     """Translate `INTERVAL 15 MINUTES`, which DuckDB's parser makes a call; None for another call. Raises NotAlike."""
     unit = MICROSECONDS.get(node.text("function_name"))
     if unit is None:
@@ -96,7 +96,7 @@ def interval(node: Node) -> Expression | None:
     if re.fullmatch(r"-?\d{1,9}", text) is None:
         raise NotAlike("an interval is not a whole number")
     microseconds = int(text) * unit
-    return Expression(sql=f"to_microseconds({microseconds})", kind=Kind.INTERVAL, literal=microseconds)
+    return Expression(sql=f"to_microseconds({microseconds})", kind=ValueKind.INTERVAL, literal=microseconds)
 
 
 def to_bigint(value: Expression) -> str:
@@ -106,7 +106,11 @@ def to_bigint(value: Expression) -> str:
 
 def to_double(value: Expression) -> str:
     """Return SQL of a value as a floating-point number."""
-    return _strict(value.sql, NUMBER_PATTERN, "DOUBLE") if value.kind is Kind.STRING else f"CAST({value.sql} AS DOUBLE)"
+    return (
+        _strict(value.sql, NUMBER_PATTERN, "DOUBLE")
+        if value.kind is ValueKind.STRING
+        else f"CAST({value.sql} AS DOUBLE)"
+    )
 
 
 def _strict(sql: str, pattern: str, type_: str) -> str:
@@ -117,13 +121,13 @@ def _strict(sql: str, pattern: str, type_: str) -> str:
 
 def to_text(value: Expression) -> str:
     """Return SQL of a value as a string, as Spark casts it. Raises NotAlike."""
-    if value.kind in (Kind.STRING, Kind.NULL):
-        return value.sql if value.kind is Kind.STRING else "CAST(NULL AS VARCHAR)"
-    if value.kind is Kind.BINARY:
+    if value.kind in (ValueKind.STRING, ValueKind.NULL):
+        return value.sql if value.kind is ValueKind.STRING else "CAST(NULL AS VARCHAR)"
+    if value.kind is ValueKind.BINARY:
         return f"decode({value.sql})"
-    if value.kind is Kind.TIMESTAMP:
+    if value.kind is ValueKind.TIMESTAMP:
         return f"CAST({of_four_digits(value)} AS VARCHAR)"
-    if value.kind in (Kind.INT, Kind.BIGINT, Kind.BOOLEAN, Kind.DATE):
+    if value.kind in (ValueKind.INT, ValueKind.BIGINT, ValueKind.BOOLEAN, ValueKind.DATE):
         return f"CAST({value.sql} AS VARCHAR)"
     raise NotAlike(f"{value.kind} is written by Spark as text in its own way")
 
@@ -151,12 +155,12 @@ def compared(operator: str, left: Expression, right: Expression) -> Expression:
     name = named("({} {} {})", left, "=" if is_unequal else operator, right)
     if is_unequal and name is not None:
         name = f"(NOT {name})"
-    return Expression(sql=f"({one} {operator} {other})", kind=Kind.BOOLEAN, name=name)
+    return Expression(sql=f"({one} {operator} {other})", kind=ValueKind.BOOLEAN, name=name)
 
 
 def one_of(value: Expression, others: Sequence[Expression], *, is_not: bool) -> Expression:
     """Translate `value IN (others)`. Raises NotAlike unless the others have one type."""
-    if len({other.kind for other in others if other.kind not in INTEGERS | {Kind.NULL}}) > 1 or (
+    if len({other.kind for other in others if other.kind not in INTEGERS | {ValueKind.NULL}}) > 1 or (
         any(other.kind in INTEGERS for other in others) and any(other.kind not in INTEGERS for other in others)
     ):
         raise NotAlike("the values of IN are of several types")
@@ -166,7 +170,7 @@ def one_of(value: Expression, others: Sequence[Expression], *, is_not: bool) -> 
     name = named("({} IN ({}))", value, ", ".join(other.name or "" for other in others))
     if is_not and name is not None:
         name = f"(NOT {name})"
-    return Expression(sql=f"({pairs[0][0]} {word} ({listed}))", kind=Kind.BOOLEAN, name=name)
+    return Expression(sql=f"({pairs[0][0]} {word} ({listed}))", kind=ValueKind.BOOLEAN, name=name)
 
 
 def aligned(left: Expression, right: Expression) -> tuple[str, str]:
@@ -188,17 +192,17 @@ def check_compared(*values: Expression) -> None:
 def _sql(value: Expression, other: Expression) -> str | None:
     """Return SQL of a value that is compared with another one; None without a rule."""
     kinds = {value.kind, other.kind}
-    if len(kinds) == 1 or Kind.NULL in kinds or kinds <= NUMBERS:
+    if len(kinds) == 1 or ValueKind.NULL in kinds or kinds <= NUMBERS:
         return value.sql
-    if kinds == {Kind.STRING, Kind.BINARY}:
-        return f"encode({value.sql})" if value.kind is Kind.STRING else value.sql
-    if kinds == {Kind.STRING, Kind.TIMESTAMP}:
-        if value.kind is Kind.TIMESTAMP:
+    if kinds == {ValueKind.STRING, ValueKind.BINARY}:
+        return f"encode({value.sql})" if value.kind is ValueKind.STRING else value.sql
+    if kinds == {ValueKind.STRING, ValueKind.TIMESTAMP}:
+        if value.kind is ValueKind.TIMESTAMP:
             return value.sql
         return timestamp_of(value.literal).sql if isinstance(value.literal, str) else None
-    if Kind.STRING in kinds and kinds - {Kind.STRING} <= NUMBERS:
-        if kinds - {Kind.STRING} <= INTEGERS:
-            return to_bigint(value) if value.kind is Kind.STRING else value.sql
+    if ValueKind.STRING in kinds and kinds - {ValueKind.STRING} <= NUMBERS:
+        if kinds - {ValueKind.STRING} <= INTEGERS:
+            return to_bigint(value) if value.kind is ValueKind.STRING else value.sql
         return to_double(value)
     return None
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from kafscale.spark.duckdb.kinds import NotAlike, quoted, single_quoted
-from kafscale.spark.sql.tokens import Edit, Token, edited, tokenize
+from kafscale.spark.sql.tokens import Edit, SqlToken, edited, tokenize
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -25,7 +25,7 @@ _EMPTY: Sequence[Any] = (None, False, [], {}, {"type": "ORDER_MODIFIER"})
 
 
 @attrs.frozen
-class Node:
+class ParsedNode:
     """A node of the tree, by its fields."""
 
     fields: Mapping[str, Any]
@@ -45,7 +45,7 @@ class Node:
         """Return the beginning of the node in the text."""
         return int(self.fields.get("query_location", 0))
 
-    def only(self, *names: str) -> Node:
+    def only(self, *names: str) -> ParsedNode:
         """Return the node. Raises NotAlike if it has other fields than these, and those of every node."""
         for name, value in self.fields.items():
             if name not in _ALWAYS and name not in names and value not in _EMPTY:
@@ -60,20 +60,20 @@ class Node:
         """Tell whether a field has a value."""
         return self.fields.get(name) not in _EMPTY
 
-    def node(self, name: str) -> Node:
+    def node(self, name: str) -> ParsedNode:
         """Return a field that is a node."""
-        return Node(self.fields[name])
+        return ParsedNode(self.fields[name])
 
-    def nodes(self, name: str) -> Sequence[Node]:
+    def nodes(self, name: str) -> Sequence[ParsedNode]:
         """Return a field that is a list of nodes."""
-        return [Node(inner) for inner in self.fields.get(name) or []]
+        return [ParsedNode(inner) for inner in self.fields.get(name) or []]
 
     def raw(self, name: str) -> Any:
         """Return a field as it is."""
         return self.fields.get(name)
 
 
-def parsed(connection: DuckDBPyConnection, text: str) -> Node:
+def parsed(connection: DuckDBPyConnection, text: str) -> ParsedNode:
     """Return the tree of one query. Raises NotAlike."""
     told = connection.execute(
         "SELECT json_serialize_sql(?::VARCHAR, skip_null := true, skip_empty := true, skip_default := true)", [text]
@@ -82,7 +82,7 @@ def parsed(connection: DuckDBPyConnection, text: str) -> Node:
     if tree.get("error") or len(tree["statements"]) != 1:
         why = tree.get("error_message") if tree.get("error_type") == "parser" else None
         raise NotAlike(f"DuckDB does not read it as a query ({why})" if why else "DuckDB does not read it as a query")
-    return Node(tree["statements"][0]).node("node")
+    return ParsedNode(tree["statements"][0]).node("node")
 
 
 FIELDS = "kafscale_fields"
@@ -121,7 +121,7 @@ def spelled(text: str) -> Spelled:
     return Spelled(edited(text, edits), edits)
 
 
-def _fields(tokens: Sequence[Token]) -> Iterator[Edit]:
+def _fields(tokens: Sequence[SqlToken]) -> Iterator[Edit]:
     """Make calls of `decoded.value.*`, which DuckDB's parser does not know."""
     for index, token in enumerate(tokens):
         if token.text != "*" or index < 4 or tokens[index - 1].text != ".":
@@ -134,7 +134,7 @@ def _fields(tokens: Sequence[Token]) -> Iterator[Edit]:
             yield Edit(start=tokens[index - 1].start, end=token.end, text=")")
 
 
-def _edit(tokens: Sequence[Token], index: int) -> Edit | None:
+def _edit(tokens: Sequence[SqlToken], index: int) -> Edit | None:
     token = tokens[index]
     before = tokens[index - 1] if index else None
     following = tokens[index + 1] if index + 1 < len(tokens) else None
@@ -142,7 +142,7 @@ def _edit(tokens: Sequence[Token], index: int) -> Edit | None:
     return None if replaced is None else Edit(start=token.start, end=token.end, text=replaced)
 
 
-def _spelling(token: Token, before: Token | None, following: Token | None) -> str | None:
+def _spelling(token: SqlToken, before: SqlToken | None, following: SqlToken | None) -> str | None:
     """Return the replacement of a token; None to leave it."""
     text = token.text
     if token.is_open:
@@ -165,7 +165,7 @@ def _spelling(token: Token, before: Token | None, following: Token | None) -> st
     return None
 
 
-def _word(token: Token, before: Token | None, following: Token | None) -> str | None:
+def _word(token: SqlToken, before: SqlToken | None, following: SqlToken | None) -> str | None:
     word = token.word
     if word in REFUSED:
         raise NotAlike(f"{word} is Spark's")
@@ -180,16 +180,16 @@ def _word(token: Token, before: Token | None, following: Token | None) -> str | 
     return None
 
 
-def _awaits_value(before: Token | None) -> bool:
+def _awaits_value(before: SqlToken | None) -> bool:
     return before is None or before.word in BEFORE_VALUES or before.text in SIGNS - {")", "*"}
 
 
-def _changes_strings(before: Token, token: Token) -> bool:
+def _changes_strings(before: SqlToken, token: SqlToken) -> bool:
     """Tell whether a string continues one before it, is a name, or has a prefix."""
     return _is_string(before) or before.word == "AS" or (before.end == token.start and before.text not in SIGNS)
 
 
-def _is_string(token: Token) -> bool:
+def _is_string(token: SqlToken) -> bool:
     return token.text.endswith(("'", '"')) and len(token.text) > 1
 
 

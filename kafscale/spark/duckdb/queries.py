@@ -12,12 +12,12 @@ from itertools import count
 import attrs
 
 from kafscale.spark.duckdb.expressions import Expressions, Subquery
-from kafscale.spark.duckdb.kinds import UNSHOWN, Column, Kind, NotAlike, common
+from kafscale.spark.duckdb.kinds import UNSHOWN, NotAlike, TypedColumn, ValueKind, common
 from kafscale.spark.duckdb.literals import check_compared
-from kafscale.spark.duckdb.parser import FIELDS, Node
-from kafscale.spark.duckdb.scopes import Expression, Relation, Scope
+from kafscale.spark.duckdb.parser import FIELDS, ParsedNode
+from kafscale.spark.duckdb.scopes import Expression, QueryScope, Relation
 from kafscale.spark.duckdb.totals import TotalExpressions, exact_bounds, grouping_columns
-from kafscale.spark.source.bounds import Bounds
+from kafscale.spark.source.bounds import QueryBounds
 
 JOINS = {"INNER": "JOIN", "LEFT": "LEFT JOIN", "RIGHT": "RIGHT JOIN", "FULL": "FULL JOIN"}
 SELECT = (
@@ -43,9 +43,9 @@ class Table:
     """
 
     sql: str
-    columns: Sequence[Column]
+    columns: Sequence[TypedColumn]
     name: str
-    totals: Callable[[Bounds], str] | None = None
+    totals: Callable[[QueryBounds], str] | None = None
 
 
 Tables = Mapping[str, Table]
@@ -55,12 +55,12 @@ Tables = Mapping[str, Table]
 class Queries:
     """Queries of one statement. `topic` and `call` make tables of names that are not common table expressions."""
 
-    topic: Callable[[Node], Table]
-    call: Callable[[Node], Table]
+    topic: Callable[[ParsedNode], Table]
+    call: Callable[[ParsedNode], Table]
     now_us: int
     _numbers: Iterator[int] = attrs.field(factory=count, init=False)
 
-    def query(self, node: Node, tables: Tables | None = None) -> Subquery:
+    def query(self, node: ParsedNode, tables: Tables | None = None) -> Subquery:
         """Return SQL of a query and its columns. Raises NotAlike, NoTable."""
         tables = tables or {}
         opening, tables = self._common_tables(node, tables)
@@ -72,10 +72,10 @@ class Queries:
             raise NotAlike("it is not a plain query")
         return Subquery(sql=opening + made.sql, columns=made.columns)
 
-    def _common_tables(self, node: Node, tables: Tables) -> tuple[str, Tables]:
+    def _common_tables(self, node: ParsedNode, tables: Tables) -> tuple[str, Tables]:
         parts: list[str] = []
         for entry in (node.raw("cte_map") or {}).get("map", []):
-            value = Node(entry["value"]).only("materialized", "query_node")
+            value = ParsedNode(entry["value"]).only("materialized", "query_node")
             found = self.query(value.node("query_node"), tables)
             name = f"cte{next(self._numbers)}"
             parts.append(f"{name} AS ({found.sql})")
@@ -84,7 +84,7 @@ class Queries:
 
     # ---- SELECT -----------------------------------------------------------------------------------------------------
 
-    def _select(self, node: Node, tables: Tables) -> Subquery:
+    def _select(self, node: ParsedNode, tables: Tables) -> Subquery:
         if node.text("aggregate_handling") != "STANDARD_HANDLING":
             raise NotAlike("GROUP BY ALL is Spark's")
         try:
@@ -93,14 +93,14 @@ class Queries:
             found = None
         return found or self._select_records(node, tables)
 
-    def _select_records(self, node: Node, tables: Tables) -> Subquery:
+    def _select_records(self, node: ParsedNode, tables: Tables) -> Subquery:
         source, relations = self._from(node.node("from_table"), tables)
-        scope = Scope(relations=relations)
+        scope = QueryScope(relations=relations)
         if node.has("where_clause"):
             source += f" WHERE {self._expressions(scope, tables).condition(node.node('where_clause')).sql}"
         return self._selected(node, source, scope, lambda scope: self._expressions(scope, tables))
 
-    def _select_totals(self, node: Node, tables: Tables) -> Subquery | None:
+    def _select_totals(self, node: ParsedNode, tables: Tables) -> Subquery | None:
         """Return SQL of a topic's totals; None if they lack the answer. Raises NotAlike for the same."""
         source = node.node("from_table")
         if source.type not in ("BASE_TABLE", "TABLE_FUNCTION"):
@@ -110,11 +110,11 @@ class Queries:
             return None
         alias = f"r{next(self._numbers)}"
         relation = Relation(sql=alias, alias=source.alias or table.name or None, columns=table.columns)
-        of_records = self._expressions(Scope(relations=[relation]), tables)
-        bounds = exact_bounds(node.node("where_clause"), of_records) if node.has("where_clause") else Bounds()
+        of_records = self._expressions(QueryScope(relations=[relation]), tables)
+        bounds = exact_bounds(node.node("where_clause"), of_records) if node.has("where_clause") else QueryBounds()
         calls: list[str] = []
 
-        def expressions(scope: Scope) -> Expressions:
+        def expressions(scope: QueryScope) -> Expressions:
             return TotalExpressions(
                 **attrs.asdict(self._expressions(scope, tables), recurse=False),
                 of_records=of_records,
@@ -122,13 +122,15 @@ class Queries:
                 calls=calls,
             )
 
-        scope = Scope(relations=[attrs.evolve(relation, columns=grouping_columns(table.columns))])
+        scope = QueryScope(relations=[attrs.evolve(relation, columns=grouping_columns(table.columns))])
         made = self._selected(node, "FROM {} AS " + alias, scope, expressions)
         if not calls:
             return None
         return attrs.evolve(made, sql=made.sql.replace("FROM {} AS", f"FROM {table.totals(bounds)} AS", 1))
 
-    def _selected(self, node: Node, source: str, scope: Scope, expressions: Callable[[Scope], Expressions]) -> Subquery:
+    def _selected(
+        self, node: ParsedNode, source: str, scope: QueryScope, expressions: Callable[[QueryScope], Expressions]
+    ) -> Subquery:
         """Return SQL of a SELECT behind its FROM and WHERE."""
         items = list(self._items(node.nodes("select_list"), scope, expressions(scope)))
         results = {item.name.lower(): item.expression for item in items}
@@ -144,12 +146,12 @@ class Queries:
         sql = f"SELECT {'DISTINCT ' if is_distinct else ''}{listed} {' '.join(clauses)}{ending}"
         return Subquery(sql=sql, columns=_columns(items))
 
-    def _expressions(self, scope: Scope, tables: Tables) -> Expressions:
+    def _expressions(self, scope: QueryScope, tables: Tables) -> Expressions:
         return Expressions(
             scope=scope, subquery=lambda inner: self.query(inner.node("node"), tables), now_us=self.now_us
         )
 
-    def _items(self, nodes: Sequence[Node], scope: Scope, expressions: Expressions) -> Iterator[Item]:
+    def _items(self, nodes: Sequence[ParsedNode], scope: QueryScope, expressions: Expressions) -> Iterator[Item]:
         for node in nodes:
             if node.type == "STAR":
                 yield from _star(scope, node.only("relation_name").raw("relation_name"))
@@ -163,7 +165,7 @@ class Queries:
                 raise NotAlike(f"{found.kind} is shown by Spark in its own way")
             yield Item(name=name, expression=found)
 
-    def _groups(self, node: Node, expressions: Expressions, items: Sequence[Item]) -> Iterator[str]:
+    def _groups(self, node: ParsedNode, expressions: Expressions, items: Sequence[Item]) -> Iterator[str]:
         groups = node.nodes("group_expressions")
         if node.raw("group_sets") != [list(range(len(groups)))]:
             raise NotAlike("sets of groups are Spark's")
@@ -172,7 +174,9 @@ class Queries:
             check_compared(found)
             yield f"({found.sql})"
 
-    def _modifiers(self, nodes: Sequence[Node], expressions: Expressions, items: Sequence[Item]) -> tuple[bool, str]:
+    def _modifiers(
+        self, nodes: Sequence[ParsedNode], expressions: Expressions, items: Sequence[Item]
+    ) -> tuple[bool, str]:
         """Tell whether the SELECT is DISTINCT, and return its ending."""
         is_distinct, ending = False, ""
         for node in nodes:
@@ -187,7 +191,7 @@ class Queries:
                 raise NotAlike(f"{node.type} is Spark's")
         return is_distinct, ending
 
-    def _orders(self, node: Node, expressions: Expressions, items: Sequence[Item]) -> Iterator[str]:
+    def _orders(self, node: ParsedNode, expressions: Expressions, items: Sequence[Item]) -> Iterator[str]:
         for order in node.nodes("orders"):
             by = order.only("null_order", "expression").node("expression")
             sql = _place(by, items) or _result(by, items)
@@ -201,14 +205,14 @@ class Queries:
 
     # ---- FROM -------------------------------------------------------------------------------------------------------
 
-    def _from(self, node: Node, tables: Tables) -> tuple[str, Sequence[Relation]]:
+    def _from(self, node: ParsedNode, tables: Tables) -> tuple[str, Sequence[Relation]]:
         """Return the FROM clause and its relations."""
         if node.type == "EMPTY":
             return "", []
         sql, relations = self._source(node, tables)
         return f"FROM {sql}", relations
 
-    def _source(self, node: Node, tables: Tables) -> tuple[str, Sequence[Relation]]:
+    def _source(self, node: ParsedNode, tables: Tables) -> tuple[str, Sequence[Relation]]:
         if node.type == "JOIN":
             return self._join(node, tables)
         if node.type == "SUBQUERY":
@@ -221,7 +225,7 @@ class Queries:
         )
         return f"{table.sql} AS {relation.sql}", [relation]
 
-    def _table(self, node: Node, tables: Tables) -> Table:
+    def _table(self, node: ParsedNode, tables: Tables) -> Table:
         if node.type == "TABLE_FUNCTION":
             return self.call(node)
         if node.type != "BASE_TABLE":
@@ -232,7 +236,7 @@ class Queries:
         known = tables.get(path[0].lower()) if len(path) == 1 else None
         return known or self.topic(node)
 
-    def _join(self, node: Node, tables: Tables) -> tuple[str, Sequence[Relation]]:
+    def _join(self, node: ParsedNode, tables: Tables) -> tuple[str, Sequence[Relation]]:
         node.only("left", "right", "condition", "join_type", "ref_type", "is_implicit")
         left, left_relations = self._source(node.node("left"), tables)
         right, right_relations = self._source(node.node("right"), tables)
@@ -242,12 +246,12 @@ class Queries:
         word = JOINS.get(node.text("join_type"))
         if word is None or node.text("ref_type") != "REGULAR" or not node.has("condition"):
             raise NotAlike(f"a join of the kind {node.text('join_type')}, {node.text('ref_type')} is Spark's")
-        condition = self._expressions(Scope(relations=relations), tables).condition(node.node("condition"))
+        condition = self._expressions(QueryScope(relations=relations), tables).condition(node.node("condition"))
         return f"({left} {word} {right} ON {condition.sql})", relations
 
     # ---- UNION and its like ------------------------------------------------------------------------------------------
 
-    def _set_operation(self, node: Node, tables: Tables) -> Subquery:
+    def _set_operation(self, node: ParsedNode, tables: Tables) -> Subquery:
         kind, is_all = node.text("setop_type"), node.raw("setop_all") is not False
         if kind not in ("UNION", "EXCEPT", "INTERSECT") or (is_all and kind != "UNION"):
             raise NotAlike(f"{kind} is Spark's in this form")
@@ -262,7 +266,7 @@ class Queries:
         if not is_all:
             check_compared(*(item.expression for item in items))
         is_distinct, ending = self._modifiers(
-            node.nodes("modifiers"), self._expressions(Scope(relations=[relation]), tables), items
+            node.nodes("modifiers"), self._expressions(QueryScope(relations=[relation]), tables), items
         )
         if is_distinct:
             raise NotAlike("DISTINCT of a set operation is Spark's")
@@ -277,14 +281,14 @@ class Item:
     expression: Expression
 
 
-def _columns(items: Sequence[Item]) -> Sequence[Column]:
+def _columns(items: Sequence[Item]) -> Sequence[TypedColumn]:
     return [
-        Column(name=item.name, sql=f"c{index}", kind=item.expression.kind, fields=item.expression.fields)
+        TypedColumn(name=item.name, sql=f"c{index}", kind=item.expression.kind, fields=item.expression.fields)
         for index, item in enumerate(items)
     ]
 
 
-def _star(scope: Scope, relation_name: str | None) -> Iterator[Item]:
+def _star(scope: QueryScope, relation_name: str | None) -> Iterator[Item]:
     relations = [relation for relation in scope.relations if relation_name is None or relation.is_called(relation_name)]
     if relation_name is not None and not relations:
         yield from _fields(scope.find([relation_name]))
@@ -298,7 +302,7 @@ def _star(scope: Scope, relation_name: str | None) -> Iterator[Item]:
 
 def _fields(struct: Expression) -> Iterator[Item]:
     """Yield the fields of a struct as columns. Raises NotAlike if it is not one, or has a field of unknown kind."""
-    if struct.kind is not Kind.STRUCT:
+    if struct.kind is not ValueKind.STRUCT:
         raise NotAlike("a * is of no table, or of several")
     for field in struct.fields:
         assert field.kind is not None  # or the struct would be of no known kind
@@ -306,7 +310,7 @@ def _fields(struct: Expression) -> Iterator[Item]:
         yield Item(name=field.name, expression=found)
 
 
-def _number(node: Node, items: Sequence[Item]) -> int | None:
+def _number(node: ParsedNode, items: Sequence[Item]) -> int | None:
     """Return the column that a number means; None for anything else. Raises NotAlike."""
     if node.type != "VALUE_CONSTANT" or node.raw("literal").get("kind") != "INTEGER":
         return None
@@ -316,12 +320,12 @@ def _number(node: Node, items: Sequence[Item]) -> int | None:
     return number - 1
 
 
-def _placed(node: Node, items: Sequence[Item]) -> Expression | None:
+def _placed(node: ParsedNode, items: Sequence[Item]) -> Expression | None:
     number = _number(node, items)
     return None if number is None else items[number].expression
 
 
-def _place(node: Node, items: Sequence[Item]) -> str | None:
+def _place(node: ParsedNode, items: Sequence[Item]) -> str | None:
     number = _number(node, items)
     if number is None:
         return None
@@ -329,7 +333,7 @@ def _place(node: Node, items: Sequence[Item]) -> str | None:
     return f"c{number}"
 
 
-def _result(node: Node, items: Sequence[Item]) -> str | None:
+def _result(node: ParsedNode, items: Sequence[Item]) -> str | None:
     """Return the column of a result that a single name means. Raises NotAlike if there are several."""
     parts = node.raw("column_names") if node.type == "COLUMN_REF" else None
     if parts is None or len(parts) != 1:
@@ -341,7 +345,7 @@ def _result(node: Node, items: Sequence[Item]) -> str | None:
     return f"c{places[0]}" if places else None
 
 
-def _limit(node: Node) -> str:
+def _limit(node: ParsedNode) -> str:
     texts = []
     for name in ("limit", "offset"):
         if node.has(name):
@@ -352,7 +356,7 @@ def _limit(node: Node) -> str:
     return "".join(texts)
 
 
-def _one_of(columns: Sequence[Column]) -> Column:
+def _one_of(columns: Sequence[TypedColumn]) -> TypedColumn:
     kinds = [column.kind for column in columns]
     if None in kinds or any(column.fields for column in columns):
         raise NotAlike("a set operation is of structs")

@@ -11,16 +11,16 @@ import attrs
 
 from kafscale.errors import QueryError
 from kafscale.spark.bucket.splits import Period
-from kafscale.spark.duckdb.kinds import Column, NoTable, NotAlike
+from kafscale.spark.duckdb.kinds import NoTable, NotAlike, TypedColumn
 from kafscale.spark.duckdb.literals import interval, timestamp
-from kafscale.spark.duckdb.parser import Node, Spelled
+from kafscale.spark.duckdb.parser import ParsedNode, Spelled
 from kafscale.spark.duckdb.queries import Table
-from kafscale.spark.duckdb.scans import Reading, TopicDataset, TopicRead
+from kafscale.spark.duckdb.scans import ScanReading, TopicDataset, TopicRead
 from kafscale.spark.duckdb.totals import TotalsDataset
-from kafscale.spark.source.bounds import Bounds
+from kafscale.spark.source.bounds import QueryBounds
 from kafscale.spark.source.options import Given
 from kafscale.spark.sql.bucket_topics import TOPIC_NAME, BucketTopics
-from kafscale.spark.sql.clauses import FUNCTIONS, Argument, Bound, Call, Clauses, bound_of
+from kafscale.spark.sql.clauses import FUNCTIONS, Argument, Bound, Clauses, TopicCall, bound_of
 from kafscale.spark.sql.kafsql import ASKED_FOR, COLUMNS, Spoken
 from kafscale.spark.values.decoding import DECODED
 
@@ -37,10 +37,10 @@ class References:
     spoken: Spoken
     clauses: Clauses
     spelled: Spelled
-    reading: Reading
+    reading: ScanReading
     _numbers: Iterator[int] = attrs.field(factory=count, init=False)
 
-    def topic(self, node: Node) -> Table:
+    def topic(self, node: ParsedNode) -> Table:
         """Make the table of a name behind FROM. Raises ConfigError, NoTable, QueryError, StoreError."""
         path = node.node("qualified_name").raw("path")
         name = ".".join(path)
@@ -48,7 +48,7 @@ class References:
             raise NoTable(name) if len(path) == 1 else NotAlike(f"'{name}' is not a topic")
         return self._table(name, self._bound_at(node), name=path[-1])
 
-    def call(self, node: Node) -> Table:
+    def call(self, node: ParsedNode) -> Table:
         """Make the table of a function behind FROM. Raises as `topic` does."""
         function = (
             node.only("function").node("function").only("function_name", "qualified_name", "arguments", "order_bys")
@@ -63,11 +63,11 @@ class References:
             raise QueryError(f"{name}() takes a topic first, such as {name}('orders', …)")
         if not (TOPIC_NAME.fullmatch(topic.value) and self.topics.has(topic.value)):
             raise NoTable(topic.value)
-        bound, partition = bound_of(Call(start=0, end=0, function=name, topic=topic.value, arguments=others))
+        bound, partition = bound_of(TopicCall(start=0, end=0, function=name, topic=topic.value, arguments=others))
         bound = attrs.evolve(bound, is_full=self._bound_at(node).is_full)
         return self._table(topic.value, bound, partition=partition, name=topic.value)
 
-    def _bound_at(self, node: Node) -> Bound:
+    def _bound_at(self, node: ParsedNode) -> Bound:
         return self.clauses.bound_at(self.spelled.original(node.position_bytes))
 
     def _table(self, topic: str, bound: Bound, *, name: str, partition: int | None = None) -> Table:
@@ -78,10 +78,10 @@ class References:
         totals = None if bound.tail_count is not None else partial(self._totals, read, self._since_us(bound))
         return Table(sql=self._bounded(registered, bound), columns=self._columns(read), name=name, totals=totals)
 
-    def _totals(self, read: TopicRead, since_us: int | None, bounds: Bounds) -> str:
+    def _totals(self, read: TopicRead, since_us: int | None, bounds: QueryBounds) -> str:
         if since_us is not None:
             since = Period(first_ms=since_us // 1000)
-            bounds = bounds.within(Bounds(period=since))
+            bounds = bounds.within(QueryBounds(period=since))
         registered = f"totals{next(self._numbers)}"
         self.connection.register(registered, TotalsDataset(read, bounds, self.reading))
         return registered
@@ -103,9 +103,9 @@ class References:
         )
         return f'(SELECT * FROM ({newest}) ORDER BY "timestamp", "partition", "offset")'
 
-    def _columns(self, read: TopicRead) -> list[Column]:
+    def _columns(self, read: TopicRead) -> list[TypedColumn]:
         """Return the columns of a topic in the statement, as `Spoken.select` has them."""
-        columns = {name: Column.of(name, type_) for name, type_ in read.types.items()}
+        columns = {name: TypedColumn.of(name, type_) for name, type_ in read.types.items()}
         names = self.spoken.names
         if not self.spoken.has_kafsql_columns:
             return list(columns.values())
@@ -117,7 +117,7 @@ class References:
         return [*own, *(column for name, column in columns.items() if name.lower() in names or name == DECODED)]
 
 
-def _argument(node: Node) -> Argument:
+def _argument(node: ParsedNode) -> Argument:
     """Read a literal; or a name, as topics may be given without quotes. Raises NotAlike."""
     if node.type == "COLUMN_REF":
         return Argument(".".join(node.raw("column_names")))

@@ -20,7 +20,7 @@ from pyarrow.fs import LocalFileSystem
 from kafscale.spark.bucket.decode import COLUMN_TYPES
 from kafscale.spark.bucket.splits import FIRST_MS, LAST_MS, Period, Split
 from kafscale.spark.duckdb.kinds import TooMuch
-from kafscale.spark.source.bounds import Bounds
+from kafscale.spark.source.bounds import QueryBounds
 from kafscale.spark.source.options import BatchOptions, Given, ReadOptions
 from kafscale.spark.source.planning import Planner, read_records, topic_of_subject
 from kafscale.spark.sql.progress import Report
@@ -41,7 +41,7 @@ class Condition:
     expression: Any
     schema: pa.Schema
 
-    def bounds(self, partitions: Sequence[int]) -> Bounds:
+    def bounds(self, partitions: Sequence[int]) -> QueryBounds:
         """Return the bounds of rows that satisfy the condition. partitions: all that exist."""
         kept = [
             partition
@@ -59,7 +59,7 @@ class Condition:
                 first_ms=FIRST_MS if lowest == -TIME_LAST_US else lowest // MICROSECONDS_PER_MS,
                 last_ms=LAST_MS if highest == TIME_LAST_US else highest // MICROSECONDS_PER_MS,
             )
-        return Bounds(
+        return QueryBounds(
             partitions=None if len(kept) == len(partitions) else frozenset(kept),
             start_offset=start_offset,
             end_offset=end_offset,
@@ -105,7 +105,7 @@ CHEAPEST_FIRST = ("partition", "offset", "timestamp", "timestampType", "topic", 
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
-class Reading:
+class ScanReading:
     """The size of a statement's read, and the error of its scans, of which DuckDB passes on the text alone.
 
     max_bytes: None for no bound. report: called with the bytes read and planned, for Spark too. is_planned: there was a
@@ -179,13 +179,15 @@ class TopicRead:
     def plan(self, condition: Condition | None) -> Sequence[Split]:
         """Plan the splits of a scan. Raises ConfigError, DataLoss, StoreError."""
         with closing(Planner.of(self.options)) as planner:
-            bounds = Bounds()
+            bounds = QueryBounds()
             if condition is not None:
                 partitions = [partition for _, partition in planner.logs()] if condition.names("partition") else []
                 bounds = condition.bounds(partitions)
             return planner.given(planner.batch(self.limits, bounds))
 
-    def records(self, planned: Sequence[Split], columns: Sequence[str], reading: Reading) -> Iterator[pa.RecordBatch]:
+    def records(
+        self, planned: Sequence[Split], columns: Sequence[str], reading: ScanReading
+    ) -> Iterator[pa.RecordBatch]:
         """Read planned splits. Raises DataLoss, StoreError, RegistryError."""
         decoding = self.decoding if DECODED in columns else None
         with closing(Planner.of(self.options)) as planner:
@@ -197,7 +199,7 @@ class TopicRead:
 class TopicDataset(ds.Dataset):
     """A data set for DuckDB: it has a schema, and makes scanners."""
 
-    def __init__(self, read: TopicRead, reading: Reading) -> None:
+    def __init__(self, read: TopicRead, reading: ScanReading) -> None:
         self._read = read
         self._reading = reading
 

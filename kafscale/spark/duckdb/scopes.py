@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 
-from kafscale.spark.duckdb.kinds import Column, Kind, NotAlike
+from kafscale.spark.duckdb.kinds import NotAlike, TypedColumn, ValueKind
 
 
 @attrs.frozen(kw_only=True)
@@ -18,9 +18,9 @@ class Expression:
     """
 
     sql: str
-    kind: Kind
+    kind: ValueKind
     name: str | None = None
-    fields: Sequence[Column] = ()
+    fields: Sequence[TypedColumn] = ()
     literal: str | int | None = None
     bare_name: str | None = None
 
@@ -31,19 +31,19 @@ class Relation:
 
     sql: str
     alias: str | None
-    columns: Sequence[Column]
+    columns: Sequence[TypedColumn]
 
     def is_called(self, name: str) -> bool:
         """Tell whether a name is the relation's; case does not matter."""
         return self.alias is not None and self.alias.lower() == name.lower()
 
-    def expression(self, column: Column) -> Expression:
+    def expression(self, column: TypedColumn) -> Expression:
         """Return one of its columns. Raises NotAlike for an unknown kind."""
         return _expression(f"{self.sql}.{column.sql}", column, column.name)
 
 
 @attrs.frozen(kw_only=True)
-class Scope:
+class QueryScope:
     """Relations, and names of results, which stand in for missing columns."""
 
     relations: Sequence[Relation] = ()
@@ -80,7 +80,7 @@ def _of(relation: Relation, parts: Sequence[str]) -> Iterator[Expression]:
             yield from _field(f"{relation.sql}.{column.sql}", column, parts, 1)
 
 
-def _field(sql: str, column: Column, parts: Sequence[str], depth: int) -> Iterator[Expression]:
+def _field(sql: str, column: TypedColumn, parts: Sequence[str], depth: int) -> Iterator[Expression]:
     if depth == len(parts):
         yield _expression(sql, column, parts[-1])
         return
@@ -89,7 +89,7 @@ def _field(sql: str, column: Column, parts: Sequence[str], depth: int) -> Iterat
             yield from _field(f"{sql}.{field.sql}", field, parts, depth + 1)
 
 
-def _expression(sql: str, column: Column, name: str) -> Expression:
+def _expression(sql: str, column: TypedColumn, name: str) -> Expression:
     if column.kind is None:
         raise NotAlike(f"of the type of column '{column.name}' no rule tells")
     return Expression(sql=sql, kind=column.kind, name=name, fields=column.fields)

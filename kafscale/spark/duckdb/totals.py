@@ -17,14 +17,14 @@ import pyarrow.dataset as ds
 
 from kafscale.spark.bucket.decode import COLUMN_TYPES
 from kafscale.spark.bucket.splits import Period
-from kafscale.spark.bucket.totals import GROUPS, NEVER_NULL, Told, Totals, told_by_footers, totals_of
+from kafscale.spark.bucket.totals import GROUPS, NEVER_NULL, FooterTotals, Totals, told_by_footers, totals_of
 from kafscale.spark.duckdb.expressions import Expressions
-from kafscale.spark.duckdb.kinds import INTEGERS, Column, Kind, NotAlike
+from kafscale.spark.duckdb.kinds import INTEGERS, NotAlike, TypedColumn, ValueKind
 from kafscale.spark.duckdb.literals import OPERATORS, timestamp_of
-from kafscale.spark.duckdb.parser import Node
-from kafscale.spark.duckdb.scans import Reading, TopicRead
+from kafscale.spark.duckdb.parser import ParsedNode
+from kafscale.spark.duckdb.scans import ScanReading, TopicRead
 from kafscale.spark.duckdb.scopes import Expression
-from kafscale.spark.source.bounds import SWAPPED, Bounds
+from kafscale.spark.source.bounds import SWAPPED, QueryBounds
 from kafscale.spark.source.planning import Planner, check_size
 
 COUNT, FIRST_OFFSET, LAST_OFFSET = "count", "first_offset", "last_offset"
@@ -40,7 +40,7 @@ EXTREMES: Mapping[tuple[str, str], str] = {
 AGGREGATES = ("count_star", "count", "min", "max", "sum", "avg")
 
 
-def grouping_columns(columns: Sequence[Column]) -> Sequence[Column]:
+def grouping_columns(columns: Sequence[TypedColumn]) -> Sequence[TypedColumn]:
     """Return the columns of a topic that its totals have, too."""
     return [column for column in columns if _name(column.sql) in GROUPS]
 
@@ -62,7 +62,7 @@ class TotalExpressions(Expressions):
     sql: str
     calls: list[str]
 
-    def of(self, node: Node) -> Expression:
+    def of(self, node: ParsedNode) -> Expression:
         """Translate an expression. Raises NotAlike if totals lack it."""
         if node.type == "COLUMN_REF":
             self._check_column(node.raw("column_names"))
@@ -84,10 +84,10 @@ class TotalExpressions(Expressions):
         if any(_name(expression.sql) not in GROUPS for expression in found):
             raise NotAlike("totals have no such column")
 
-    def _call_of(self, name: str, node: Node) -> str:
+    def _call_of(self, name: str, node: ParsedNode) -> str:
         [argument] = node.nodes("arguments")
         inner = argument.node("expression")
-        if name == "count" and inner.type == "VALUE_CONSTANT" and self.of_records.of(inner).kind is not Kind.NULL:
+        if name == "count" and inner.type == "VALUE_CONSTANT" and self.of_records.of(inner).kind is not ValueKind.NULL:
             return self._count()
         if inner.type != "COLUMN_REF":
             raise NotAlike("totals are of columns")
@@ -103,10 +103,10 @@ class TotalExpressions(Expressions):
         return f'CAST(coalesce(sum({self.sql}."{COUNT}"), 0) AS BIGINT)'
 
 
-def exact_bounds(node: Node, expressions: Expressions) -> Bounds:
+def exact_bounds(node: ParsedNode, expressions: Expressions) -> QueryBounds:
     """Return the bounds that equal a condition. Raises NotAlike if none do."""
     if node.type == "CONJUNCTION_AND":
-        bounds = Bounds()
+        bounds = QueryBounds()
         for child in node.only("children").nodes("children"):
             bounds = bounds.within(exact_bounds(child, expressions))
         return bounds
@@ -124,24 +124,24 @@ def exact_bounds(node: Node, expressions: Expressions) -> Bounds:
     return _compared(operator, left, right)
 
 
-def _compared(operator: str, value: Expression, constant: Expression) -> Bounds:
+def _compared(operator: str, value: Expression, constant: Expression) -> QueryBounds:
     column, literal = _name(value.sql), constant.literal
     if value.literal is not None or literal is None or value.name is None or "." not in value.sql:
         raise NotAlike("totals are bounded by columns and constants alone")
-    if column == "timestamp" and value.kind is Kind.TIMESTAMP:
-        if constant.kind is Kind.STRING:
+    if column == "timestamp" and value.kind is ValueKind.TIMESTAMP:
+        if constant.kind is ValueKind.STRING:
             literal = timestamp_of(str(literal)).literal
-        elif constant.kind is not Kind.TIMESTAMP:
+        elif constant.kind is not ValueKind.TIMESTAMP:
             raise NotAlike(f"a time is compared with {constant.kind}")
         assert isinstance(literal, int)
-        return Bounds(period=Period.compared(operator, literal))
+        return QueryBounds(period=Period.compared(operator, literal))
     if column not in ("offset", "partition") or constant.kind not in INTEGERS or not isinstance(literal, int):
         raise NotAlike("totals are bounded by offsets, partitions and times alone")
     if column == "partition":
         if operator != "=":
             raise NotAlike("totals are bounded by single partitions alone")
-        return Bounds(partitions=frozenset([literal]))
-    return Bounds.of_offset(operator, literal)
+        return QueryBounds(partitions=frozenset([literal]))
+    return QueryBounds.of_offset(operator, literal)
 
 
 SCHEMA = pa.schema(
@@ -160,7 +160,7 @@ SCHEMA = pa.schema(
 class TotalsDataset(ds.Dataset):
     """A data set of totals for DuckDB. Each row is of some records of a partition within the bounds."""
 
-    def __init__(self, read: TopicRead, bounds: Bounds, reading: Reading) -> None:
+    def __init__(self, read: TopicRead, bounds: QueryBounds, reading: ScanReading) -> None:
         self._read = read
         self._bounds = bounds
         self._reading = reading
@@ -186,7 +186,7 @@ class TotalsDataset(ds.Dataset):
         )
         return ds.Scanner.from_batches(batches, columns=columns, filter=filter)
 
-    def _plan(self, with_first_time: bool) -> Told:
+    def _plan(self, with_first_time: bool) -> FooterTotals:
         limits = self._read.limits
         with closing(Planner.of(self._read.options)) as planner:
             splits = planner.given(planner.batch(attrs.evolve(limits, max_scan_bytes=None), self._bounds))
@@ -194,7 +194,7 @@ class TotalsDataset(ds.Dataset):
         check_size(told.left, limits.max_scan_bytes)
         return told
 
-    def _rows(self, told: Told, with_times: bool) -> Iterator[pa.RecordBatch]:
+    def _rows(self, told: FooterTotals, with_times: bool) -> Iterator[pa.RecordBatch]:
         yield _batch(told.totals)
         columns = ["offset", "timestamp"] if with_times else ["offset"]
         with closing(Planner.of(self._read.options)) as planner:

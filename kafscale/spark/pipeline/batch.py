@@ -31,13 +31,13 @@ from pyspark.sql import DataFrame, SparkSession, Window, functions
 from kafscale.errors import KafScaleError
 from kafscale.spark.bucket.position import Position
 from kafscale.spark.catalogs import quoted
-from kafscale.spark.pipeline.checkpoint import Checkpoint
+from kafscale.spark.pipeline.checkpoint import QueryCheckpoint
 from kafscale.spark.pipeline.config import DELETES, KEEP, MARK, Pipeline, TableMapping
 from kafscale.spark.pipeline.fan_out import not_before, routed, share_of, tables_for
-from kafscale.spark.pipeline.records import ERROR, RECORD, TOMBSTONE, TRUNCATE, Rows, rows_of
+from kafscale.spark.pipeline.records import ERROR, RECORD, TOMBSTONE, TRUNCATE, BatchRows, rows_of
 from kafscale.spark.pipeline.schema import fitted
-from kafscale.spark.pipeline.snapshots import Batch, CommitsAhead, Committed, Digests, newest
-from kafscale.spark.pipeline.table_format import Head, TableFormat
+from kafscale.spark.pipeline.snapshots import CommitsAhead, Committed, Digests, MicroBatch, newest
+from kafscale.spark.pipeline.table_format import TableFormat, TableHead
 from kafscale.spark.pipeline.tables import evolve, format_of
 
 logger = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class CheckpointWentBack(KafScaleError):
 class Outcome:
     """The result of writing a batch."""
 
-    batch: Batch
+    batch: MicroBatch
     dead_letter_count: int = 0
     added_bytes: int = 0
     added_rows: int = 0
@@ -78,7 +78,7 @@ class BatchWriter:
 
     mapping: TableMapping
     pipeline: Pipeline
-    checkpoint: Checkpoint
+    checkpoint: QueryCheckpoint
     report: Callable[[Outcome], None]
     digests: Callable[[Position, Position], Digests] = lambda _start, _end: {}
     failure: Exception | None = None
@@ -101,7 +101,9 @@ class BatchWriter:
         assert query_id is not None, "Spark has written it before the first batch"
         end, start = self.checkpoint.end(batch_id), self.checkpoint.start_of(batch_id)
         again = self.checkpoint.read_again()
-        batch = Batch(mapping=self.mapping.id, query_id=query_id, batch_id=batch_id, end=end, start=start, again=again)
+        batch = MicroBatch(
+            mapping=self.mapping.id, query_id=query_id, batch_id=batch_id, end=end, start=start, again=again
+        )
         tables = format_of(frame.sparkSession, self.pipeline)
         is_new = self._tried == batch_id - 1  # or else it may have been tried in an earlier process
         self._tried = batch_id
@@ -122,7 +124,7 @@ class _Attempt:
 
     writer: BatchWriter
     frame: DataFrame
-    batch: Batch
+    batch: MicroBatch
     tables: TableFormat  # as the stream's own session sees them, by its own settings
     is_new: bool = attrs.field(kw_only=True)  # the batch was never tried before
 
@@ -159,14 +161,14 @@ class _Attempt:
             commit_seconds=time.monotonic() - started,
         )
 
-    def _head(self, table: str) -> Head | None:
+    def _head(self, table: str) -> TableHead | None:
         """Return the head of the table before the look, if nothing else may come before the rows."""
-        return None if self.is_new else Head.of(self.tables.commits(table))
+        return None if self.is_new else TableHead.of(self.tables.commits(table))
 
     def _newest(self, table: str) -> Committed | None:
         return newest(self.tables.commits(table), self.batch.mapping)
 
-    def _add_share(self, rows: Rows, mapping: TableMapping, told: Batch) -> Committed | None:
+    def _add_share(self, rows: BatchRows, mapping: TableMapping, told: MicroBatch) -> Committed | None:
         """Commit the rows of another table of a fan-out; None if it has them already."""
         head = self._head(mapping.table)
         committed = self._newest(mapping.table)
@@ -180,7 +182,7 @@ class _Attempt:
         self._commit(not_before(share_of(rows, mapping, mapping.table), self.batch.start, batch.start), mapping, head)
         return self._written(mapping.table)
 
-    def _told(self, committed: Committed | None) -> Batch:
+    def _told(self, committed: Committed | None) -> MicroBatch:
         """Add the mapping's beginning and CRCs, which `prove` needs."""
         began = self.batch.start if committed is None else committed.began
         digests = self.writer.digests(self.batch.start, self.batch.end)
@@ -230,7 +232,7 @@ class _Attempt:
             "from an earlier time? Delete this checkpoint, and the mapping goes on from what the table has"
         )
 
-    def _bury(self, rows: Rows, committed: Committed | None) -> tuple[int, Rows]:
+    def _bury(self, rows: BatchRows, committed: Committed | None) -> tuple[int, BatchRows]:
         """Write bad records to the dead-letter table; return their number, and the rows without all dead letters."""
         if not rows.can_fail:
             return 0, rows
@@ -250,7 +252,7 @@ class _Attempt:
             self.tables.append(name, letters, behind=head)
         return count, rows
 
-    def _without_buried(self, rows: Rows, dead_letters: str, committed: Committed | None) -> Rows:
+    def _without_buried(self, rows: BatchRows, dead_letters: str, committed: Committed | None) -> BatchRows:
         """Leave out records that an earlier try has made dead letters, and no others.
 
         Such a try was of this batch, or, before the checkpoint was lost, of one that reached beyond the table's end.
@@ -267,14 +269,14 @@ class _Attempt:
         anew = sorted(self.batch.anew(committed))
         return self.tables.appended(table, committed).where(~functions.col("topic").isin(anew)).select(*PLACE)
 
-    def _commit(self, rows: Rows, mapping: TableMapping, head: Head | None) -> None:
+    def _commit(self, rows: BatchRows, mapping: TableMapping, head: TableHead | None) -> None:
         schema = evolve(self.spark, mapping, self.writer.pipeline, rows.columns)
         if rows.upsert_by:
             self._merge(rows, mapping, self.writer.pipeline.full_name(mapping.table))
             return
         self.tables.append(mapping.table, rows.good().select(*fitted(rows.columns, schema)), behind=head)
 
-    def _merge(self, rows: Rows, mapping: TableMapping, table: str) -> None:
+    def _merge(self, rows: BatchRows, mapping: TableMapping, table: str) -> None:
         truncates = truncates_of(rows)
         upserts(rows, mapping, truncates).createOrReplaceTempView(VIEW)
         names = [quoted(name) for name in rows.columns.names]
@@ -306,7 +308,7 @@ def _emptying(mapping: TableMapping, truncates: Sequence[Any], deletes: str) -> 
 
 
 @contextmanager
-def _kept(rows: Rows) -> Iterator[None]:
+def _kept(rows: BatchRows) -> Iterator[None]:
     """Decode rows once that are used twice: for the dead letters and for the table."""
     if rows.can_fail:
         rows.frame.persist()
@@ -317,7 +319,7 @@ def _kept(rows: Rows) -> Iterator[None]:
             rows.frame.unpersist()
 
 
-def _refuse(rows: Rows, mapping: TableMapping) -> None:
+def _refuse(rows: BatchRows, mapping: TableMapping) -> None:
     """Raise BadRecords, naming the first, if there are any."""
     found = rows.bad().select(*(f"{RECORD}.{name}" for name in PLACE), ERROR).limit(SHOWN_COUNT).collect()
     if found:
@@ -327,7 +329,7 @@ def _refuse(rows: Rows, mapping: TableMapping) -> None:
         )
 
 
-def upserts(rows: Rows, mapping: TableMapping, truncates: Sequence[Any], *, batch: str | None = None) -> DataFrame:
+def upserts(rows: BatchRows, mapping: TableMapping, truncates: Sequence[Any], *, batch: str | None = None) -> DataFrame:
     """Return the outcome of each key: its row, or, where TOMBSTONE is true, its deletion.
 
     If deleted rows are marked, or kept, the last row before the deletion is returned.
@@ -347,7 +349,7 @@ def upserts(rows: Rows, mapping: TableMapping, truncates: Sequence[Any], *, batc
     return marked.unionByName(without_row)
 
 
-def last_by_key(rows: Rows, *, batch: str | None = None) -> DataFrame:
+def last_by_key(rows: BatchRows, *, batch: str | None = None) -> DataFrame:
     """Keep the last record of each key: by offset within a partition, by timestamp between partitions.
 
     batch: a column with the number of the batch, if the rows are of several; later batches go before.
@@ -369,7 +371,7 @@ def last_by_key(rows: Rows, *, batch: str | None = None) -> DataFrame:
 DEAD = "_kafscale_dead"
 
 
-def truncates_of(rows: Rows, *, batch: str | None = None) -> Sequence[Any]:
+def truncates_of(rows: BatchRows, *, batch: str | None = None) -> Sequence[Any]:
     """Return the last offset and time of truncates, for each partition with one, as rows of Spark.
 
     Debezium's change with `op` t empties the table of its own topic. Of several in one partition, the last has the

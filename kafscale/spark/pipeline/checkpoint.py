@@ -104,7 +104,7 @@ class NoLock:
 
 
 @attrs.frozen(kw_only=True)
-class Progress:
+class QueryProgress:
     """The last planned batch and its end, and the last batch that Spark knows as done."""
 
     planned_batch: int | None
@@ -113,7 +113,7 @@ class Progress:
 
 
 @attrs.frozen(eq=False, repr=False)
-class Checkpoint:
+class QueryCheckpoint:
     """The checkpoint of one mapping."""
 
     directory: HadoopDirectory
@@ -138,13 +138,13 @@ class Checkpoint:
             return Position.parse(text.splitlines()[-1])
         return (None if batch_id else self.begun()) or Position()
 
-    def progress(self) -> Progress:
+    def progress(self) -> QueryProgress:
         """Return the progress of the query."""
         planned, committed = (
             max((int(name) for name in self.directory.names(folder) if name.isdecimal()), default=None)
             for folder in ("offsets", "commits")
         )
-        return Progress(
+        return QueryProgress(
             planned_batch=planned,
             committed_batch=committed,
             end=Position() if planned is None else self.end(planned),

@@ -166,7 +166,7 @@ def _path(column: str) -> str:
 
 
 @attrs.frozen(kw_only=True)
-class Column:
+class JsonColumn:
     """One column of a `json` value."""
 
     name: str = setting("Of the column, and of the member of the JSON object.")
@@ -180,7 +180,7 @@ class Encoding:
 
     format: str = setting(f"{', '.join(FORMATS)}; the last three by the registry.", "bytes", validator=_one_of(FORMATS))
     column: str | None = setting("What to call the column, where there is only one.", None)
-    columns: Sequence[Column] = setting("Of `json`: the columns.", ())
+    columns: Sequence[JsonColumn] = setting("Of `json`: the columns.", ())
     subject: str | None = setting("Of the registry; `<topic>-value` or `<topic>-key` without it.", None)
     version: int | None = setting("Of the subject; without it the newest, looked up for each micro-batch.", None)
     message: str | None = setting("Of `protobuf`: the message's full name.", None)
@@ -394,7 +394,7 @@ class TableMapping:
 
 
 @attrs.frozen(kw_only=True)
-class Source:
+class BucketConfig:
     """The bucket that the broker writes. Credentials are looked for where AWS SDKs do."""
 
     store: str = setting(
@@ -406,7 +406,7 @@ class Source:
 
 
 @attrs.frozen(kw_only=True)
-class Registry:
+class RegistryConfig:
     """The schema registry, for avro, protobuf and json-schema."""
 
     url: str = setting("`http://HOST:PORT`, several by commas.")
@@ -449,13 +449,13 @@ class Maintenance:
 class Pipeline:
     """A whole pipeline."""
 
-    source: Source = setting("What is read.")
+    source: BucketConfig = setting("What is read.")
     catalog: CatalogOptions = setting("Where the tables are.")
     checkpoints: str = setting(
         "A directory that belongs to this pipeline: a path, or a URL that Spark's Hadoop can write."
     )
     mappings: Sequence[TableMapping] = setting("Which topics go into which tables; at least one.")
-    registry: Registry | None = setting("For avro, protobuf and json-schema.", None)
+    registry: RegistryConfig | None = setting("For avro, protobuf and json-schema.", None)
     trigger: str = setting("How often a micro-batch begins.", "60s", validator=_checked(parse_duration))
     metrics: str | None = setting(
         "`HOST:PORT` where `run` serves metrics for Prometheus at `/metrics`.", None, validator=_checked(Address.parse)

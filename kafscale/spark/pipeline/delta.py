@@ -17,12 +17,12 @@ import attrs
 from kafscale.errors import ConfigError
 from kafscale.spark.catalogs import CatalogOptions
 from kafscale.spark.pipeline.snapshots import ADDED_BYTES, ADDED_ROWS, BATCH_ID, MAPPING, QUERY_ID, Commit, Committed
-from kafscale.spark.pipeline.table_format import Head, create_table
+from kafscale.spark.pipeline.table_format import TableHead, create_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from kafscale.spark.pipeline.schema import Change
+    from kafscale.spark.pipeline.schema import ColumnChange
 
 SETTINGS = "spark.databricks.delta."
 USER_METADATA = f"{SETTINGS}commitInfo.userMetadata"  # every commit of a session takes it, of changes of the schema too
@@ -36,7 +36,7 @@ RETAIN_HOURS = 24  # at least, for a file may be one that is being written
 
 
 @attrs.frozen(kw_only=True)
-class Entry:
+class DeltaEntry:
     """An entry of a table's log."""
 
     id: int
@@ -64,16 +64,16 @@ class Entry:
         is_ours = isinstance(told, dict) and MAPPING in told
         return {**told, ADDED_BYTES: str(self.added_bytes), ADDED_ROWS: str(self.added_rows)} if is_ours else {}
 
-    def is_undone_by(self, restore: Entry) -> bool:
+    def is_undone_by(self, restore: DeltaEntry) -> bool:
         """Tell whether a later entry has restored a state of before this one."""
         if restore.restored_id is not None:
             return self.id > restore.restored_id
         return restore.restored_ms is not None and self.timestamp_ms > restore.restored_ms
 
 
-def in_effect(entries: Iterator[Entry]) -> Iterator[Entry]:
+def in_effect(entries: Iterator[DeltaEntry]) -> Iterator[DeltaEntry]:
     """Leave out undone entries. Entries are newest first."""
-    restore: Entry | None = None
+    restore: DeltaEntry | None = None
     for entry in entries:
         if restore is not None and entry.is_undone_by(restore):
             continue
@@ -119,7 +119,7 @@ class DeltaTables:
         """Change nothing: a table of Delta Lake keeps the partitions that it was made with."""
         return ()
 
-    def change(self, table: str, change: Change) -> None:
+    def change(self, table: str, change: ColumnChange) -> None:
         """See `TableFormat`. The first wider column makes the table one for readers that support it."""
         name = self.catalog.full_name(table)
         if not change.adds:
@@ -130,7 +130,7 @@ class DeltaTables:
         """See `TableFormat`."""
         return (entry.commit() for entry in in_effect(self._log(table)))
 
-    def _log(self, table: str) -> Iterator[Entry]:
+    def _log(self, table: str) -> Iterator[DeltaEntry]:
         """Iterate over the entries, newest first, by growing pages."""
         seen_id, limit = None, FIRST_PAGE_COUNT
         while True:
@@ -143,7 +143,7 @@ class DeltaTables:
                 return
             limit *= PAGE_FACTOR
 
-    def _page(self, table: str, limit: int) -> Sequence[Entry]:
+    def _page(self, table: str, limit: int) -> Sequence[DeltaEntry]:
         parameters, metrics = "operationParameters", "operationMetrics"
         sizes = ", ".join(f"CAST({metrics}['{name}'] AS BIGINT)" for name in METRICS)
         rows = self.spark.sql(f"DESCRIBE HISTORY {self.catalog.full_name(table)} LIMIT {limit}").selectExpr(
@@ -156,9 +156,9 @@ class DeltaTables:
             f"CAST({parameters}['version'] AS BIGINT) AS restored_id",
             f"unix_millis(CAST({parameters}['timestamp'] AS TIMESTAMP)) AS restored_ms",
         )
-        return [Entry(**row.asDict()) for row in rows.collect()]
+        return [DeltaEntry(**row.asDict()) for row in rows.collect()]
 
-    def append(self, table: str, rows: DataFrame, *, behind: Head | None = None) -> None:
+    def append(self, table: str, rows: DataFrame, *, behind: TableHead | None = None) -> None:
         """See `TableFormat`. Delta leaves out a second commit of the same batch (`tell`)."""
         rows.writeTo(self.catalog.full_name(table)).append()
 

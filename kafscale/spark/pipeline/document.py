@@ -233,7 +233,7 @@ _CONVERTER = _make_converter()
 
 
 @attrs.frozen(kw_only=True)
-class Check:
+class MappingCheck:
     """A checked part of a mapping, and the finding."""
 
     mapping: str

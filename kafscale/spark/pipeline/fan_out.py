@@ -17,7 +17,7 @@ from pyspark.sql import Column, SparkSession, functions
 
 from kafscale.spark.bucket.position import Position
 from kafscale.spark.pipeline.config import DEAD_LETTER, SEEN, Pipeline, TableMapping
-from kafscale.spark.pipeline.records import ERROR, RECORD, TABLE, TOMBSTONE, TRUNCATE, Rows, empty_rows
+from kafscale.spark.pipeline.records import ERROR, RECORD, TABLE, TOMBSTONE, TRUNCATE, BatchRows, empty_rows
 from kafscale.spark.pipeline.snapshots import MAPPING, newest
 from kafscale.spark.pipeline.table_format import TableFormat
 from kafscale.spark.pipeline.tables import ensure_table, format_of
@@ -46,7 +46,9 @@ def begun_tables(tables: TableFormat, mapping: TableMapping) -> Mapping[str, Pos
     return {name: committed.began for name, committed in found.items() if committed is not None}
 
 
-def tables_for(spark: SparkSession, pipeline: Pipeline, mapping: TableMapping, rows: Rows) -> Mapping[str, Position]:
+def tables_for(
+    spark: SparkSession, pipeline: Pipeline, mapping: TableMapping, rows: BatchRows
+) -> Mapping[str, Position]:
     """Return all tables that rows of a batch can go into, and make those that rows are the first of."""
     fan_out = mapping.fan_out
     if fan_out is None:
@@ -66,7 +68,7 @@ def tables_for(spark: SparkSession, pipeline: Pipeline, mapping: TableMapping, r
     return {name: Position() for name in (*declared, *made)}
 
 
-def routed(rows: Rows, mapping: TableMapping, others: Mapping[str, Position]) -> Rows:
+def routed(rows: BatchRows, mapping: TableMapping, others: Mapping[str, Position]) -> BatchRows:
     """Keep in TABLE only tables that existed when a record was read. others: those tables, and their beginnings."""
     fan_out = mapping.fan_out
     if fan_out is None:
@@ -81,7 +83,7 @@ def routed(rows: Rows, mapping: TableMapping, others: Mapping[str, Position]) ->
     return attrs.evolve(rows, frame=frame)
 
 
-def share_of(rows: Rows, mapping: TableMapping, table: str | None) -> Rows:
+def share_of(rows: BatchRows, mapping: TableMapping, table: str | None) -> BatchRows:
     """Return the rows of one table of the mapping's fan-out, or, for None, of its own. They are `routed`."""
     if mapping.fan_out is None:
         return rows
@@ -92,13 +94,13 @@ def share_of(rows: Rows, mapping: TableMapping, table: str | None) -> Rows:
     return attrs.evolve(rows, frame=rows.frame.where(mine))
 
 
-def _of_all(rows: Rows) -> Column:
+def _of_all(rows: BatchRows) -> Column:
     """Tell whether a record is for all tables of an upsert: a deletion or a truncate."""
     empties = functions.col(TRUNCATE) if TRUNCATE in rows.frame.columns else functions.lit(False)
     return functions.col(TOMBSTONE) | empties
 
 
-def not_before(rows: Rows, start: Position, wanted: Position) -> Rows:
+def not_before(rows: BatchRows, start: Position, wanted: Position) -> BatchRows:
     """Leave out records before the beginning of a table; the rows begin at `start`."""
     later = {name: offset for name, offset in wanted.offsets.items() if offset > start.offsets.get(name, 0)}
     if not later:

@@ -11,12 +11,12 @@ import attrs
 
 from kafscale.spark.catalogs import CatalogOptions, quoted
 from kafscale.spark.pipeline.snapshots import OFFSETS, Commit, Committed
-from kafscale.spark.pipeline.table_format import Head, create_table
+from kafscale.spark.pipeline.table_format import TableHead, create_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from kafscale.spark.pipeline.schema import Change
+    from kafscale.spark.pipeline.schema import ColumnChange
 
 DEFAULT_PROPERTIES = {"format-version": "2", "write.parquet.compression-codec": "zstd"}
 UPSERT_PROPERTIES = {"write.merge.mode": "merge-on-read", "write.update.mode": "merge-on-read"}
@@ -123,7 +123,7 @@ class IcebergTables:
             self.spark.sql(f"ALTER TABLE {self.catalog.full_name(table)} {change}")
         return found
 
-    def change(self, table: str, change: Change) -> None:
+    def change(self, table: str, change: ColumnChange) -> None:
         """See `TableFormat`."""
         self.spark.sql(change.sql(self.catalog.full_name(table)))
 
@@ -131,7 +131,7 @@ class IcebergTables:
         """See `TableFormat`."""
         return ancestry(self._load(table))
 
-    def append(self, table: str, rows: DataFrame, *, behind: Head | None = None) -> None:
+    def append(self, table: str, rows: DataFrame, *, behind: TableHead | None = None) -> None:
         """See `TableFormat`.
 
         Iceberg's append goes on top of any other commit, and retries by itself. An overwrite of no row is an append,

@@ -18,7 +18,7 @@ from kafscale.errors import KafScaleError
 from kafscale.spark.bucket.position import Json, Position
 from kafscale.spark.pipeline.config import Pipeline, TableMapping
 from kafscale.spark.pipeline.directory_tables import NeedsSpark
-from kafscale.spark.pipeline.document import Check
+from kafscale.spark.pipeline.document import MappingCheck
 from kafscale.spark.pipeline.records import empty_rows
 from kafscale.spark.pipeline.runner import Lag, behind_of, planner_of
 from kafscale.spark.pipeline.schema import changes
@@ -128,19 +128,19 @@ def _dead_letters(tables: Tables, mapping: TableMapping) -> int:
     return tables.count(mapping.dead_letters, "mapping", mapping.id)
 
 
-def check(tables: Tables, pipeline: Pipeline) -> Iterator[Check]:
+def check(tables: Tables, pipeline: Pipeline) -> Iterator[MappingCheck]:
     """Check topics, columns and tables without writing anything. Raises NeedsSpark if the tables do."""
     for mapping in pipeline.mappings:
         for what, look in (("topics", _topics), ("columns", _columns), ("table", _table)):
             try:
-                yield Check(mapping=mapping.id, what=what, found=look(tables, pipeline, mapping))
+                yield MappingCheck(mapping=mapping.id, what=what, found=look(tables, pipeline, mapping))
             except NeedsSpark:
                 raise
             except KafScaleError as exc:
-                yield Check(mapping=mapping.id, what=what, found=str(exc), ok=False)
+                yield MappingCheck(mapping=mapping.id, what=what, found=str(exc), ok=False)
             except Exception as exc:  # py4j's and pyspark's
                 text = str(exc).strip() or type(exc).__name__
-                yield Check(mapping=mapping.id, what=what, found=text.splitlines()[0], ok=False)
+                yield MappingCheck(mapping=mapping.id, what=what, found=text.splitlines()[0], ok=False)
 
 
 def _topics(_: Tables, pipeline: Pipeline, mapping: TableMapping) -> str:

@@ -29,7 +29,7 @@ class NotMigrated(KafScaleError):
 
 
 @attrs.frozen(kw_only=True)
-class Source:
+class MigratedSource:
     """A source of the query, by the place of its line, and its position."""
 
     place: int
@@ -43,7 +43,7 @@ class Migration:
 
     directory: HadoopDirectory
     batch_id: int
-    sources: Sequence[Source]
+    sources: Sequence[MigratedSource]
 
     @property
     def offsets(self) -> Mapping[TopicPartition, int]:
@@ -73,7 +73,7 @@ def _batches(directory: HadoopDirectory, folder: str) -> Sequence[int]:
     return sorted(int(name) for name in directory.names(folder) if name.isdecimal())
 
 
-def _source(place: int, line: str) -> Source | None:
+def _source(place: int, line: str) -> MigratedSource | None:
     """Return None for a source that reads no topics, such as files or rates."""
     try:
         position = Position.parse(line)
@@ -82,7 +82,7 @@ def _source(place: int, line: str) -> Source | None:
     if not position.offsets or not all(isinstance(offset, int) for offset in position.offsets.values()):
         return None
     topics = sorted({topic for topic, _ in position.offsets})
-    return Source(place=place, topics=topics, offsets=position)
+    return MigratedSource(place=place, topics=topics, offsets=position)
 
 
 def check_bucket(migration: Migration, planner: Planner) -> Logs:

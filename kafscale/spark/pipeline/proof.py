@@ -21,7 +21,7 @@ from kafscale.spark.bucket.position import Position, TopicPartition, range_optio
 from kafscale.spark.pipeline.batch import truncates_of, upserts
 from kafscale.spark.pipeline.config import Pipeline, TableMapping
 from kafscale.spark.pipeline.fan_out import begun_tables, routed, share_of
-from kafscale.spark.pipeline.records import RECORD, TOMBSTONE, Rows, rows_of
+from kafscale.spark.pipeline.records import RECORD, TOMBSTONE, BatchRows, rows_of
 from kafscale.spark.pipeline.runner import planner_of, source_options
 from kafscale.spark.pipeline.schema import fitted
 from kafscale.spark.pipeline.snapshots import Committed, committed_batches
@@ -174,7 +174,7 @@ def _records(
 
 
 def _compare(
-    table: DataFrame, derived: Rows, mapping: TableMapping, batches: Sequence[Committed], proof: Proof
+    table: DataFrame, derived: BatchRows, mapping: TableMapping, batches: Sequence[Committed], proof: Proof
 ) -> Proof:
     columns = _comparable(table.schema)
     expected = _expected(derived, mapping, batches).select(*fitted(derived.columns, table.schema)).selectExpr(*columns)
@@ -191,7 +191,7 @@ def _compare(
     return proof
 
 
-def _expected(derived: Rows, mapping: TableMapping, batches: Sequence[Committed]) -> DataFrame:
+def _expected(derived: BatchRows, mapping: TableMapping, batches: Sequence[Committed]) -> DataFrame:
     """Return the rows that the batches leave: a later batch wins for a key, whatever its timestamp."""
     if not derived.upsert_by:
         return derived.good()

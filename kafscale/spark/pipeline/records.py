@@ -27,14 +27,14 @@ from kafscale.spark.pipeline.config import (
     Encoding,
     FanOut,
     Pipeline,
-    Registry,
+    RegistryConfig,
     TableMapping,
 )
 from kafscale.spark.pipeline.debezium import flag_fields, is_deleted, without_flags
 from kafscale.spark.pipeline.schema import exact_type, has_decimal, is_inexact, member, relaxed
 from kafscale.spark.source.source import HEADERS, SCHEMA
-from kafscale.spark.values.options import Credentials
-from kafscale.spark.values.registry_column import Reading, from_registry
+from kafscale.spark.values.options import RegistryCredentials
+from kafscale.spark.values.registry_column import RegistryReading, from_registry
 
 RECORD = "_kafscale_record"
 TOMBSTONE = "_kafscale_tombstone"
@@ -75,7 +75,7 @@ METADATA: Mapping[str, str] = {
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
-class Rows:
+class BatchRows:
     """Rows as a frame: columns of the table, then RECORD, TOMBSTONE and ERROR, with a fan-out TABLE, for changes
     TRUNCATE.
 
@@ -109,7 +109,7 @@ def needs_headers(mapping: TableMapping) -> bool:
     return any(name.startswith("headers") for name in mapping.metadata_columns.values())
 
 
-def rows_of(frame: DataFrame, mapping: TableMapping, pipeline: Pipeline) -> Rows:
+def rows_of(frame: DataFrame, mapping: TableMapping, pipeline: Pipeline) -> BatchRows:
     """Make the rows of records, and look reader schemas up. Raises ConfigError, RegistryError, UnknownSchema."""
     sides = {side: encoding for side, encoding in (("key", mapping.key), ("value", mapping.value)) if encoding}
     has_changes = mapping.value.envelope == DEBEZIUM
@@ -152,7 +152,7 @@ def rows_of(frame: DataFrame, mapping: TableMapping, pipeline: Pipeline) -> Rows
     if mapping.fan_out is not None:
         rows = rows.withColumn(TABLE, _named_table(mapping.fan_out, mapping, names))
     types = {field.name: field.dataType for field in rows.schema.fields}
-    return Rows(
+    return BatchRows(
         frame=rows,
         columns=StructType([StructField(name, relaxed(types[name]), name not in required(sides)) for name in names]),
         upsert_by=by,
@@ -225,12 +225,12 @@ def _row_of(change: Column) -> Column:
     return functions.when(is_delete, change.getField("before")).otherwise(change.getField("after"))
 
 
-def empty_rows(spark: SparkSession, mapping: TableMapping, pipeline: Pipeline) -> Rows:
+def empty_rows(spark: SparkSession, mapping: TableMapping, pipeline: Pipeline) -> BatchRows:
     """Return the rows of no record, for their columns."""
     return rows_of(spark.createDataFrame([], source_schema(mapping)), mapping, pipeline)
 
 
-def _decoded(side: str, encoding: Encoding, mapping: TableMapping, registry: Registry | None) -> Column:
+def _decoded(side: str, encoding: Encoding, mapping: TableMapping, registry: RegistryConfig | None) -> Column:
     """Return struct<value, error> of a side."""
     column = functions.col(side)
     if encoding.by_registry:
@@ -247,8 +247,8 @@ def _decoded(side: str, encoding: Encoding, mapping: TableMapping, registry: Reg
     return _from_json(text, invalid, encoding)
 
 
-def _by_registry(column: Column, encoding: Encoding, subject: str, registry: Registry) -> Column:
-    credentials = Credentials(
+def _by_registry(column: Column, encoding: Encoding, subject: str, registry: RegistryConfig) -> Column:
+    credentials = RegistryCredentials(
         basic_auth=registry.basic_auth,
         basic_auth_file=registry.basic_auth_file,
         bearer_token=registry.bearer_token,
@@ -256,7 +256,7 @@ def _by_registry(column: Column, encoding: Encoding, subject: str, registry: Reg
         config_file=registry.config_file,
         ca_file=registry.ca_file,
     )
-    reading: Reading = {"subject": subject, "validate": encoding.validate}
+    reading: RegistryReading = {"subject": subject, "validate": encoding.validate}
     reading["format"] = "json" if encoding.format == "json-schema" else encoding.format
     if encoding.version is not None:
         reading["version"] = encoding.version

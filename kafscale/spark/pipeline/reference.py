@@ -9,24 +9,24 @@ import attrs
 
 from kafscale.spark.catalogs import CatalogOptions
 from kafscale.spark.pipeline.config import (
-    Column,
+    BucketConfig,
     Encoding,
     FanOut,
+    JsonColumn,
     Maintenance,
     Pipeline,
-    Registry,
-    Source,
+    RegistryConfig,
     TableMapping,
 )
 
 PARTS: Sequence[tuple[str, type[attrs.AttrsInstance]]] = (
     ("The pipeline", Pipeline),
-    ("`source`", Source),
+    ("`source`", BucketConfig),
     ("`catalog`", CatalogOptions),
-    ("`registry`", Registry),
+    ("`registry`", RegistryConfig),
     ("`mappings`, each", TableMapping),
     ("`value` and `key`", Encoding),
-    ("`columns`, each", Column),
+    ("`columns`, each", JsonColumn),
     ("`fan_out`", FanOut),
     ("`maintenance`", Maintenance),
 )

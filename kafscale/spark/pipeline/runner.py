@@ -21,7 +21,7 @@ from kafscale.spark.bucket.lag import PartitionLag, lag_behind
 from kafscale.spark.bucket.position import Position, TopicPartition, ids_of
 from kafscale.spark.bucket.reading import LOSS_ADVICE
 from kafscale.spark.pipeline.batch import BatchWriter, Outcome
-from kafscale.spark.pipeline.checkpoint import Checkpoint, HadoopDirectory, Progress, take_lock
+from kafscale.spark.pipeline.checkpoint import HadoopDirectory, QueryCheckpoint, QueryProgress, take_lock
 from kafscale.spark.pipeline.config import Pipeline, TableMapping
 from kafscale.spark.pipeline.fan_out import ensure_declared
 from kafscale.spark.pipeline.maintenance import Care, maintain
@@ -164,7 +164,7 @@ class PipelineRun:
 
 
 @attrs.frozen
-class Bounds:
+class BucketBounds:
     """The beginning and end of each partition in the bucket."""
 
     starts: Mapping[TopicPartition, int] = attrs.field(factory=dict)
@@ -179,13 +179,13 @@ class MappingRun:
     pipeline: Pipeline
     mapping: TableMapping
     _query: Any = attrs.field(default=None, init=False)
-    _target: Bounds | None = attrs.field(default=None, init=False)  # where `once` ends
-    _before: Progress | None = attrs.field(default=None, init=False)
+    _target: BucketBounds | None = attrs.field(default=None, init=False)  # where `once` ends
+    _before: QueryProgress | None = attrs.field(default=None, init=False)
     _outcomes: dict[int, Outcome] = attrs.field(factory=dict, init=False)
     _restart_count: int = attrs.field(default=0, init=False)  # since the last batch
     _start_at_seconds: float = attrs.field(default=0.0, init=False)
     _measure_at_seconds: float = attrs.field(default=0.0, init=False)
-    _bounds: Bounds = attrs.field(factory=Bounds, init=False)  # of the bucket, when it was asked last
+    _bounds: BucketBounds = attrs.field(factory=BucketBounds, init=False)  # of the bucket, when it was asked last
     _planner: Planner | None = attrs.field(default=None, init=False)
     _looking: threading.Lock = attrs.field(factory=threading.Lock, init=False)
     _writer: BatchWriter = attrs.field(init=False)
@@ -200,7 +200,7 @@ class MappingRun:
         )
 
     @property
-    def checkpoint(self) -> Checkpoint:
+    def checkpoint(self) -> QueryCheckpoint:
         """Return the checkpoint of the mapping."""
         return checkpoint_of(self.spark, self.pipeline, self.mapping)
 
@@ -335,7 +335,7 @@ class MappingRun:
                 lag = lag_of(outcome.batch.end, self._newest_bounds())
                 observer.batch_done(self.mapping.id, outcome, progress["numInputRows"], lag)
 
-    def _newest_bounds(self) -> Bounds:
+    def _newest_bounds(self) -> BucketBounds:
         """Return the bounds of the bucket, or the last known ones if it does not answer."""
         try:
             with self._look() as planner:
@@ -377,7 +377,7 @@ class MappingRun:
     def _is_done(self) -> bool:
         """Tell whether everything that was in the bucket at first is in the table, or nothing more comes."""
         after = self.checkpoint.progress()
-        return after == self._before or not lag_of(after.end, self._target or Bounds())
+        return after == self._before or not lag_of(after.end, self._target or BucketBounds())
 
 
 class QueryFailed(KafScaleError):
@@ -411,9 +411,9 @@ def _may_pass(exc: Exception) -> bool:
     return name in PASSING or (by_spark and name != "Py4JNetworkError")  # which is the end of the JVM
 
 
-def checkpoint_of(spark: SparkSession, pipeline: Pipeline, mapping: TableMapping) -> Checkpoint:
+def checkpoint_of(spark: SparkSession, pipeline: Pipeline, mapping: TableMapping) -> QueryCheckpoint:
     """Return the checkpoint of a mapping."""
-    return Checkpoint(HadoopDirectory(spark, f"{pipeline.checkpoints.rstrip('/')}/{mapping.id}"))
+    return QueryCheckpoint(HadoopDirectory(spark, f"{pipeline.checkpoints.rstrip('/')}/{mapping.id}"))
 
 
 def source_options(pipeline: Pipeline, mapping: TableMapping) -> dict[str, str]:
@@ -433,11 +433,11 @@ def planner_of(pipeline: Pipeline, mapping: TableMapping) -> Planner:
     return Planner.of(ReadOptions.of(Given(source_options(pipeline, mapping))))
 
 
-def bounds_of(planner: Planner) -> Bounds:
+def bounds_of(planner: Planner) -> BucketBounds:
     """Return the bounds of the bucket. Raises ConfigError, StoreError."""
     logs = planner.logs()
     ends = {partition: log.end_offset for partition, log in logs.items()}
-    return Bounds(
+    return BucketBounds(
         starts={partition: log.start_offset for partition, log in logs.items()},
         ends=Position(offsets=ends, topic_ids=ids_of(logs.values())),
     )
@@ -457,7 +457,7 @@ def reached_of(committed: Position, ends: Position) -> Mapping[TopicPartition, i
     return {partition: offset for partition, offset in committed.offsets.items() if partition[0] not in anew}
 
 
-def lag_of(committed: Position, bounds: Bounds) -> int:
+def lag_of(committed: Position, bounds: BucketBounds) -> int:
     """Return the number of the bucket's offsets missing in the table; all of a topic that was created again."""
     reached, starts = reached_of(committed, bounds.ends), bounds.starts
     return sum(

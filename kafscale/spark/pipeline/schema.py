@@ -40,7 +40,7 @@ class SchemaConflict(KafScaleError):
 
 
 @attrs.frozen
-class Change:
+class ColumnChange:
     """A column to add, or to widen."""
 
     path: tuple[str, ...]
@@ -66,7 +66,7 @@ def relaxed(type_: DataType) -> DataType:
     return type_
 
 
-def changes(table: StructType, rows: StructType, path: tuple[str, ...] = ()) -> Iterator[Change]:
+def changes(table: StructType, rows: StructType, path: tuple[str, ...] = ()) -> Iterator[ColumnChange]:
     """Iterate over the changes that the table needs to take the rows. Raises SchemaConflict."""
     known = {field.name: field for field in table.fields}
     for field in rows.fields:
@@ -74,7 +74,7 @@ def changes(table: StructType, rows: StructType, path: tuple[str, ...] = ()) -> 
         if field.name in known:
             yield from _changes(known[field.name].dataType, field.dataType, inner)
         else:
-            yield Change(inner, sql_of(relaxed(field.dataType)), adds=True)
+            yield ColumnChange(inner, sql_of(relaxed(field.dataType)), adds=True)
     there = {field.name for field in rows.fields}
     for field in table.fields:
         if field.name not in there and not field.nullable:
@@ -96,7 +96,7 @@ def sql_of(type_: DataType) -> str:
     return name.upper()
 
 
-def _changes(table: DataType, rows: DataType, path: tuple[str, ...]) -> Iterator[Change]:
+def _changes(table: DataType, rows: DataType, path: tuple[str, ...]) -> Iterator[ColumnChange]:
     if isinstance(table, StructType) and isinstance(rows, StructType):
         yield from changes(table, rows, path)
     elif isinstance(table, ArrayType) and isinstance(rows, ArrayType):
@@ -105,7 +105,7 @@ def _changes(table: DataType, rows: DataType, path: tuple[str, ...]) -> Iterator
         yield from _changes(table.keyType, rows.keyType, (*path, "key"))
         yield from _changes(table.valueType, rows.valueType, (*path, "value"))
     elif _is_wider(rows, table):
-        yield Change(path, sql_of(rows), adds=False)
+        yield ColumnChange(path, sql_of(rows), adds=False)
     elif table != rows and not _is_wider(table, rows):
         raise SchemaConflict(
             f"the column {'.'.join(path)} is {table.simpleString()} in the table and {rows.simpleString()} in the "

@@ -13,7 +13,7 @@ from typing import Any
 
 import attrs
 
-from kafscale.spark.bucket.digests import Digest
+from kafscale.spark.bucket.digests import RangeDigest
 from kafscale.spark.bucket.position import Position, TopicPartition
 
 MAPPING = "kafscale.mapping"
@@ -27,11 +27,11 @@ CRCS = "kafscale.crcs"
 ADDED_BYTES = "added-files-size"  # by Iceberg's names, where the commit tells how much it has added
 ADDED_ROWS = "added-records"
 
-Digests = Mapping[TopicPartition, Digest]
+Digests = Mapping[TopicPartition, RangeDigest]
 
 
 @attrs.frozen(kw_only=True)
-class Batch:
+class MicroBatch:
     """A micro-batch of a mapping. again: topics that its query reads again, also if earlier ones have written them."""
 
     mapping: str
@@ -56,7 +56,7 @@ class Batch:
             CRCS: _text(_nested({name: list(attrs.astuple(digest)) for name, digest in self.digests.items()})),
         }
 
-    def behind(self, committed: Committed | None) -> Batch:
+    def behind(self, committed: Committed | None) -> MicroBatch:
         """Return the part of the batch that a table lacks, which may be of another query, and be ahead.
 
         It ends where the table does if that is later. CRCs are of the whole batch alone.
@@ -141,7 +141,7 @@ class Committed:
         """Return the CRCs of its records, as far as footers had them."""
         topics = json.loads(self.summary[CRCS])
         return {
-            (topic, int(index)): Digest(*values)
+            (topic, int(index)): RangeDigest(*values)
             for topic, partitions in topics.items()
             for index, values in partitions.items()
         }

@@ -13,17 +13,17 @@ from kafscale.spark.pipeline.snapshots import Commit, Committed
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from kafscale.spark.pipeline.schema import Change
+    from kafscale.spark.pipeline.schema import ColumnChange
 
 
 @attrs.frozen
-class Head:
+class TableHead:
     """The newest commit of a table at one moment; the id is None without one."""
 
     id: int | None
 
     @classmethod
-    def of(cls, commits: Iterable[Commit]) -> Head:
+    def of(cls, commits: Iterable[Commit]) -> TableHead:
         """Take the first of `TableFormat.commits`."""
         return cls(next((commit.id for commit in commits), None))
 
@@ -63,7 +63,7 @@ class TableFormat(Protocol):
         """Partition files so that are written from now on. Returns the changes."""
         ...
 
-    def change(self, table: str, change: Change) -> None:
+    def change(self, table: str, change: ColumnChange) -> None:
         """Add a column, or make one wider."""
         ...
 
@@ -71,7 +71,7 @@ class TableFormat(Protocol):
         """Iterate over the commits of the table, newest first."""
         ...
 
-    def append(self, table: str, rows: DataFrame, *, behind: Head | None = None) -> None:
+    def append(self, table: str, rows: DataFrame, *, behind: TableHead | None = None) -> None:
         """Append rows in one commit. `behind`: fail with one of `conflicts` if another commit came since."""
         ...
 

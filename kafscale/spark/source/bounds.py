@@ -35,7 +35,7 @@ Limit = TypeVar("Limit")
 
 
 @attrs.frozen(kw_only=True)
-class Bounds:
+class QueryBounds:
     """Bounds of a read; None is unbounded. `end_offset` is exclusive."""
 
     partitions: Set[int] | None = None
@@ -44,25 +44,25 @@ class Bounds:
     period: Period = ALWAYS
 
     @classmethod
-    def of(cls, filters: Iterable[Any]) -> Bounds:
+    def of(cls, filters: Iterable[Any]) -> QueryBounds:
         """Make the bounds of conditions that must all hold."""
         bounds = cls()
         for condition in filters:
             bounds = bounds._with(type(condition).__name__, condition)
         return bounds
 
-    def either(self, other: Bounds) -> Bounds:
+    def either(self, other: QueryBounds) -> QueryBounds:
         """Return bounds wide enough for rows within either of the two."""
-        return Bounds(
+        return QueryBounds(
             partitions=_both(frozenset.union, _frozen(self.partitions), _frozen(other.partitions)),
             start_offset=_both(min, self.start_offset, other.start_offset),
             end_offset=_both(max, self.end_offset, other.end_offset),
             period=self.period.with_others(other.period),
         )
 
-    def within(self, other: Bounds) -> Bounds:
+    def within(self, other: QueryBounds) -> QueryBounds:
         """Return the bounds of rows within both."""
-        return Bounds(
+        return QueryBounds(
             partitions=_narrower(frozenset.intersection, _frozen(self.partitions), _frozen(other.partitions)),
             start_offset=_narrower(max, self.start_offset, other.start_offset),
             end_offset=_narrower(min, self.end_offset, other.end_offset),
@@ -70,7 +70,7 @@ class Bounds:
         )
 
     @classmethod
-    def of_offset(cls, operator: str, offset: int) -> Bounds:
+    def of_offset(cls, operator: str, offset: int) -> QueryBounds:
         """Return the bounds of offsets for which a comparison (`=`, `<`, `<=`, `>`, `>=`) is true."""
         return cls(
             start_offset=max(0, offset + (operator == ">")) if operator in (">", ">=", "=") else None,
@@ -90,7 +90,7 @@ class Bounds:
             return None
         return attrs.evolve(extent, start_offset=start_offset, end_offset=end_offset, period=self.period)
 
-    def _with(self, kind: str, condition: Any) -> Bounds:
+    def _with(self, kind: str, condition: Any) -> QueryBounds:
         name = ".".join(getattr(condition, "attribute", ()))  # a Not has none
         value: Any = getattr(condition, "value", None)
         if name == "timestamp" and isinstance(value, datetime) and value.tzinfo is not None:
@@ -99,10 +99,10 @@ class Bounds:
             values = {partition for partition in (value if kind == "In" else (value,)) if partition is not None}
             return attrs.evolve(self, partitions=values if self.partitions is None else values & self.partitions)
         if name == "offset" and isinstance(value, int) and kind in OPERATORS:
-            return self.within(Bounds.of_offset(OPERATORS[kind], value))
+            return self.within(QueryBounds.of_offset(OPERATORS[kind], value))
         return self
 
-    def _with_timestamp(self, kind: str, timestamp_ms: int) -> Bounds:
+    def _with_timestamp(self, kind: str, timestamp_ms: int) -> QueryBounds:
         """Add a condition on time. `timestamp_ms` is rounded down, as a record's time has no microseconds."""
         period = self.period
         if kind in ("EqualTo", "EqualNullSafe", "GreaterThan", "GreaterThanOrEqual"):
@@ -134,14 +134,14 @@ class Uses:
 
     path: Path
 
-    def note(self, bounds: Bounds) -> Bounds:
+    def note(self, bounds: QueryBounds) -> QueryBounds:
         """Add the bounds of one more scan, and return bounds that are wide enough for all."""
         with self.path.open("a+", encoding="utf-8") as file:
             file.write(json.dumps(attrs.asdict(bounds), default=sorted) + "\n")
             file.seek(0)
             for line in file:
                 noted = json.loads(line)
-                bounds = bounds.either(Bounds(**{**noted, "period": Period(**noted["period"])}))
+                bounds = bounds.either(QueryBounds(**{**noted, "period": Period(**noted["period"])}))
         return bounds
 
 

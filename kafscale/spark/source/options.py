@@ -41,7 +41,7 @@ _MS_OF = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 8
 
 
 @attrs.frozen
-class Option:
+class SourceOption:
     """One option. `default` is as a user would write it; None for no default."""
 
     name: str
@@ -49,50 +49,50 @@ class Option:
     default: str | None = None
 
 
-OPTIONS: Mapping[str, Sequence[Option]] = {
+OPTIONS: Mapping[str, Sequence[SourceOption]] = {
     "read": (
-        Option("store", "The bucket, as the broker's `--store`: `s3://BUCKET/PREFIX` or `file:PATH`."),
-        Option("namespace", "The namespace of the topics in the bucket.", NAMESPACE_DEFAULT),
-        Option("s3Endpoint", "URL of the store, perhaps with a path before the bucket; without it, AWS."),
-        Option("s3Region", "The region; without it, the one that AWS SDKs find, or us-east-1."),
-        Option("s3PathStyle", "`true`: the bucket is in the path of URLs, not in the host's name."),
-        Option("s3CaFile", "Certificates to trust, for an endpoint of your own."),
-        Option("s3AccessKeyId", "An access key; without it, each process looks where AWS SDKs do."),
-        Option("s3SecretAccessKey", "The secret of `s3AccessKeyId`."),
-        Option("s3SessionToken", "The session token of `s3AccessKeyId`, if that is temporary."),
-        Option("subscribe", "Topics, separated by commas. Give one of this and the two following."),
-        Option("subscribePattern", "A regular expression that matches whole names of topics."),
-        Option("assign", 'Partitions: `{"topic":[0,1]}`.'),
-        Option(
+        SourceOption("store", "The bucket, as the broker's `--store`: `s3://BUCKET/PREFIX` or `file:PATH`."),
+        SourceOption("namespace", "The namespace of the topics in the bucket.", NAMESPACE_DEFAULT),
+        SourceOption("s3Endpoint", "URL of the store, perhaps with a path before the bucket; without it, AWS."),
+        SourceOption("s3Region", "The region; without it, the one that AWS SDKs find, or us-east-1."),
+        SourceOption("s3PathStyle", "`true`: the bucket is in the path of URLs, not in the host's name."),
+        SourceOption("s3CaFile", "Certificates to trust, for an endpoint of your own."),
+        SourceOption("s3AccessKeyId", "An access key; without it, each process looks where AWS SDKs do."),
+        SourceOption("s3SecretAccessKey", "The secret of `s3AccessKeyId`."),
+        SourceOption("s3SessionToken", "The session token of `s3AccessKeyId`, if that is temporary."),
+        SourceOption("subscribe", "Topics, separated by commas. Give one of this and the two following."),
+        SourceOption("subscribePattern", "A regular expression that matches whole names of topics."),
+        SourceOption("assign", 'Partitions: `{"topic":[0,1]}`.'),
+        SourceOption(
             "startingOffsets",
             'Where to begin: `earliest`, `latest` (streams alone), or `{"topic":{"0":23,"1":-2}}` for all partitions, '
             "where -2 is earliest and -1 latest. A restarted stream goes on where it was.",
             "earliest; latest for a stream",
         ),
-        Option(
+        SourceOption(
             "startingOffsetsByTimestamp",
             'Goes before `startingOffsets`: milliseconds since the epoch, `{"topic":{"0":1000}}`. A partition begins '
             "at its first record with this timestamp or a later one.",
         ),
-        Option("startingTimestamp", "Goes before both: one timestamp for all partitions."),
-        Option(
+        SourceOption("startingTimestamp", "Goes before both: one timestamp for all partitions."),
+        SourceOption(
             "startingOffsetsByTimestampStrategy",
             "For a partition without such a record: `error`, or `latest` to begin at its end.",
             "error",
         ),
-        Option(
+        SourceOption(
             "failOnDataLoss",
             "`true`: the query fails where offsets are gone or unreadable; `false`: it logs them and goes on.",
             "true",
         ),
-        Option(
+        SourceOption(
             "isolationLevel",
             "`read_committed` leaves out aborted transactions, and ends before the first open one; `read_uncommitted` "
             "reads the records of all transactions, as Spark's Kafka source does by default. Without transactions both "
             "are the same.",
             "read_committed",
         ),
-        Option(
+        SourceOption(
             "freshness",
             "`bucket` reads all acknowledged records in the bucket: segments, and behind them the write-ahead log of a "
             "broker with `--durability s3-wal`. `segments` reads flushed records alone; for brokers in the other modes "
@@ -100,70 +100,70 @@ OPTIONS: Mapping[str, Sequence[Option]] = {
             "`kafka.bootstrap.servers`: all acknowledged records, in every mode.",
             "bucket",
         ),
-        Option("includeHeaders", "`true` adds a column `headers`.", "false"),
-        Option(
+        SourceOption("includeHeaders", "`true` adds a column `headers`.", "false"),
+        SourceOption(
             "valueFormat",
             "`avro`, `protobuf` or `json`: values begin with the id of their schema in a registry, and a column "
             "`decoded` of `value` and `error` is added. [Decode values](../how-to/spark-values.md).",
         ),
-        Option("schemaRegistryUrl", "Needed by `valueFormat`; several URLs are separated by commas."),
-        Option(
+        SourceOption("schemaRegistryUrl", "Needed by `valueFormat`; several URLs are separated by commas."),
+        SourceOption(
             "schemaRegistryBasicAuth",
             "`user:password`. Without this and the three following, `KAFSCALE_SCHEMA_REGISTRY_BASIC_AUTH` and "
             "`KAFSCALE_SCHEMA_REGISTRY_BEARER_TOKEN` of the driver's environment count.",
         ),
-        Option("schemaRegistryBasicAuthFile", "A file of the driver with `user:password`."),
-        Option("schemaRegistryBearerToken", "A token in place of `schemaRegistryBasicAuth`."),
-        Option("schemaRegistryBearerTokenFile", "A file of the driver with the token."),
-        Option("schemaRegistryCaFile", "Certificates to trust, for a registry of your own."),
-        Option(
+        SourceOption("schemaRegistryBasicAuthFile", "A file of the driver with `user:password`."),
+        SourceOption("schemaRegistryBearerToken", "A token in place of `schemaRegistryBasicAuth`."),
+        SourceOption("schemaRegistryBearerTokenFile", "A file of the driver with the token."),
+        SourceOption("schemaRegistryCaFile", "Certificates to trust, for a registry of your own."),
+        SourceOption(
             "schemaRegistryConfigFile",
             "A file of the driver by the names of Confluent's clients: `basic.auth.user.info`, `bearer.auth.token`, "
             "tokens of an issuer, and `ssl.…` for authorities and a certificate of your own. "
             "[Which names](../how-to/spark-values.md#a-registry-that-is-secured).",
         ),
-        Option(
+        SourceOption(
             "valueSubject",
             "The subject whose schema values are read into. It has no default for several topics, or a pattern.",
             "TOPIC-value",
         ),
-        Option("valueSchemaVersion", "The version of the subject, looked up when a query begins.", "latest"),
-        Option("valueSchema", "The schema that values are read into, in place of a subject."),
-        Option("valueMessage", "Protobuf: the full name of the message; without it, the first one."),
-        Option(
+        SourceOption("valueSchemaVersion", "The version of the subject, looked up when a query begins.", "latest"),
+        SourceOption("valueSchema", "The schema that values are read into, in place of a subject."),
+        SourceOption("valueMessage", "Protobuf: the full name of the message; without it, the first one."),
+        SourceOption(
             "valueValidate", "JSON: check each value against its writer schema, which takes ten times as long.", "false"
         ),
-        Option("minPartitions", "The least number of tasks, if there are as many batches."),
-        Option("maxRecordsPerPartition", "About the largest number of records in a task, cut at batches."),
-        Option("groupIdPrefix", "Accepted and ignored: nothing here has a consumer group."),
-        Option("kafka.isolation.level", "`isolationLevel` by its name in the Kafka source. Give one of the two."),
+        SourceOption("minPartitions", "The least number of tasks, if there are as many batches."),
+        SourceOption("maxRecordsPerPartition", "About the largest number of records in a task, cut at batches."),
+        SourceOption("groupIdPrefix", "Accepted and ignored: nothing here has a consumer group."),
+        SourceOption("kafka.isolation.level", "`isolationLevel` by its name in the Kafka source. Give one of the two."),
     ),
     "batch": (
-        Option("endingOffsets", "Where to end, exclusive: `latest`, or JSON as `startingOffsets`.", "latest"),
-        Option("endingOffsetsByTimestamp", "Goes before `endingOffsets`; JSON of milliseconds."),
-        Option("endingTimestamp", "Goes before both: one timestamp for all partitions."),
-        Option(
+        SourceOption("endingOffsets", "Where to end, exclusive: `latest`, or JSON as `startingOffsets`.", "latest"),
+        SourceOption("endingOffsetsByTimestamp", "Goes before `endingOffsets`; JSON of milliseconds."),
+        SourceOption("endingTimestamp", "Goes before both: one timestamp for all partitions."),
+        SourceOption(
             "pushFilters",
             "`true`: conditions on `partition`, `offset` and `timestamp` bound what is read. One query for each "
             "`load()`; needs `spark.sql.python.filterPushdown.enabled`.",
             "false",
         ),
-        Option(
+        SourceOption(
             "pushedFiltersDirectory",
             "With `pushFilters`: a directory of the driver that keeps the conditions of each scan of a `load()`, so "
             "that one query may scan it several times, each time with a condition. `kafscale sql` gives it.",
         ),
-        Option(
+        SourceOption(
             "maxScanBytes",
             "A query that would read more of the bucket fails before it begins, and says how much it would read.",
         ),
     ),
     "stream": (
-        Option("maxOffsetsPerTrigger", "The largest number of offsets in a batch, shared by size."),
-        Option("maxBytesPerTrigger", "About the largest size of a batch, as it is stored."),
-        Option("minOffsetsPerTrigger", "A batch waits for this number of offsets …"),
-        Option("maxTriggerDelay", "… or for this time: `30s`, `15m`, `1h`.", "15m"),
-        Option(
+        SourceOption("maxOffsetsPerTrigger", "The largest number of offsets in a batch, shared by size."),
+        SourceOption("maxBytesPerTrigger", "About the largest size of a batch, as it is stored."),
+        SourceOption("minOffsetsPerTrigger", "A batch waits for this number of offsets …"),
+        SourceOption("maxTriggerDelay", "… or for this time: `30s`, `15m`, `1h`.", "15m"),
+        SourceOption(
             "warnOfAvailableNow",
             "`true` warns of what `Trigger.AvailableNow` leaves out on Spark 4.1, where it has one batch: the last "
             "results of a query with state, and records past a limit. `false` is for a query without state that is "
@@ -172,29 +172,29 @@ OPTIONS: Mapping[str, Sequence[Option]] = {
         ),
     ),
     "write": (
-        Option(
+        SourceOption(
             "kafka.bootstrap.servers",
             "The broker to produce through; required for writing, and for reading with `freshness=broker`.",
         ),
-        Option(
+        SourceOption(
             "kafkaConfigFile",
             "A file of the driver with Kafka's client settings, as `--command-config`: `security.protocol`, `ssl.…` "
             "and `sasl.…` count, and options go before them. So no password is in a program or a plan.",
         ),
-        Option("topic", "The topic that rows go to; goes before the column `topic`."),
-        Option(
+        SourceOption("topic", "The topic that rows go to; goes before the column `topic`."),
+        SourceOption(
             "transactional",
             "`true`: all rows of a micro-batch, or of one `df.write`, are written exactly once, in transactions. [What "
             "that takes](../how-to/spark.md#exactly-once).",
             "false",
         ),
-        Option(
+        SourceOption(
             "transactionalId",
             "With `transactional`: the id that fences other writers of the same rows. A stream has its own, by the id "
             "in its checkpoint; any other write must be given one, and a repeated write the same one.",
             "kafscale-spark-QUERY",
         ),
-        Option(
+        SourceOption(
             "kafka.*",
             "Settings of the producer, by librdkafka's names; those of TLS and SASL by Java's, too: [how to log in]"
             "(../how-to/spark.md#a-broker-that-is-secured). For reading, they are accepted and ignored with one "

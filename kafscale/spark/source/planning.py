@@ -19,7 +19,7 @@ from kafscale.spark.bucket.log_ranges import give
 from kafscale.spark.bucket.position import Logs, Subscription, TopicPartition
 from kafscale.spark.bucket.reading import DataLoss, SplitReader, report_loss, unknown_outcome
 from kafscale.spark.bucket.splits import BrokerRange, Extent, Split, holes, outcomes, plan, together
-from kafscale.spark.source.bounds import Bounds
+from kafscale.spark.source.bounds import QueryBounds
 from kafscale.spark.source.offsets import LATEST, OffsetFinder
 from kafscale.spark.source.options import BatchOptions, Freshness, ReadOptions
 from kafscale.spark.values.decoding import DECODED, Decoding
@@ -72,7 +72,7 @@ class Planner:
                 advice = "Check the clocks of driver and executors"
             raise kind(f"{url} can't be listed: {exc}. {advice}") from exc
 
-    def batch(self, options: BatchOptions, bounds: Bounds) -> Sequence[Split]:
+    def batch(self, options: BatchOptions, bounds: QueryBounds) -> Sequence[Split]:
         """Plan all splits of a batch query. Raises ConfigError, DataLoss, StoreError."""
         logs = self.logs({*options.starting.names, *options.ending.names})
         starts, ends = self.finder.find(options.starting, logs), self.finder.find(options.ending, logs)
@@ -88,7 +88,9 @@ class Planner:
         check_size(found, options.max_scan_bytes)
         return found
 
-    def splits(self, logs: Logs, starts: Offsets, ends: Offsets, *, bounds: Bounds | None = None) -> Sequence[Split]:
+    def splits(
+        self, logs: Logs, starts: Offsets, ends: Offsets, *, bounds: QueryBounds | None = None
+    ) -> Sequence[Split]:
         """Plan the splits of these offsets. Raises DataLoss, StoreError."""
         if self._has_holes(logs, starts, ends):  # were segments merged and deleted since they were listed?
             now = self.logs(logs, must_exist=False)

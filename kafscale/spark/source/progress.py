@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
-class Progress:
+class StreamProgress:
     """The progress of one run of a stream, in the driver. `clock` is in seconds."""
 
     planner: Planner

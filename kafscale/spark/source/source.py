@@ -37,7 +37,7 @@ from pyspark.sql.types import (
 from kafscale.errors import ConfigError
 from kafscale.spark.bucket.position import METRICS, Json, Position
 from kafscale.spark.bucket.splits import Split
-from kafscale.spark.source.bounds import Bounds, Uses
+from kafscale.spark.source.bounds import QueryBounds, Uses
 from kafscale.spark.source.options import (
     FORMAT,
     BatchOptions,
@@ -47,7 +47,7 @@ from kafscale.spark.source.options import (
     is_transactional,
 )
 from kafscale.spark.source.planning import Planner, read_records, topic_of_subject
-from kafscale.spark.source.progress import Progress
+from kafscale.spark.source.progress import StreamProgress
 from kafscale.spark.values.decoding import DECODED, Decoding
 from kafscale.spark.values.options import ValueOptions
 from kafscale.spark.workers.calls import ease_next_call
@@ -214,7 +214,7 @@ class BatchReader(_SplitReading, DataSourceReader):
     """Plans a batch query, and reads it."""
 
     limits: BatchOptions
-    bounds: Bounds = attrs.field(factory=Bounds, init=False)
+    bounds: QueryBounds = attrs.field(factory=QueryBounds, init=False)
 
     def partitions(self) -> list[SplitPartition]:
         """Plan the tasks. Raises ConfigError, DataLoss, StoreError."""
@@ -236,7 +236,7 @@ class FilteringReader(BatchReader):
 
     def pushFilters(self, filters: list[Any]) -> list[Any]:
         """Take the conditions. Spark applies all of them again, as only whole batches are left out."""
-        bounds = Bounds.of(filters)
+        bounds = QueryBounds.of(filters)
         self.bounds = bounds if self.uses is None else self.uses.note(bounds)
         return filters
 
@@ -258,17 +258,17 @@ class StreamReader(_SplitReading, DataSourceStreamReader, _AvailableNow):
     """Plans the batches of a stream, and reads them."""
 
     limits: StreamOptions
-    _progress: Progress | None = attrs.field(default=None, init=False)
+    _progress: StreamProgress | None = attrs.field(default=None, init=False)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the part of the state that a task needs."""
         return {**self.__dict__, "_progress": None}
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> StreamProgress:
         """Return the progress, opened by the first call. Raises ConfigError."""
         if self._progress is None:
-            self._progress = Progress(planner=Planner.of(self.options, counts=True), options=self.limits)
+            self._progress = StreamProgress(planner=Planner.of(self.options, counts=True), options=self.limits)
             if self.limits.warns_of_available_now and _AvailableNow is object:
                 logger.warning("%s", ONE_BATCH)
         return self._progress

@@ -21,8 +21,8 @@ from kafscale.spark.producing.enrolment import Enrolment
 from kafscale.spark.producing.producer import ColumnProducer
 from kafscale.spark.producing.settings import ProducerSettings
 from kafscale.spark.source.deliveries import Deliveries, Refusals
-from kafscale.spark.transactions.decisions import Prepared, Span
-from kafscale.spark.transactions.logs import PartitionLog
+from kafscale.spark.transactions.decisions import Prepared, RecordSpan
+from kafscale.spark.transactions.logs import UnfilteredPartition
 
 INIT_TIMEOUT_SECONDS = 120.0
 INIT_STEP_SECONDS = 1.0  # librdkafka goes on with it when it is asked again
@@ -107,7 +107,7 @@ class ColumnWriting:
             producer_id=identity.producer_id,
             producer_epoch=identity.producer_epoch,
             spans=tuple(
-                Span(topic=topic, partition=partition, first=task.first, last=task.last, count=task.count)
+                RecordSpan(topic=topic, partition=partition, first=task.first, last=task.last, count=task.count)
                 for (topic, partition), task in sorted(self.enrolment.written.items())
             ),
         )
@@ -133,10 +133,10 @@ class TracedDeliveries(Deliveries):
     _spans: dict[tuple[str, int], list[int]] = attrs.field(factory=dict, init=False)  # first, last, count
 
     @property
-    def spans(self) -> tuple[Span, ...]:
+    def spans(self) -> tuple[RecordSpan, ...]:
         """Return the offsets of the records, in order of topic and partition."""
         return tuple(
-            Span(topic=topic, partition=partition, first=first, last=last, count=count)
+            RecordSpan(topic=topic, partition=partition, first=first, last=last, count=count)
             for (topic, partition), (first, last, count) in sorted(self._spans.items())
         )
 
@@ -191,7 +191,7 @@ class LibrdkafkaWriting:
         self.deliveries.finish()
         spans = self.deliveries.spans
         with closing(self.open_cluster()) as cluster:
-            log = PartitionLog(cluster=cluster, topic=spans[0].topic, partition=spans[0].partition)
+            log = UnfilteredPartition(cluster=cluster, topic=spans[0].topic, partition=spans[0].partition)
             header = log.batch_at(spans[0].first).header
         return Prepared(
             transactional_id=self.transactional_id,

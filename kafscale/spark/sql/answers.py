@@ -113,7 +113,7 @@ def _csv_cell(text: str | None) -> str:
     return '"' + text.replace('"', '""') + '"' if not text or _TO_QUOTE.search(text) else text
 
 
-class Answer(Protocol):
+class QueryAnswer(Protocol):
     """Rows, given once in one of these forms. Every method may raise QueryError and StoreError."""
 
     @property
@@ -144,34 +144,34 @@ class Answer(Protocol):
 
 @attrs.frozen(eq=False, repr=False)
 class SparkAnswer:
-    """A DataFrame's rows; each method runs its query, and reports its progress. See `Answer`."""
+    """A DataFrame's rows; each method runs its query, and reports its progress. See `QueryAnswer`."""
 
     frame: DataFrame
     report: Report | None = None
 
     @property
     def columns(self) -> Sequence[str]:
-        """See `Answer`."""
+        """See `QueryAnswer`."""
         columns: Sequence[str] = self.frame.columns
         return columns
 
     def first_cells(self, max_rows: int) -> Cells:
-        """See `Answer`."""
+        """See `QueryAnswer`."""
         with told(self.frame, self.report), spark_errors():
             return first_cells(self.frame, max_rows)
 
     def csv_lines(self) -> Iterator[str]:
-        """See `Answer`."""
+        """See `QueryAnswer`."""
         with told(self.frame, self.report), spark_errors():
             yield from csv_lines(self.frame)
 
     def json_lines(self) -> Iterator[str]:
-        """See `Answer`."""
+        """See `QueryAnswer`."""
         with told(self.frame, self.report), spark_errors():
             yield from json_lines(self.frame)
 
     def write_parquet(self, path: str) -> None:
-        """See `Answer`."""
+        """See `QueryAnswer`."""
         with told(self.frame, self.report), spark_errors():
             write_parquet(self.frame, path)
 

@@ -25,7 +25,7 @@ from kafscale.spark.source.options import Given, ReadOptions
 from kafscale.spark.source.planning import Planner
 from kafscale.spark.sql.clauses import Bound
 from kafscale.spark.sql.tails import tail_offsets
-from kafscale.spark.sql.tokens import Token, tokenize
+from kafscale.spark.sql.tokens import SqlToken, tokenize
 from kafscale.store.paths import topic_name_prefix
 
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")  # Kafka's rule
@@ -128,7 +128,7 @@ def answer_command(statement: str, topics: BucketTopics) -> CommandRows | None:
     return None
 
 
-def _show_topics(rest: Sequence[Token], topics: BucketTopics) -> CommandRows:
+def _show_topics(rest: Sequence[SqlToken], topics: BucketTopics) -> CommandRows:
     pattern = rest[-1].text.strip("'\"").lower() if rest else "*"
     if rest and [token.word for token in rest[:-1]] not in ([], ["LIKE"]):
         raise QueryError(f"SHOW TOPICS {rest[0].text}: allowed: SHOW TOPICS, or SHOW TOPICS LIKE 'pattern*'")

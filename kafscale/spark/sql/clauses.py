@@ -21,7 +21,7 @@ import attrs
 
 from kafscale.config import parse_duration
 from kafscale.errors import QueryError
-from kafscale.spark.sql.tokens import Token, tokenize
+from kafscale.spark.sql.tokens import SqlToken, tokenize
 
 SET_OPERATORS = ("UNION", "INTERSECT", "EXCEPT", "MINUS")
 UNITS = {"MILLISECOND": "ms", "SECOND": "s", "MINUTE": "m", "HOUR": "h", "DAY": "d"}
@@ -48,7 +48,7 @@ class Bound:
 
 
 @attrs.define
-class Scope:
+class ClauseScope:
     """A SELECT, or the inside of parentheses, from `start` to `end`."""
 
     start: int
@@ -61,14 +61,14 @@ class Clauses:
     """A statement with spaces in place of its clauses, so that positions stay the same."""
 
     text: str
-    scopes: Sequence[Scope]
+    scopes: Sequence[ClauseScope]
 
     @classmethod
     def of(cls, text: str) -> Clauses:
         """Find the clauses of a statement. Raises QueryError."""
         tokens = tokenize(text)
         blank = list(text)
-        open_scopes, scopes = [Scope(0, len(text))], []
+        open_scopes, scopes = [ClauseScope(0, len(text))], []
         index = 0
         while index < len(tokens):
             token = tokens[index]
@@ -79,11 +79,11 @@ class Clauses:
                 blank[token.start : tokens[index - 1].end] = " " * (tokens[index - 1].end - token.start)
                 continue
             if token.text == "(":
-                open_scopes.append(Scope(token.end, len(text)))
+                open_scopes.append(ClauseScope(token.end, len(text)))
             elif token.word in SET_OPERATORS or (token.text == ")" and len(open_scopes) > 1):
                 scopes.append(attrs.evolve(open_scopes.pop(), end=token.start))
                 if token.text != ")":
-                    open_scopes.append(Scope(token.end, len(text)))
+                    open_scopes.append(ClauseScope(token.end, len(text)))
             index += 1
         return cls("".join(blank), [*scopes, *open_scopes])
 
@@ -94,7 +94,7 @@ class Clauses:
         return Bound() if innermost is None or innermost.bound is None else innermost.bound
 
 
-def duration_ms(tokens: Sequence[Token]) -> tuple[int, int]:
+def duration_ms(tokens: Sequence[SqlToken]) -> tuple[int, int]:
     """Read the time that tokens begin with (`15m`, `1.5 h`, `15 minutes`), and count its tokens. Raises ValueError."""
     number = tokens[0].text if tokens else ""
     unit = tokens[1].word.removesuffix("S") if len(tokens) > 1 else ""
@@ -103,7 +103,7 @@ def duration_ms(tokens: Sequence[Token]) -> tuple[int, int]:
     return parse_duration(number) // 1000, 1
 
 
-def _clause(tokens: Sequence[Token], index: int) -> tuple[Bound, int] | None:
+def _clause(tokens: Sequence[SqlToken], index: int) -> tuple[Bound, int] | None:
     """Return the clause that begins with this token, and the index behind it."""
     word, following = tokens[index].word, tokens[index + 1 : index + 4]
     if not following or (index and tokens[index - 1].text == "."):
@@ -136,7 +136,7 @@ class Argument:
 
 
 @attrs.frozen(kw_only=True)
-class Call:
+class TopicCall:
     """A call of `last(…)` or `tail(…)`, from `start` to `end`. Times are milliseconds."""
 
     start: int
@@ -146,7 +146,7 @@ class Call:
     arguments: Sequence[Argument]
 
 
-def bound_of(call: Call) -> tuple[Bound, int | None]:
+def bound_of(call: TopicCall) -> tuple[Bound, int | None]:
     """Return the bound of a call, and the partition if it names one. Raises QueryError."""
     match call.function, call.arguments:
         case "last", [Argument(int(last_ms), True)]:
@@ -209,7 +209,7 @@ def columns_needed(text: str, columns: Collection[str], others: Mapping[str, str
     return named | {name for other, name in others.items() if other in lowered and name in columns}
 
 
-def _is_star(tokens: Sequence[Token], index: int) -> bool:
+def _is_star(tokens: Sequence[SqlToken], index: int) -> bool:
     """Tell whether a token is a `*` other than that of `count(*)`."""
     around = [token.word for token in tokens[max(0, index - 2) : index + 2]]
     return tokens[index].text == "*" and around != ["COUNT", "(", "*", ")"]

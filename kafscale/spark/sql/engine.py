@@ -23,7 +23,7 @@ from kafscale.spark.sql.clauses import Bound, Clauses, bound_of, columns_needed
 from kafscale.spark.sql.failures import may_be_of_columns, spark_errors
 from kafscale.spark.sql.kafsql import COLUMNS, Spoken, define_functions, with_segments
 from kafscale.spark.sql.progress import explained
-from kafscale.spark.sql.references import Found, Reference, find
+from kafscale.spark.sql.references import StatementReads, TableReference, find
 from kafscale.spark.sql.tokens import Edit, edited, tokenize
 from kafscale.spark.sql.topics import Topics
 from kafscale.spark.values.decoding import DECODED
@@ -109,14 +109,14 @@ class Engine:
                 raise QueryError(_only_read(name, statement)) from exc
             raise self.topics.no_such(name) from exc
 
-    def _references(self, found: Found, clauses: Clauses, read: Callable[..., str]) -> Iterator[Edit]:
+    def _references(self, found: StatementReads, clauses: Clauses, read: Callable[..., str]) -> Iterator[Edit]:
         for reference in found.references:
             if self._is_topic(reference):
                 view = read(reference.name, clauses.bound_at(reference.start), options=reference.options)
                 text = f"({view} AS {_quoted(reference.parts[-1])})" if reference.is_relation else view
                 yield Edit(start=reference.start, end=reference.end, text=text)
 
-    def _calls(self, found: Found, clauses: Clauses, read: Callable[..., str]) -> Iterator[Edit]:
+    def _calls(self, found: StatementReads, clauses: Clauses, read: Callable[..., str]) -> Iterator[Edit]:
         for call in found.calls:
             bound, partition = bound_of(call)
             if not (TOPIC_NAME.fullmatch(call.topic) and self.topics.has(call.topic)):
@@ -137,7 +137,7 @@ class Engine:
         views.append(name)
         return name
 
-    def _is_topic(self, reference: Reference) -> bool:
+    def _is_topic(self, reference: TableReference) -> bool:
         if len(reference.parts) > 1 and reference.parts[0] in self.catalogs:
             return False
         return TOPIC_NAME.fullmatch(reference.name) is not None and self.topics.has(reference.name)

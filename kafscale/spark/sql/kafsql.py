@@ -19,7 +19,7 @@ import pyarrow as pa
 from kafscale.errors import QueryError
 from kafscale.spark.bucket.catalog import PartitionLog
 from kafscale.spark.sql.clauses import SET_OPERATORS, duration_ms
-from kafscale.spark.sql.tokens import Edit, Token, edited, tokenize
+from kafscale.spark.sql.tokens import Edit, SqlToken, edited, tokenize
 from kafscale.spark.values.decoding import DECODED
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ KINDS = ("INNER", "LEFT", "RIGHT", "FULL", "CROSS", "SEMI", "ANTI", "NATURAL")  
 NO_ALIAS = (*CLAUSES, *KINDS, "ON", "USING", "WITHIN", "JOIN", "TABLESAMPLE", "WITH", ",")
 
 
-def windows(tokens: Sequence[Token], *, timestamp: str, key: str) -> Iterator[Edit]:
+def windows(tokens: Sequence[SqlToken], *, timestamp: str, key: str) -> Iterator[Edit]:
     """Make the edits that replace each WITHIN. `timestamp` and `key` are columns. Raises QueryError."""
     for index, token in enumerate(tokens):
         if token.word == "WITHIN" and tokens[index + 1 : index + 2] and tokens[index + 1].text[0].isdigit():
@@ -53,11 +53,11 @@ class _Join:
 
     left: str
     right: str
-    on: Token | None
+    on: SqlToken | None
     end: int
 
     @classmethod
-    def before(cls, level: Sequence[Token]) -> _Join:
+    def before(cls, level: Sequence[SqlToken]) -> _Join:
         """Find the last join before the end of the tokens. Raises QueryError."""
         words = [token.word for token in level]
         joined_at = _last(words, "JOIN")
@@ -83,7 +83,7 @@ class _Join:
         return f"{opening} AND {self.right}.{timestamp} BETWEEN {time} - {window} AND {time} + {window} "
 
 
-def _level(tokens: Sequence[Token], index: int) -> Sequence[Token]:
+def _level(tokens: Sequence[SqlToken], index: int) -> Sequence[SqlToken]:
     """Return the tokens up to this one within the same parentheses and SELECT."""
     found, depth = [tokens[index]], 0
     for token in reversed(tokens[:index]):
@@ -95,7 +95,7 @@ def _level(tokens: Sequence[Token], index: int) -> Sequence[Token]:
     return found[::-1]
 
 
-def _name(tokens: Sequence[Token]) -> str:
+def _name(tokens: Sequence[SqlToken]) -> str:
     """Return the name of the table at the beginning: its alias, or the last part of its name."""
     place, name = 0, ""
     while (tokens[place].text != "(" and not name) or tokens[place].text == ".":
@@ -112,7 +112,7 @@ def _name(tokens: Sequence[Token]) -> str:
     return name
 
 
-def _ends(tokens: Sequence[Token], place: int) -> bool:
+def _ends(tokens: Sequence[SqlToken], place: int) -> bool:
     word = tokens[place].word
     is_call = place + 1 < len(tokens) and tokens[place + 1].text == "("  # left(name, 1), last(name)
     return word in ("WITHIN", "JOIN") or (word in (*CLAUSES, *KINDS) and not is_call)
@@ -122,7 +122,7 @@ def _last(words: Sequence[str], word: str) -> int:
     return len(words) - 1 - words[::-1].index(word) if word in words else -1
 
 
-def _window(tokens: Sequence[Token]) -> tuple[int, int]:
+def _window(tokens: Sequence[SqlToken]) -> tuple[int, int]:
     try:
         return duration_ms(tokens)
     except ValueError as exc:
@@ -224,7 +224,7 @@ class Spoken:
         return frame.selectExpr(*(f"{COLUMNS[name]} AS {name}" for name in own), *also)
 
 
-def _times(tokens: Sequence[Token]) -> Iterator[Edit]:
+def _times(tokens: Sequence[SqlToken]) -> Iterator[Edit]:
     """Turn numbers that `_ts` is compared with into timestamps; they are milliseconds."""
     for index, token in enumerate(tokens):
         if token.name.lower() == "_ts":
@@ -233,7 +233,7 @@ def _times(tokens: Sequence[Token]) -> Iterator[Edit]:
                 yield Edit(start=number.start, end=number.end, text=f"timestamp_millis({number.text})")
 
 
-def _offsets(tokens: Sequence[Token]) -> Iterator[Edit]:
+def _offsets(tokens: Sequence[SqlToken]) -> Iterator[Edit]:
     """Quote the column `offset` at the beginning of a condition, where Spark expects its clause."""
     for before, token in pairwise(tokens):
         if before.word == "WHERE" and token.word == "OFFSET":

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from kafscale.spark.bucket.splits import BrokerRange, GivenRange, LogRange, Range, Split
+from kafscale.spark.bucket.splits import BrokerRange, GivenRange, LogRange, Split, SplitRange
 from kafscale.spark.sql.failures import spark_errors
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def _unpickled(partition: Any) -> Any:
 
 def _line(splits: Sequence[Split]) -> str:
     ranges = [range_ for split in splits for range_ in split.ranges]
-    segments = {range_.key for range_ in ranges if isinstance(range_, Range)}
+    segments = {range_.key for range_ in ranges if isinstance(range_, SplitRange)}
     has_log = any(isinstance(range_, LogRange | GivenRange) for range_ in ranges)
     size_bytes = sum(split.size_bytes for split in splits)
     topics = ", ".join(sorted({split.topic for split in splits})) or "nothing"

@@ -12,8 +12,8 @@ from typing import Any
 import attrs
 
 from kafscale.errors import QueryError
-from kafscale.spark.sql.clauses import FUNCTIONS, Argument, Call
-from kafscale.spark.sql.tokens import Token, closing, tokenize
+from kafscale.spark.sql.clauses import FUNCTIONS, Argument, TopicCall
+from kafscale.spark.sql.tokens import SqlToken, closing, tokenize
 
 DESCRIBING = ("DescribeRelation", "ShowColumns", "DescribeColumn")
 CHANGING = ("MergeIntoTable", "UpdateTable", "DeleteFromTable")  # what they change is their first child
@@ -21,7 +21,7 @@ KEEPING = ("CreateView", "CreateViewCommand", "AlterViewAs", "CacheTableAsSelect
 
 
 @attrs.frozen(kw_only=True)
-class Reference:
+class TableReference:
     """A name in the text, from `start` to `end`.
 
     is_relation: a query in parentheses could stand there; otherwise a name replaces it.
@@ -41,16 +41,16 @@ class Reference:
 
 
 @attrs.frozen(kw_only=True)
-class Found:
+class StatementReads:
     """All reads of a statement. `keeps_query`: it makes a view, or caches. `is_explained`: it is an EXPLAIN."""
 
-    references: Sequence[Reference]
-    calls: Sequence[Call]
+    references: Sequence[TableReference]
+    calls: Sequence[TopicCall]
     keeps_query: bool
     is_explained: bool
 
 
-def find(plan: Any, text: str) -> Found:
+def find(plan: Any, text: str) -> StatementReads:
     """Search a plan that Spark has parsed from `text`. Raises QueryError."""
     if _class(plan) == "CompoundBody":
         raise QueryError("scripts (BEGIN … END) are not for topics: give their statements one by one")
@@ -59,9 +59,9 @@ def find(plan: Any, text: str) -> Found:
         plan = plan.logicalPlan()
     search = _Search(tokenize(text))
     found = list(search.find(plan, frozenset()))
-    return Found(
-        references=[read for read in found if isinstance(read, Reference)],
-        calls=[read for read in found if isinstance(read, Call)],
+    return StatementReads(
+        references=[read for read in found if isinstance(read, TableReference)],
+        calls=[read for read in found if isinstance(read, TopicCall)],
         keeps_query=_class(plan) in KEEPING,
         is_explained=is_explained,
     )
@@ -69,9 +69,9 @@ def find(plan: Any, text: str) -> Found:
 
 @attrs.frozen
 class _Search:
-    tokens: Sequence[Token]
+    tokens: Sequence[SqlToken]
 
-    def find(self, node: Any, hidden: Set[str]) -> Iterator[Reference | Call]:
+    def find(self, node: Any, hidden: Set[str]) -> Iterator[TableReference | TopicCall]:
         """Search a node. hidden: names of common table expressions, in lower case."""
         kind = _class(node)
         if kind == "UnresolvedWith":
@@ -81,7 +81,7 @@ class _Search:
             yield from self._reference(node, hidden)
         elif kind == "PlanWithUnresolvedIdentifier" and _class(node.identifierExpr()) == "Literal":
             start, end = _span(node)  # of Spark 4.1; later ones make a relation of IDENTIFIER('orders')
-            yield Reference(start=start, end=end, parts=[node.identifierExpr().value().toString()])
+            yield TableReference(start=start, end=end, parts=[node.identifierExpr().value().toString()])
         elif kind == "UnresolvedTableValuedFunction" and node.name().mkString(".").lower() in FUNCTIONS:
             yield self._call(node)
         children = _items(node.children())
@@ -92,7 +92,7 @@ class _Search:
         for subquery in _items(node.subqueries()):
             yield from self.find(subquery, hidden)
 
-    def _find_with(self, node: Any, hidden: Set[str]) -> Iterator[Reference | Call]:
+    def _find_with(self, node: Any, hidden: Set[str]) -> Iterator[TableReference | TopicCall]:
         """Search a WITH. Each expression sees those before it, and itself if it is recursive."""
         for relation in _items(node.cteRelations()):
             name = relation._1().lower()
@@ -101,7 +101,7 @@ class _Search:
         for child in _items(node.children()):
             yield from self.find(child, hidden)
 
-    def _reference(self, node: Any, hidden: Set[str]) -> Iterator[Reference]:
+    def _reference(self, node: Any, hidden: Set[str]) -> Iterator[TableReference]:
         parts = _items(node.multipartIdentifier())
         if len(parts) == 1 and parts[0].lower() in hidden:
             return
@@ -109,13 +109,15 @@ class _Search:
             raise QueryError(f"STREAM {'.'.join(parts)}: a statement ends; streams are for spark.readStream")
         yield self._place(node, options=_map(node.options().asCaseSensitiveMap()))
 
-    def _place(self, node: Any, *, is_relation: bool = True, options: Mapping[str, str] | None = None) -> Reference:
+    def _place(
+        self, node: Any, *, is_relation: bool = True, options: Mapping[str, str] | None = None
+    ) -> TableReference:
         start, end = _span(node)
         behind = [index for index, token in enumerate(self.tokens) if token.start >= end]
         if options and behind and self.tokens[behind[0]].word == "WITH":
             end = self.tokens[closing(self.tokens, behind[0] + 1)].end
         before = [token.word for token in self.tokens if token.end <= start]
-        return Reference(
+        return TableReference(
             start=start,
             end=end,
             parts=_items(node.multipartIdentifier()),
@@ -123,14 +125,14 @@ class _Search:
             options=options or {},
         )
 
-    def _call(self, node: Any) -> Call:
+    def _call(self, node: Any) -> TopicCall:
         start, _ = _span(node)  # its end is behind the alias
         function = node.name().mkString(".").lower()
         opening = next(i for i, token in enumerate(self.tokens) if token.start >= start and token.text == "(")
         arguments = [_argument(argument, function) for argument in _items(node.functionArgs())]
         if not arguments or not isinstance(arguments[0].value, str):
             raise QueryError(f"{function}() takes a topic first, such as {function}('orders', …)")
-        return Call(
+        return TopicCall(
             start=start,
             end=self.tokens[closing(self.tokens, opening)].end,
             function=function,

@@ -31,7 +31,7 @@ _COMMENT_EDGE = re.compile(r"/\*|\*/")
 
 
 @attrs.frozen
-class Token:
+class SqlToken:
     """A token; `end` is exclusive. `is_open`: a string, name or comment that does not end."""
 
     text: str
@@ -50,7 +50,7 @@ class Token:
         return self.text[1:-1].replace("``", "`") if self.text.startswith("`") else self.text
 
 
-def tokenize(text: str) -> Sequence[Token]:
+def tokenize(text: str) -> Sequence[SqlToken]:
     """Return all tokens except spaces and comments."""
     return list(_tokens(text))
 
@@ -66,7 +66,7 @@ def split_statements(text: str) -> tuple[Sequence[str], str]:
     return [statement for statement in statements if tokenize(statement)], text[start:]
 
 
-def closing(tokens: Sequence[Token], opening: int) -> int:
+def closing(tokens: Sequence[SqlToken], opening: int) -> int:
     """Return the index of the parenthesis that closes the one at `opening`; of the last token if none does."""
     depth = 0
     for index in range(opening, len(tokens)):
@@ -76,17 +76,17 @@ def closing(tokens: Sequence[Token], opening: int) -> int:
     return len(tokens) - 1
 
 
-def _tokens(text: str) -> Iterator[Token]:
+def _tokens(text: str) -> Iterator[SqlToken]:
     position = 0
     while match := _TOKEN.match(text, position):
         position = match.end()
         if match["comment"]:
             position = _comment_end(text, position)
             if position < 0:
-                yield Token(text[match.start() :], match.start(), len(text), is_open=True)
+                yield SqlToken(text[match.start() :], match.start(), len(text), is_open=True)
                 return
         elif not match["space"]:
-            yield Token(match[0], match.start(), match.end(), is_open=match["open"] is not None)
+            yield SqlToken(match[0], match.start(), match.end(), is_open=match["open"] is not None)
 
 
 def _comment_end(text: str, position: int) -> int:
@@ -151,8 +151,8 @@ def refuse_mistakes(statement: str) -> None:
         _refuse_parentheses(statement, tokens)
 
 
-def _refuse_parentheses(statement: str, tokens: Sequence[Token]) -> None:
-    opened: list[Token] = []
+def _refuse_parentheses(statement: str, tokens: Sequence[SqlToken]) -> None:
+    opened: list[SqlToken] = []
     for token in tokens:
         if token.text == "(":
             opened.append(token)
@@ -164,7 +164,7 @@ def _refuse_parentheses(statement: str, tokens: Sequence[Token]) -> None:
         raise QueryError(f"{_at(statement, opened[-1])}: this parenthesis is not closed")
 
 
-def _at(statement: str, token: Token) -> str:
+def _at(statement: str, token: SqlToken) -> str:
     """Return the place of a mistake, for its message."""
     line = statement.count("\n", 0, token.start) + 1
     rest = " ".join(statement[token.start :].split())

@@ -26,9 +26,9 @@ from kafscale.errors import KafkaError
 from kafscale.login.failures import check
 from kafscale.spark.brokers.cluster import Cluster
 from kafscale.spark.brokers.transactional import end, initialise
-from kafscale.spark.transactions.decisions import Decision, Journal, Prepared, Span
+from kafscale.spark.transactions.decisions import Decision, DecisionJournal, Prepared, RecordSpan
 from kafscale.spark.transactions.lead import Lead
-from kafscale.spark.transactions.logs import PartitionLog
+from kafscale.spark.transactions.logs import UnfilteredPartition
 from kafscale.wire import error_codes
 from kafscale.wire.messages.transactions import (
     DescribeTransactionsRequest,
@@ -88,12 +88,12 @@ class Committer:
         if found is None or found.run == run or batch is None:
             self._abort_others(keep={transaction.transactional_id for transaction in decided})
 
-    def _take_lead(self) -> tuple[Lead, Journal, Decision | None]:
-        journal = Journal.open(self.cluster, self.transactional_id)
+    def _take_lead(self) -> tuple[Lead, DecisionJournal, Decision | None]:
+        journal = DecisionJournal.open(self.cluster, self.transactional_id)
         lead = Lead.take(self.cluster, self.transactional_id, self.timeout_ms)
         return lead, journal, journal.last()
 
-    def _decide(self, lead: Lead, journal: Journal, found: Decision | None, wanted: Decision) -> Decision:
+    def _decide(self, lead: Lead, journal: DecisionJournal, found: Decision | None, wanted: Decision) -> Decision:
         self._check_open(wanted.unfinished)
         decision = attrs.evolve(wanted, former=() if found is None else found.followed_by(wanted.run))
         journal.write(lead, decision, _now_ms())
@@ -122,7 +122,7 @@ class Committer:
                     f"{self.timeout_ms} ms. If the latter, raise kafka.transaction.timeout.ms, or make batches smaller",
                 )
 
-    def _finish(self, lead: Lead, journal: Journal, found: Decision, run: str) -> Decision:
+    def _finish(self, lead: Lead, journal: DecisionJournal, found: Decision, run: str) -> Decision:
         """Commit decided transactions, and record the batch as whole."""
         if not found.unfinished:
             return found
@@ -155,9 +155,9 @@ class Committer:
             return False
         return True
 
-    def _is_visible(self, producer_id: int, span: Span) -> bool:
+    def _is_visible(self, producer_id: int, span: RecordSpan) -> bool:
         """Tell whether the transaction was committed in one partition; false if all of it was deleted."""
-        log = PartitionLog(cluster=self.cluster, topic=span.topic, partition=span.partition)
+        log = UnfilteredPartition(cluster=self.cluster, topic=span.topic, partition=span.partition)
 
         def ask() -> bool:
             outcome = log.outcome_of(producer_id, span.first)
@@ -168,12 +168,12 @@ class Committer:
 
         return self.cluster.patiently(ask)
 
-    def _copy(self, lead: Lead, prepared: Prepared, span: Span) -> None:
+    def _copy(self, lead: Lead, prepared: Prepared, span: RecordSpan) -> None:
         """Write the records of an aborted transaction again, without those that were deleted since.
 
         Raises BrokerUnavailable, KafkaError if compaction has removed some, as it does with aborted ones.
         """
-        log = PartitionLog(cluster=self.cluster, topic=span.topic, partition=span.partition)
+        log = UnfilteredPartition(cluster=self.cluster, topic=span.topic, partition=span.partition)
         count = 0
         for batch in log.batches(span.first, span.last + 1):
             header = batch.header

@@ -21,7 +21,7 @@ import attrs
 from kafscale.errors import KafkaError
 from kafscale.spark.brokers.cluster import Cluster
 from kafscale.spark.transactions.lead import Lead
-from kafscale.spark.transactions.logs import PartitionLog, StoredBatch
+from kafscale.spark.transactions.logs import StoredBatch, UnfilteredPartition
 from kafscale.wire import compression, error_codes
 from kafscale.wire.records import Record, iterate_records
 
@@ -30,7 +30,7 @@ FORMER_MAX_COUNT: Final = 8  # a run that even older ones fence is told by the n
 
 
 @attrs.frozen(kw_only=True)
-class Span:
+class RecordSpan:
     """The records of a transaction in one partition: `count` of them, among offsets from first to last."""
 
     topic: str
@@ -47,7 +47,7 @@ class Prepared:
     transactional_id: str
     producer_id: int
     producer_epoch: int
-    spans: tuple[Span, ...]
+    spans: tuple[RecordSpan, ...]
 
 
 @attrs.frozen(kw_only=True)
@@ -74,7 +74,7 @@ class Decision:
             if document.pop("version") != VERSION:
                 raise ValueError("it is of a newer version")
             unfinished = tuple(
-                Prepared(**{**transaction, "spans": tuple(Span(**span) for span in transaction["spans"])})
+                Prepared(**{**transaction, "spans": tuple(RecordSpan(**span) for span in transaction["spans"])})
                 for transaction in document.pop("unfinished")
             )
             return cls(**{**document, "former": tuple(document["former"])}, unfinished=unfinished)
@@ -90,7 +90,7 @@ NEXT_LOOK_FACTOR: Final = 16
 
 
 @attrs.frozen(kw_only=True)
-class Journal:
+class DecisionJournal:
     """The decisions of one query."""
 
     cluster: Cluster
@@ -98,7 +98,7 @@ class Journal:
     partition: int
 
     @classmethod
-    def open(cls, cluster: Cluster, transactional_id: str) -> Journal:
+    def open(cls, cluster: Cluster, transactional_id: str) -> DecisionJournal:
         """Open the topic, and create it if it is missing. Raises BrokerUnavailable, KafkaError."""
 
         def count() -> int:
@@ -115,7 +115,7 @@ class Journal:
 
     def last(self) -> Decision | None:
         """Return the last decision. Raises BrokerUnavailable, KafkaError."""
-        log = PartitionLog(cluster=self.cluster, topic=TOPIC, partition=self.partition)
+        log = UnfilteredPartition(cluster=self.cluster, topic=TOPIC, partition=self.partition)
         start, end = log.start(), log.end()
         later: list[StoredBatch] = []  # batches behind the present look
         looked_from, look = end, FIRST_LOOK_OFFSETS

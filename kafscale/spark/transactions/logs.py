@@ -58,7 +58,7 @@ class StoredBatch:
 
 
 @attrs.frozen(kw_only=True)
-class PartitionLog:
+class UnfilteredPartition:
     """One partition, read without regard to transactions."""
 
     cluster: Cluster

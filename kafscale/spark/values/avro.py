@@ -20,11 +20,11 @@ import pyarrow as pa
 from kafscale.errors import ConfigError, DecodeError
 from kafscale.spark.values import avro_schema
 from kafscale.spark.values.avro_bounds import Walk, walk_of
-from kafscale.spark.values.avro_plan import Plan
-from kafscale.spark.values.avro_resolution import Resolution, needs_wrapping, parsed
+from kafscale.spark.values.avro_plan import AvroPlan
+from kafscale.spark.values.avro_resolution import AvroResolution, needs_wrapping, parsed
 from kafscale.spark.values.avro_schema import Node
 from kafscale.spark.values.columns import Decode, Decoded, decode_each, error_text, joined, to_columns
-from kafscale.spark.values.limits import CELLS_MAX, COLUMNS_MAX, Count, Place, RowMemory, uncounted_bytes
+from kafscale.spark.values.limits import CELLS_MAX, COLUMNS_MAX, Count, RowMemory, SchemaPlace, uncounted_bytes
 from kafscale.spark.values.payloads import LANES_MIN_COUNT, Payloads
 from kafscale.spark.values.registry import Schema
 
@@ -51,7 +51,7 @@ class AvroReader:
             self._node, self._named = avro_schema.parse(self.schema)
         except DecodeError as exc:
             raise ConfigError(str(exc)) from exc
-        self._raw_type = avro_schema.type_of(self._node, self._named, Place())
+        self._raw_type = avro_schema.type_of(self._node, self._named, SchemaPlace())
         self.type = avro_schema.in_microseconds(self._raw_type)
         defaults = Count(DEFAULTS_MAX, f"the defaults of {self.schema} are more than {DEFAULTS_MAX} cells of columns")
         self._parsed(defaults, wrapped=False)
@@ -82,13 +82,13 @@ class AvroReader:
         reader = None if whole == of_reader else self._parsed(Count(DEFAULTS_MAX, ""), wrapped=wrapped)
         walk = walk_of(node, named)
         plan = None if walk.is_needed or wrapped or self._convert is not None else self._plan(writer, reader)
-        return partial(self._decode, Resolution(writer, reader, wrapped), walk, plan)
+        return partial(self._decode, AvroResolution(writer, reader, wrapped), walk, plan)
 
-    def _plan(self, writer: Node, reader: Node | None) -> Plan | None:
-        return Plan.of(writer, writer if reader is None else reader, self._raw_type, self.type)
+    def _plan(self, writer: Node, reader: Node | None) -> AvroPlan | None:
+        return AvroPlan.of(writer, writer if reader is None else reader, self._raw_type, self.type)
 
     def _decode(
-        self, resolution: Resolution, walk: Walk, plan: Plan | None, payloads: Payloads | Sequence[bytes]
+        self, resolution: AvroResolution, walk: Walk, plan: AvroPlan | None, payloads: Payloads | Sequence[bytes]
     ) -> Decoded:
         """Decode by columns as far as the plan can, and the rest by fastavro."""
         if plan is None or len(payloads) < LANES_MIN_COUNT:
@@ -98,7 +98,7 @@ class AvroReader:
         read = Decoded(values=found, errors=[None] * len(found))
         return joined(read, np.flatnonzero(is_read), payloads, partial(self._decode_each, resolution, walk))
 
-    def _decode_each(self, resolution: Resolution, walk: Walk, payloads: Sequence[bytes]) -> Decoded:
+    def _decode_each(self, resolution: AvroResolution, walk: Walk, payloads: Sequence[bytes]) -> Decoded:
         convert, items_max = self._convert, self._items_max
 
         def one(payload: bytes) -> Any:

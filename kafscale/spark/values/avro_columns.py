@@ -12,8 +12,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from kafscale.spark.values.payloads import (
-    Cursor,
     Numbers,
+    PayloadCursor,
     in_order,
     offsets_column,
     refuse_repeated_keys,
@@ -24,9 +24,9 @@ from kafscale.spark.workers.slices import Positions, bytes_column
 
 INT32 = np.iinfo(np.int32)
 
-Read = Callable[[Cursor], pa.Array]
-Skip = Callable[[Cursor], None]
-Step = Callable[[Cursor], Sequence[pa.Array]]  # of an item: its columns, or none where it is passed over
+Read = Callable[[PayloadCursor], pa.Array]
+Skip = Callable[[PayloadCursor], None]
+Step = Callable[[PayloadCursor], Sequence[pa.Array]]  # of an item: its columns, or none where it is passed over
 
 
 # ---- values ---------------------------------------------------------------------------------------------------------
@@ -35,7 +35,7 @@ Step = Callable[[Cursor], Sequence[pa.Array]]  # of an item: its columns, or non
 def whole_numbers(type_: pa.DataType) -> Read:
     """Read numbers, dates or times; refuse one that is too large for the type."""
 
-    def read(cursor: Cursor) -> pa.Array:
+    def read(cursor: PayloadCursor) -> pa.Array:
         values = cursor.varints()
         if type_.bit_width == 64:
             return _plain(type_, values)
@@ -58,7 +58,7 @@ def floats(written: str, type_: pa.DataType) -> Read:
     return lambda cursor: pa.array(cursor.fixed(size).view(dtype)[:, 0]).cast(type_)
 
 
-def booleans(cursor: Cursor) -> pa.Array:
+def booleans(cursor: PayloadCursor) -> pa.Array:
     """Read a byte that is 0 or 1."""
     values = cursor.fixed(1)[:, 0]
     cursor.refuse(values > 1)
@@ -69,7 +69,7 @@ def sized(type_: pa.DataType) -> Read:
     """Read bytes behind their length, as binary or text."""
     is_text = type_ == pa.string()
 
-    def read(cursor: Cursor) -> pa.Array:
+    def read(cursor: PayloadCursor) -> pa.Array:
         found = bytes_column(cursor.data, *cursor.slices(cursor.varints()))
         return texts(found, cursor) if is_text else found
 
@@ -86,7 +86,7 @@ def enums(symbols: Sequence[str | None]) -> Read:
     texts = pa.array([*symbols, None], pa.string())
     is_unknown = np.array([symbol is None for symbol in symbols] + [True])
 
-    def read(cursor: Cursor) -> pa.Array:
+    def read(cursor: PayloadCursor) -> pa.Array:
         numbers = cursor.varints()
         numbers = np.where((numbers >= 0) & (numbers < len(symbols)), numbers, len(symbols))
         cursor.refuse(is_unknown[numbers])
@@ -99,7 +99,7 @@ def decimals(type_: pa.Decimal128Type, size: int | None) -> Read:
     """Read decimals of at most 16 bytes, behind their length if `size` is None. Refuse too many digits."""
     high, low = divmod(10**type_.precision, 1 << 64)
 
-    def read(cursor: Cursor) -> pa.Array:
+    def read(cursor: PayloadCursor) -> pa.Array:
         starts, ends = cursor.slices(cursor.varints() if size is None else size)
         lengths = ends - starts
         cursor.refuse((lengths < 1) | (lengths > 16))
@@ -126,7 +126,7 @@ def _plain(type_: pa.DataType, values: NDArray[np.int32] | Numbers) -> pa.Array:
 def nullable(read: Read, type_: pa.DataType, branch: int, null_branch: int | None) -> Read:
     """Read a union of one type and null; `null_branch` is None if the writer or the reader has no null."""
 
-    def read_some(cursor: Cursor) -> pa.Array:
+    def read_some(cursor: PayloadCursor) -> pa.Array:
         branches = cursor.varints()
         has_value = branches == branch
         cursor.refuse(~has_value & ((branches != null_branch) if null_branch is not None else True))
@@ -146,7 +146,7 @@ def nullable(read: Read, type_: pa.DataType, branch: int, null_branch: int | Non
 def skip_union(branches: Sequence[Skip]) -> Skip:
     """Pass over any branch."""
 
-    def skip(cursor: Cursor) -> None:
+    def skip(cursor: PayloadCursor) -> None:
         found = cursor.varints()
         cursor.refuse((found < 0) | (found >= len(branches)))
         for number, skip_branch in enumerate(branches):
@@ -159,7 +159,7 @@ def skip_union(branches: Sequence[Skip]) -> Skip:
     return skip
 
 
-def blocks(cursor: Cursor, step: Step) -> tuple[Numbers, Sequence[pa.Array]]:
+def blocks(cursor: PayloadCursor, step: Step) -> tuple[Numbers, Sequence[pa.Array]]:
     """Read the number of items of each payload's array or map, and their columns, in the order of the payloads.
 
     The first items of all payloads are read together, then the second ones, and so on.
@@ -186,7 +186,7 @@ def blocks(cursor: Cursor, step: Step) -> tuple[Numbers, Sequence[pa.Array]]:
     return counts, in_order(parts, owners)
 
 
-def _item_counts(cursor: Cursor) -> Numbers:
+def _item_counts(cursor: PayloadCursor) -> Numbers:
     """Read the number of items in each next block; 0 at the end, or if refused.
 
     Behind a negative count stands the block's size in bytes, which is not needed.
@@ -205,7 +205,7 @@ def _item_counts(cursor: Cursor) -> Numbers:
 def arrays(read_item: Read, type_: pa.ListType) -> Read:
     """Read lists of items."""
 
-    def read(cursor: Cursor) -> pa.Array:
+    def read(cursor: PayloadCursor) -> pa.Array:
         counts, columns = blocks(cursor, lambda lane: (read_item(lane),))
         items = columns[0] if columns else pa.array([], type_.value_type)
         return pa.ListArray.from_arrays(offsets_column(counts), items, type=type_)
@@ -217,7 +217,7 @@ def maps(read_value: Read, type_: pa.MapType) -> Read:
     """Read maps by text. Refuse a repeated key, as Python keeps the last of its values."""
     read_key = sized(pa.string())
 
-    def read(cursor: Cursor) -> pa.Array:
+    def read(cursor: PayloadCursor) -> pa.Array:
         counts, columns = blocks(cursor, lambda lane: (read_key(lane), read_value(lane)))
         keys, values = columns or (pa.array([], pa.string()), pa.array([], type_.item_type))
         refuse_repeated_keys(cursor, counts, keys)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from kafscale.spark.values import avro_columns
 from kafscale.spark.values.avro_bounds import DECIMAL
 from kafscale.spark.values.avro_columns import Read, Skip
-from kafscale.spark.values.payloads import Cursor, Payloads
+from kafscale.spark.values.payloads import PayloadCursor, Payloads
 
 Node = Any  # as in `avro_schema`, parsed by fastavro, with the defaults in place as they are read
 
@@ -27,29 +27,29 @@ STEPS_MAX = 2000  # of a plan: a schema of few lines can have any number of fiel
 _RECORDS = ("record", "error")
 
 
-class _Unplanned(Exception):
+class _UnplannedAvro(Exception):
     """The schemas have something that only fastavro reads."""
 
 
 @attrs.frozen(kw_only=True)
-class Plan:
+class AvroPlan:
     """Reads payloads into an array of `raw_type`, and casts it to `type`."""
 
     type: pa.DataType
     _read: Read
 
     @classmethod
-    def of(cls, writer: Node, reader: Node, raw_type: pa.DataType, type_: pa.DataType) -> Plan | None:
+    def of(cls, writer: Node, reader: Node, raw_type: pa.DataType, type_: pa.DataType) -> AvroPlan | None:
         """Return None for schemas whose payloads only fastavro reads."""
         try:
-            read = _Planner(named=(_named_in(writer), _named_in(reader))).read(writer, reader, raw_type)
-        except (_Unplanned, RecursionError):
+            read = _AvroPlanner(named=(_named_in(writer), _named_in(reader))).read(writer, reader, raw_type)
+        except (_UnplannedAvro, RecursionError):
             return None
         return cls(type=type_, read=read)
 
     def decode(self, payloads: Payloads, *, max_bytes: int) -> tuple[pa.Array, NDArray[np.bool_]]:
         """Return the values of the payloads that were read, and which these are; none longer than `max_bytes`."""
-        cursor = Cursor.of(payloads)
+        cursor = PayloadCursor.of(payloads)
         cursor.refuse(payloads.lengths > max_bytes)
         found = self._read(cursor)
         is_read = cursor.is_good & (cursor.positions == cursor.ends)
@@ -82,7 +82,7 @@ def _kind(node: Node) -> str:
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
-class _Planner:
+class _AvroPlanner:
     """Plans steps. named: the named types of the writer and of the reader."""
 
     named: tuple[dict[str, Node], dict[str, Node]]
@@ -110,7 +110,7 @@ class _Planner:
         if kinds == ("fixed", "fixed"):
             _check_names(writer, reader)
             if writer["size"] != reader["size"]:
-                raise _Unplanned
+                raise _UnplannedAvro
         return _scalar(writer, reader, kinds, type_)
 
     def _nullable(self, writer: list[Node], reader: Node, type_: pa.DataType) -> Read:
@@ -125,9 +125,9 @@ class _Planner:
         places = {field["name"]: place for place, field in enumerate(reader["fields"])}
         written = {field["name"] for field in writer["fields"]}
         if len(places) != len(reader["fields"]) or len(written) != len(writer["fields"]):
-            raise _Unplanned
+            raise _UnplannedAvro
         if any(field.get("aliases") for field in reader["fields"]):
-            raise _Unplanned
+            raise _UnplannedAvro
         steps: list[tuple[int, Read] | Skip] = []
         for field in writer["fields"]:
             place = places.get(field["name"])
@@ -168,7 +168,7 @@ class _Planner:
     def _take_step(self) -> None:
         self._steps_left -= 1
         if self._steps_left < 0:
-            raise _Unplanned
+            raise _UnplannedAvro
 
 
 _FIXED_BYTES = {"null": 0, "boolean": 1, "float": 4, "double": 8}
@@ -182,7 +182,7 @@ def _scalar(writer: Node, reader: Node, kinds: tuple[str, str], type_: pa.DataTy
     if DECIMAL in logical:
         keys = ("logicalType", "precision", "scale")
         if kind != read_kind or [writer.get(key, 0) for key in keys] != [reader.get(key, 0) for key in keys]:
-            raise _Unplanned
+            raise _UnplannedAvro
         return avro_columns.decimals(type_, writer["size"] if kind == "fixed" else None)
     if kind == read_kind == "fixed":
         return avro_columns.fixed(writer["size"])
@@ -198,7 +198,7 @@ def _scalar(writer: Node, reader: Node, kinds: tuple[str, str], type_: pa.DataTy
         return avro_columns.floats(kind, type_)
     if kind in ("string", "bytes") and read_kind in ("string", "bytes"):
         return _sized(kind, read_kind)
-    raise _Unplanned
+    raise _UnplannedAvro
 
 
 def _sized(kind: str, read_kind: str) -> Read:
@@ -213,7 +213,7 @@ def _read_record(
     steps: Sequence[tuple[int, Read] | Skip],
     defaults: Sequence[tuple[int, pa.Scalar]],
     type_: pa.StructType,
-    cursor: Cursor,
+    cursor: PayloadCursor,
 ) -> pa.Array:
     columns: list[Any] = [None] * len(type_)
     for step in steps:
@@ -229,13 +229,13 @@ def _read_record(
     return pa.StructArray.from_arrays(columns, fields=list(type_))
 
 
-def _skip_all(steps: Sequence[Skip], cursor: Cursor) -> Sequence[pa.Array]:
+def _skip_all(steps: Sequence[Skip], cursor: PayloadCursor) -> Sequence[pa.Array]:
     for step in steps:
         step(cursor)
     return ()
 
 
-def _skip_items(skip_item: Any, cursor: Cursor) -> None:
+def _skip_items(skip_item: Any, cursor: PayloadCursor) -> None:
     avro_columns.blocks(cursor, skip_item)
 
 
@@ -245,21 +245,21 @@ def _ignore(_: object) -> None:
 
 def _check_names(writer: Node, reader: Node) -> None:
     if writer["name"] != reader["name"]:
-        raise _Unplanned
+        raise _UnplannedAvro
 
 
 def _only_branch(union: list[Node]) -> Node:
     """Return the only type of a union besides null. Raises _Unplanned."""
     found = [branch for branch in union if branch != "null"]
     if len(found) != 1:
-        raise _Unplanned
+        raise _UnplannedAvro
     return found[0]
 
 
 def _default(field: Node, type_: pa.DataType) -> pa.Scalar:
     if "default" not in field:
-        raise _Unplanned  # which is an error of each value
+        raise _UnplannedAvro  # which is an error of each value
     try:
         return pa.array([field["default"]], type_)[0]
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as exc:
-        raise _Unplanned from exc
+        raise _UnplannedAvro from exc

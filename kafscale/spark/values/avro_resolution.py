@@ -25,7 +25,7 @@ _SHOWN = ("type", "items", "values", "fields", "symbols")  # keys that are shown
 
 
 @attrs.define(eq=False, repr=False)
-class Resolution:
+class AvroResolution:
     """Reads payloads of one writer schema into rows of the reader's, or of the writer's own without another.
 
     Both are parsed; `is_wrapped`: both are wrapped in a record.

@@ -17,7 +17,7 @@ import pyarrow as pa
 from kafscale.errors import ConfigError, DecodeError
 from kafscale.spark.values.avro_bounds import DECIMAL
 from kafscale.spark.values.columns import error_text
-from kafscale.spark.values.limits import Count, Place
+from kafscale.spark.values.limits import Count, SchemaPlace
 from kafscale.spark.values.registry import Schema
 
 Node = Any  # a name, a list (union) or a dict, as in the JSON of a schema
@@ -88,7 +88,7 @@ def inlined(node: Node, named: dict[str, Node], seen: set[str]) -> Node:
     return kept
 
 
-def type_of(node: Node, named: dict[str, Node], place: Place) -> pa.DataType:
+def type_of(node: Node, named: dict[str, Node], place: SchemaPlace) -> pa.DataType:
     """Return the type of a reader's schema in Spark.
 
     Raises ConfigError for recursion, too many columns, decimals over 38 digits.
@@ -123,7 +123,7 @@ def type_of(node: Node, named: dict[str, Node], place: Place) -> pa.DataType:
     return type_of(named[kind], named, place)
 
 
-def _field(name: str, node: Node, named: dict[str, Node], place: Place) -> pa.Field:
+def _field(name: str, node: Node, named: dict[str, Node], place: SchemaPlace) -> pa.Field:
     place.columns.take()
     return pa.field(name, type_of(node, named, place), nullable=is_nullable(node))
 
@@ -145,7 +145,7 @@ def plain_union_type(union: list[Node]) -> pa.DataType | None:
     return pa.float64() if names == {"float", "double"} else None
 
 
-def _union_type(union: list[Node], named: dict[str, Node], place: Place) -> pa.DataType:
+def _union_type(union: list[Node], named: dict[str, Node], place: SchemaPlace) -> pa.DataType:
     found = branches(union)
     if not found:
         return pa.null()

@@ -19,7 +19,7 @@ from referencing.jsonschema import DRAFT7
 
 from kafscale.errors import ConfigError, DecodeError
 from kafscale.spark.values.columns import Decode, Decoded, decode_each, error_text, to_columns
-from kafscale.spark.values.limits import CELL_BYTES, Count, Place, RowMemory, check_cells, uncounted_bytes
+from kafscale.spark.values.limits import CELL_BYTES, Count, RowMemory, SchemaPlace, check_cells, uncounted_bytes
 from kafscale.spark.values.registry import Schema
 
 Resolver = Any  # of `referencing`: where a schema's references are looked up from
@@ -29,7 +29,7 @@ INT64_MAX = 2**63 - 1
 
 
 @attrs.define(frozen=True, kw_only=True)
-class Shape:
+class ColumnShape:
     """A column type, and the conversion of a parsed value for Arrow, which raises DecodeError for another type."""
 
     type: pa.DataType
@@ -42,13 +42,13 @@ class JsonReader:
 
     schema: Schema
     validate: bool = False
-    _shape: Shape = attrs.field(init=False)
+    _shape: ColumnShape = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         try:
             contents, registry = _parse(self.schema)
             resource = referencing.Resource.from_contents(contents, default_specification=DRAFT7)
-            self._shape = _shape(contents, registry.resolver_with_root(resource), Place())
+            self._shape = _shape(contents, registry.resolver_with_root(resource), SchemaPlace())
         except DecodeError as exc:
             raise ConfigError(str(exc)) from exc
         except ConfigError:
@@ -119,7 +119,7 @@ def _validator(schema: Schema) -> Any:
         raise DecodeError(f"{schema} is not a valid JSON schema: {error_text(exc)}") from exc
 
 
-def _shape(node: Any, resolver: Resolver, place: Place) -> Shape:
+def _shape(node: Any, resolver: Resolver, place: SchemaPlace) -> ColumnShape:
     """Return the shape of a node. The place has objects by identity, to notice recursion.
 
     Raises ConfigError, DecodeError.
@@ -170,7 +170,7 @@ def _kind(node: dict[str, Any]) -> str:
 _TYPE_NAMES = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
 
 
-def _object(node: dict[str, Any], resolver: Resolver, place: Place) -> Shape:
+def _object(node: dict[str, Any], resolver: Resolver, place: SchemaPlace) -> ColumnShape:
     members = {name: _shape(one, at, place) for name, one, at in _properties(node, resolver, place.columns)}
     if members:
         return _struct(members)
@@ -193,7 +193,7 @@ def _expected(what: str, value: Any) -> DecodeError:
     return DecodeError(f"expected {what}, got {orjson.dumps(value).decode()[:100]}")
 
 
-def _struct(members: dict[str, Shape]) -> Shape:
+def _struct(members: dict[str, ColumnShape]) -> ColumnShape:
     converts = [(name, shape.convert) for name, shape in members.items()]
 
     def convert(value: Any) -> Any:
@@ -206,25 +206,25 @@ def _struct(members: dict[str, Shape]) -> Shape:
                 row[name] = one(member)
         return row
 
-    return Shape(type=pa.struct([pa.field(name, shape.type) for name, shape in members.items()]), convert=convert)
+    return ColumnShape(type=pa.struct([pa.field(name, shape.type) for name, shape in members.items()]), convert=convert)
 
 
-def _map(item: Shape) -> Shape:
+def _map(item: ColumnShape) -> ColumnShape:
     def convert(value: Any) -> Any:
         if type(value) is not dict:
             raise _expected("an object", value)
         return {key: None if one is None else item.convert(one) for key, one in value.items()}
 
-    return Shape(type=pa.map_(pa.string(), item.type), convert=convert)
+    return ColumnShape(type=pa.map_(pa.string(), item.type), convert=convert)
 
 
-def _array(item: Shape) -> Shape:
+def _array(item: ColumnShape) -> ColumnShape:
     def convert(value: Any) -> Any:
         if type(value) is not list:
             raise _expected("an array", value)
         return [None if one is None else item.convert(one) for one in value]
 
-    return Shape(type=pa.list_(pa.field("element", item.type)), convert=convert)
+    return ColumnShape(type=pa.list_(pa.field("element", item.type)), convert=convert)
 
 
 def _string(value: Any) -> Any:
@@ -265,11 +265,11 @@ def _object_text(value: Any) -> Any:
     return _text(value)
 
 
-ANY = Shape(type=pa.string(), convert=_text)
-ANY_OBJECT = Shape(type=pa.string(), convert=_object_text)
+ANY = ColumnShape(type=pa.string(), convert=_text)
+ANY_OBJECT = ColumnShape(type=pa.string(), convert=_object_text)
 _SCALARS = {
-    "string": Shape(type=pa.string(), convert=_string),
-    "boolean": Shape(type=pa.bool_(), convert=_boolean),
-    "integer": Shape(type=pa.int64(), convert=_integer),
-    "number": Shape(type=pa.float64(), convert=_number),
+    "string": ColumnShape(type=pa.string(), convert=_string),
+    "boolean": ColumnShape(type=pa.bool_(), convert=_boolean),
+    "integer": ColumnShape(type=pa.int64(), convert=_integer),
+    "number": ColumnShape(type=pa.float64(), convert=_number),
 }

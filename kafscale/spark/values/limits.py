@@ -1,8 +1,8 @@
 """Limits of schemas and values: columns and depth of a reader schema, and cells and memory of a row.
 
-A type used twice at each level doubles with each. A reader passes a `Place` down while it makes columns, and counts
-each one. A few bytes of an array's item may become a thousand columns. Only large records with wide items are counted:
-others can't be too large.
+A type used twice at each level doubles with each. A reader passes a `SchemaPlace` down while it makes columns, and
+counts each one. A few bytes of an array's item may become a thousand columns. Only large records with wide items are
+counted: others can't be too large.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _columns() -> Count:
 
 
 @attrs.frozen
-class Place:
+class SchemaPlace:
     """A place in a reader schema while its columns are made.
 
     around: marks of the types around it. columns: the number left in the whole schema.
@@ -62,9 +62,9 @@ class Place:
     around: tuple[Any, ...] = ()
     columns: Count = attrs.field(factory=_columns)
 
-    def within(self, type_: Any) -> Place:
+    def within(self, type_: Any) -> SchemaPlace:
         """Return the place inside this type."""
-        return Place((*self.around, type_), self.columns)
+        return SchemaPlace((*self.around, type_), self.columns)
 
 
 CELLS_MAX = 10_000_000  # of one value: some 100 MB of Arrow's

@@ -44,7 +44,7 @@ _KNOWN = frozenset({USER_INFO, TOKEN, *_SOURCES, *_OAUTH, *tls.KNOWN})
 
 
 @attrs.frozen(kw_only=True)
-class Credentials:
+class RegistryCredentials:
     """The credentials of a user; all may be missing. `config_file` is a file of settings."""
 
     basic_auth: str | None = attrs.field(default=None, repr=False)
@@ -174,7 +174,7 @@ class ValueOptions:
             return None
         if "schemaRegistryUrl" not in found:
             raise ConfigError("valueFormat needs schemaRegistryUrl: http://host:port of the schema registry")
-        credentials = Credentials(
+        credentials = RegistryCredentials(
             basic_auth=found.get("schemaRegistryBasicAuth"),
             basic_auth_file=found.get("schemaRegistryBasicAuthFile"),
             bearer_token=found.get("schemaRegistryBearerToken"),

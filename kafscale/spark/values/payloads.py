@@ -96,7 +96,7 @@ Numbers = NDArray[np.int64]
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
-class Cursor:
+class PayloadCursor:
     """The positions in some payloads, and which of them are good up to there.
 
     lone_steps_left: one element, shared by all cursors of a read; `may_step` counts it down.
@@ -110,7 +110,7 @@ class Cursor:
     lone_steps_left: list[int] = attrs.field(factory=lambda: [LONE_STEPS_MAX])
 
     @classmethod
-    def of(cls, payloads: Payloads) -> Cursor:
+    def of(cls, payloads: Payloads) -> PayloadCursor:
         """Begin with all payloads."""
         return cls(
             data=payloads.data,
@@ -128,9 +128,9 @@ class Cursor:
         """Return the number of bytes left in each; negative behind the end."""
         return self.ends - self.positions
 
-    def only(self, rows: Positions) -> Cursor:
+    def only(self, rows: Positions) -> PayloadCursor:
         """Return a cursor for some payloads; `join` brings its positions back."""
-        return Cursor(
+        return PayloadCursor(
             data=self.data,
             raw=self.raw,
             positions=self.positions[rows],
@@ -139,7 +139,7 @@ class Cursor:
             lone_steps_left=self.lone_steps_left,
         )
 
-    def join(self, rows: Positions, other: Cursor) -> None:
+    def join(self, rows: Positions, other: PayloadCursor) -> None:
         """Go on where a cursor of some payloads is."""
         self.positions[rows] = other.positions
         self.is_good[rows] = other.is_good
@@ -182,7 +182,7 @@ class Cursor:
         return self.raw.take(starts[:, np.newaxis] + np.arange(size), mode="clip")
 
 
-def texts(found: pa.Array, cursor: Cursor) -> pa.Array:
+def texts(found: pa.Array, cursor: PayloadCursor) -> pa.Array:
     """Turn bytes into texts, and refuse invalid UTF-8."""
     try:
         return found.cast(pa.string())
@@ -221,7 +221,7 @@ def offsets_column(counts: Numbers) -> pa.Array:
     return pa.array(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32))
 
 
-def refuse_repeated_keys(cursor: Cursor, counts: Numbers, keys: pa.Array) -> None:
+def refuse_repeated_keys(cursor: PayloadCursor, counts: Numbers, keys: pa.Array) -> None:
     """Refuse maps with a repeated key: libraries keep the last of its values."""
     owners = np.repeat(np.arange(len(cursor)), counts)
     codes = keys.dictionary_encode()

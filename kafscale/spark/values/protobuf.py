@@ -22,10 +22,10 @@ from google.protobuf.message import Message
 from kafscale.errors import ConfigError, DecodeError
 from kafscale.spark.values import protobuf_schema
 from kafscale.spark.values.columns import Decode, Decoded, decode_each, joined, to_columns
-from kafscale.spark.values.limits import Place, RowMemory, check_cells, uncounted_bytes
+from kafscale.spark.values.limits import RowMemory, SchemaPlace, check_cells, uncounted_bytes
 from kafscale.spark.values.payloads import LANES_MIN_COUNT, Payloads
-from kafscale.spark.values.protobuf_bounds import Bounds
-from kafscale.spark.values.protobuf_plan import Plan
+from kafscale.spark.values.protobuf_bounds import MemoryBounds
+from kafscale.spark.values.protobuf_plan import ProtobufPlan
 from kafscale.spark.values.registry import Schema
 
 Values = Sequence[Any]  # of one field in many messages, None where it is absent
@@ -40,7 +40,7 @@ class Element:
 
 
 @attrs.define(frozen=True, kw_only=True)
-class Column:
+class FieldColumn:
     """A field's column, filled from messages other than None."""
 
     field: pa.Field
@@ -53,7 +53,7 @@ class _Writer:
 
     file: FileDescriptor
     names: dict[tuple[int, ...], str] = attrs.field(factory=dict)
-    plans: dict[bytes, Plan | None] = attrs.field(factory=dict)
+    plans: dict[bytes, ProtobufPlan | None] = attrs.field(factory=dict)
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
@@ -68,7 +68,7 @@ class ProtobufReader:
     memory: RowMemory = attrs.field(init=False)
     _descriptor: Descriptor = attrs.field(init=False)
     _element: Element = attrs.field(init=False)
-    _bounds: Bounds = attrs.field(init=False)
+    _bounds: MemoryBounds = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         try:
@@ -84,8 +84,8 @@ class ProtobufReader:
             names = ", ".join(sorted(one.full_name for one in file.message_types_by_name.values()))
             raise ConfigError(f"{self.schema} has no message {self.message!r}; it has {names}")
         self._descriptor = found
-        self._element = _message_element(found, Place())
-        self._bounds = Bounds.of(found)
+        self._element = _message_element(found, SchemaPlace())
+        self._bounds = MemoryBounds.of(found)
         self.memory = RowMemory.of(self.type, more_per_byte=self._bounds.most_per_byte)
 
     @property
@@ -113,7 +113,7 @@ class ProtobufReader:
         """Return the length up to which a value can't take too much memory."""
         return min(self._bounds.unchecked_bytes, uncounted_bytes(self.type))
 
-    def _plan(self, writer: _Writer, prefix: bytes) -> Plan | None:
+    def _plan(self, writer: _Writer, prefix: bytes) -> ProtobufPlan | None:
         """Return the plan for these indexes; None for another message, or without a plan."""
         if prefix not in writer.plans:
             indexes, _ = protobuf_schema.read_indexes(prefix)
@@ -122,7 +122,7 @@ class ProtobufReader:
             except DecodeError:
                 return None
             is_wanted = found.full_name == self._descriptor.full_name
-            writer.plans[prefix] = Plan.of(found, self._descriptor, self.type) if is_wanted else None
+            writer.plans[prefix] = ProtobufPlan.of(found, self._descriptor, self.type) if is_wanted else None
         return writer.plans[prefix]
 
     def _decode_each(self, writer: _Writer, payloads: Sequence[bytes]) -> Decoded:
@@ -156,7 +156,7 @@ def _indexes(payload: bytes) -> bytes | None:
         return None
 
 
-def _struct_element(descriptor: Descriptor, place: Place) -> Element:
+def _struct_element(descriptor: Descriptor, place: SchemaPlace) -> Element:
     inside = place.within(descriptor.full_name)
     columns = [_column(field, inside) for field in descriptor.fields]
     fields = [column.field for column in columns]
@@ -173,23 +173,23 @@ def _struct_element(descriptor: Descriptor, place: Place) -> Element:
     return Element(type=pa.struct(fields), to_array=to_array)
 
 
-def _column(field: FieldDescriptor, place: Place) -> Column:
+def _column(field: FieldDescriptor, place: SchemaPlace) -> FieldColumn:
     place.columns.take()
     name = field.name
     if field.is_repeated:
         is_map = field.message_type is not None and field.message_type.GetOptions().map_entry
         element = _map_element(field.message_type, place) if is_map else _list_element(field, place)
-        return Column(
+        return FieldColumn(
             field=pa.field(name, element.type, nullable=False),
             to_array=lambda messages: element.to_array([getattr(message, name) for message in messages]),
         )
     element = _value_element(field, place)
     if not field.has_presence:
-        return Column(
+        return FieldColumn(
             field=pa.field(name, element.type, nullable=False),
             to_array=lambda messages: element.to_array([getattr(message, name) for message in messages]),
         )
-    return Column(
+    return FieldColumn(
         field=pa.field(name, element.type),
         to_array=lambda messages: element.to_array(
             [getattr(message, name) if message.HasField(name) else None for message in messages]
@@ -201,7 +201,7 @@ def _offsets(lists: Values) -> pa.Array:
     return pa.array(accumulate((len(one) for one in lists), initial=0), pa.int32())
 
 
-def _list_element(field: FieldDescriptor, place: Place) -> Element:
+def _list_element(field: FieldDescriptor, place: SchemaPlace) -> Element:
     element = _value_element(field, place)
     type_ = pa.list_(pa.field("element", element.type, nullable=False))
 
@@ -212,7 +212,7 @@ def _list_element(field: FieldDescriptor, place: Place) -> Element:
     return Element(type=type_, to_array=to_array)
 
 
-def _map_element(entry: Descriptor, place: Place) -> Element:
+def _map_element(entry: Descriptor, place: SchemaPlace) -> Element:
     key = _value_element(entry.fields_by_name["key"], place)
     value = _value_element(entry.fields_by_name["value"], place)
     type_ = pa.map_(key.type, pa.field("value", value.type, nullable=False))
@@ -237,7 +237,7 @@ _SCALARS: dict[int, pa.DataType] = {
 }
 
 
-def _value_element(field: FieldDescriptor, place: Place) -> Element:
+def _value_element(field: FieldDescriptor, place: SchemaPlace) -> Element:
     """Make the element of one value of a field, repeated or not."""
     if field.message_type is not None:
         return _message_element(field.message_type, place)
@@ -249,7 +249,7 @@ def _value_element(field: FieldDescriptor, place: Place) -> Element:
     return _plain(_SCALARS[field.cpp_type])
 
 
-def _message_element(descriptor: Descriptor, place: Place) -> Element:
+def _message_element(descriptor: Descriptor, place: SchemaPlace) -> Element:
     name = descriptor.full_name
     if name == "google.protobuf.Timestamp":
         return _mapped(pa.timestamp("us", "UTC"), lambda time: time.seconds * 1_000_000 + time.nanos // 1000)

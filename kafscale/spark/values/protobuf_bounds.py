@@ -47,7 +47,7 @@ _UNKNOWN = _Message()
 
 
 @attrs.frozen(kw_only=True)
-class Bounds:
+class MemoryBounds:
     """The bounds of values of one type of message.
 
     `most_per_byte`: memory for each byte of a value. `unchecked_bytes`: the length up to which a value can't be too
@@ -59,7 +59,7 @@ class Bounds:
     _root: _Message
 
     @classmethod
-    def of(cls, descriptor: Descriptor) -> Bounds:
+    def of(cls, descriptor: Descriptor) -> MemoryBounds:
         made: dict[str, _Message] = {}
         root = _compile(descriptor, made)
         most_per_byte = 1.0

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kafscale.spark.values.payloads import Cursor, Numbers, in_order, offsets_column, texts, with_nulls
+from kafscale.spark.values.payloads import Numbers, PayloadCursor, in_order, offsets_column, texts, with_nulls
 from kafscale.spark.workers.slices import VARINT_MAX_BYTES, Positions, bytes_column, read_varints
 
 VARINT, FIXED64, SIZED, _, _, FIXED32 = range(6)
@@ -24,8 +24,8 @@ MICROSECONDS = 1_000_000
 SECONDS_MAX = (1 << 62) // MICROSECONDS  # of a time, so that its microseconds are in 64 bits
 
 Unsigned = NDArray[np.uint64]
-Read = Callable[[Cursor], pa.Array]  # of one value of each
-Step = Callable[[Cursor], Sequence[pa.Array]]
+Read = Callable[[PayloadCursor], pa.Array]  # of one value of each
+Step = Callable[[PayloadCursor], Sequence[pa.Array]]
 ToArray = Callable[[Unsigned], pa.Array]
 
 
@@ -39,7 +39,7 @@ class Scalar:
     wire_type: int
     to_array: ToArray
 
-    def read(self, cursor: Cursor) -> pa.Array:
+    def read(self, cursor: PayloadCursor) -> pa.Array:
         """Read one number of each message."""
         if self.wire_type == VARINT:
             found = self.to_array(_bits(cursor.varints()))
@@ -135,25 +135,25 @@ def enums(names: Mapping[int, str]) -> Scalar:
 # ---- what has a length ----------------------------------------------------------------------------------------------
 
 
-def lengths(cursor: Cursor) -> Numbers:
+def lengths(cursor: PayloadCursor) -> Numbers:
     """Read a length of each; one that is too large is negative, and refused later."""
     return _bits(cursor.varints()).view(np.int64)
 
 
-def strings(cursor: Cursor) -> pa.Array:
+def strings(cursor: PayloadCursor) -> pa.Array:
     """Read texts, and refuse invalid UTF-8."""
     return texts(bytes_of(cursor), cursor)
 
 
-def bytes_of(cursor: Cursor) -> pa.Array:
+def bytes_of(cursor: PayloadCursor) -> pa.Array:
     """Read bytes behind their length."""
     return bytes_column(cursor.data, *cursor.slices(lengths(cursor)))
 
 
-def within(cursor: Cursor) -> Cursor:
+def within(cursor: PayloadCursor) -> PayloadCursor:
     """Return a cursor for the inner messages, passed over here; `leave` it when they are read."""
     starts, ends = cursor.slices(lengths(cursor))
-    return Cursor(
+    return PayloadCursor(
         data=cursor.data,
         raw=cursor.raw,
         positions=starts,
@@ -163,12 +163,12 @@ def within(cursor: Cursor) -> Cursor:
     )
 
 
-def leave(cursor: Cursor, inner: Cursor) -> None:
+def leave(cursor: PayloadCursor, inner: PayloadCursor) -> None:
     """Refuse messages that were not read to their end."""
     cursor.is_good &= inner.is_good & (inner.positions == inner.ends)
 
 
-def packed(scalar: Scalar, cursor: Cursor) -> tuple[Numbers, pa.Array]:
+def packed(scalar: Scalar, cursor: PayloadCursor) -> tuple[Numbers, pa.Array]:
     """Read numbers without tags within a length: the count for each message, and all numbers."""
     starts, ends = cursor.slices(lengths(cursor))
     if scalar.wire_type == VARINT:
@@ -185,7 +185,7 @@ def packed(scalar: Scalar, cursor: Cursor) -> tuple[Numbers, pa.Array]:
     return counts, found
 
 
-def _packed_varints(cursor: Cursor, starts: Positions, ends: Positions) -> tuple[Numbers, Unsigned]:
+def _packed_varints(cursor: PayloadCursor, starts: Positions, ends: Positions) -> tuple[Numbers, Unsigned]:
     """Read numbers that each end with a byte below 128."""
     places = _spread(starts, ends - starts, 1)
     is_last = cursor.raw.take(places, mode="clip") < 0x80
@@ -216,7 +216,7 @@ def _spread(starts: Positions, counts: Numbers, step: int) -> Positions:
 # ---- fields ---------------------------------------------------------------------------------------------------------
 
 
-def has_next(cursor: Cursor, tag: bytes) -> NDArray[np.bool_]:
+def has_next(cursor: PayloadCursor, tag: bytes) -> NDArray[np.bool_]:
     """Tell which messages go on with this tag."""
     found = cursor.is_good & (cursor.left >= len(tag))
     for number, byte in enumerate(tag):
@@ -224,7 +224,9 @@ def has_next(cursor: Cursor, tag: bytes) -> NDArray[np.bool_]:
     return found
 
 
-def singular(cursor: Cursor, tag: bytes, read: Read, default: pa.Array | None) -> tuple[pa.Array, NDArray[np.bool_]]:
+def singular(
+    cursor: PayloadCursor, tag: bytes, read: Read, default: pa.Array | None
+) -> tuple[pa.Array, NDArray[np.bool_]]:
     """Read a field, and tell which messages have it. Others get `default`, of one element, or null."""
     is_there = has_next(cursor, tag)
     if is_there.all():
@@ -242,7 +244,7 @@ def singular(cursor: Cursor, tag: bytes, read: Read, default: pa.Array | None) -
     return pa.concat_arrays([found, default]).take(pa.array(places)), is_there
 
 
-def repeated(cursor: Cursor, tag: bytes, step: Step) -> tuple[Numbers, Sequence[pa.Array]]:
+def repeated(cursor: PayloadCursor, tag: bytes, step: Step) -> tuple[Numbers, Sequence[pa.Array]]:
     """Read elements with a tag each: the count for each message, and their columns, in the order of the messages.
 
     The first elements of all messages are read together, then the second ones, and so on.
@@ -270,7 +272,7 @@ def lists(counts: Numbers, items: pa.Array, type_: pa.ListType) -> pa.Array:
 def skip(wire_type: int) -> Step:
     """Pass over a value without a field of the reader."""
 
-    def step(cursor: Cursor) -> Sequence[pa.Array]:
+    def step(cursor: PayloadCursor) -> Sequence[pa.Array]:
         if wire_type == VARINT:
             cursor.varints()
         else:
@@ -283,19 +285,19 @@ def skip(wire_type: int) -> Step:
 # ---- types of Google's ----------------------------------------------------------------------------------------------
 
 
-def timestamps(columns: Sequence[pa.Array], cursor: Cursor) -> pa.Array:
+def timestamps(columns: Sequence[pa.Array], cursor: PayloadCursor) -> pa.Array:
     """Convert to times since the epoch, with microseconds rounded down, as Python's division does."""
     whole, parts = _time(columns, cursor)
     return _plain(pa.timestamp("us", "UTC"), whole + parts // 1000)
 
 
-def durations(columns: Sequence[pa.Array], cursor: Cursor) -> pa.Array:
+def durations(columns: Sequence[pa.Array], cursor: PayloadCursor) -> pa.Array:
     """Convert to spans of time, with microseconds rounded to zero."""
     whole, parts = _time(columns, cursor)
     return _plain(pa.duration("us"), whole + np.sign(parts) * (np.abs(parts) // 1000))
 
 
-def _time(columns: Sequence[pa.Array], cursor: Cursor) -> tuple[Numbers, Numbers]:
+def _time(columns: Sequence[pa.Array], cursor: PayloadCursor) -> tuple[Numbers, Numbers]:
     whole, parts = (column.to_numpy(zero_copy_only=False).astype(np.int64) for column in columns)
     is_far = (whole > SECONDS_MAX) | (whole < -SECONDS_MAX)
     cursor.refuse(is_far)

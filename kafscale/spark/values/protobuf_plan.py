@@ -18,7 +18,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from numpy.typing import NDArray
 
 from kafscale.spark.values import protobuf_columns
-from kafscale.spark.values.payloads import Cursor, Payloads, offsets_column, refuse_repeated_keys
+from kafscale.spark.values.payloads import PayloadCursor, Payloads, offsets_column, refuse_repeated_keys
 from kafscale.spark.values.protobuf_columns import FIXED32, FIXED64, SIZED, VARINT, Read, Scalar
 from kafscale.wire.primitives import uvarint
 
@@ -56,34 +56,36 @@ _TIMES = {
 }
 
 Columns = Sequence[pa.Array]
-ReadField = Callable[[Cursor], tuple[Columns, NDArray[np.bool_]]]  # with which messages have it; no column if skipped
+ReadField = Callable[
+    [PayloadCursor], tuple[Columns, NDArray[np.bool_]]
+]  # with which messages have it; no column if skipped
 
 
-class _Unplanned(Exception):
+class _UnplannedProtobuf(Exception):
     """The types have something that only the library reads."""
 
 
 @attrs.frozen(kw_only=True)
-class Plan:
+class ProtobufPlan:
     """Reads messages into an array of a type."""
 
     type: pa.DataType
-    _read: Callable[[Cursor], Columns]
+    _read: Callable[[PayloadCursor], Columns]
 
     @classmethod
-    def of(cls, writer: Descriptor, reader: Descriptor, type_: pa.DataType) -> Plan | None:
+    def of(cls, writer: Descriptor, reader: Descriptor, type_: pa.DataType) -> ProtobufPlan | None:
         """Return None for types whose messages only the library reads."""
         if not pa.types.is_struct(type_):
             return None
         try:
-            read = _Planner().message(writer, reader, type_, 0)
-        except _Unplanned:
+            read = _ProtobufPlanner().message(writer, reader, type_, 0)
+        except _UnplannedProtobuf:
             return None
         return cls(type=type_, read=read)
 
     def decode(self, payloads: Payloads, *, max_bytes: int) -> tuple[pa.Array, NDArray[np.bool_]]:
         """Return the values of the messages that were read, and which these are; none longer than `max_bytes`."""
-        cursor = Cursor.of(payloads)
+        cursor = PayloadCursor.of(payloads)
         cursor.refuse(payloads.lengths > max_bytes)
         found = pa.StructArray.from_arrays(self._read(cursor), fields=list(self.type))
         is_read = cursor.is_good & (cursor.positions == cursor.ends)
@@ -91,15 +93,15 @@ class Plan:
 
 
 @attrs.define(eq=False, repr=False)
-class _Planner:
+class _ProtobufPlanner:
     _steps_left: int = attrs.field(default=STEPS_MAX, init=False)
 
     def message(
         self, writer: Descriptor | None, reader: Descriptor, type_: pa.StructType, depth: int
-    ) -> Callable[[Cursor], Columns]:
+    ) -> Callable[[PayloadCursor], Columns]:
         """Plan the columns of a type of message. Raises _Unplanned."""
         if depth > DEPTH_MAX:
-            raise _Unplanned
+            raise _UnplannedProtobuf
         of_writer = {} if writer is None else dict(writer.fields_by_number)
         places = {field.number: place for place, field in enumerate(reader.fields)}
         numbers = sorted(places | of_writer)
@@ -115,12 +117,12 @@ class _Planner:
         is_entry = reader.GetOptions().map_entry
         required = [numbers.index(field.number) for field in reader.fields if field.is_required or is_entry]
         choices = [[numbers.index(field.number) for field in choice.fields] for choice in reader.oneofs]
-        return _Message(steps=steps, width=len(places), choices=choices, required=required).read
+        return _PlannedMessage(steps=steps, width=len(places), choices=choices, required=required).read
 
     def _take_step(self) -> None:
         self._steps_left -= 1
         if self._steps_left < 0:
-            raise _Unplanned
+            raise _UnplannedProtobuf
 
     def _field(
         self, writer: FieldDescriptor | None, field: FieldDescriptor, type_: pa.DataType, depth: int
@@ -146,7 +148,7 @@ class _Planner:
         return protobuf_columns.strings if field.type == FieldDescriptor.TYPE_STRING else protobuf_columns.bytes_of
 
     def _inner(self, writer: Descriptor | None, reader: Descriptor, type_: pa.DataType, depth: int) -> Read:
-        to_array: Callable[[Columns, Cursor], pa.Array]
+        to_array: Callable[[Columns, PayloadCursor], pa.Array]
         if reader.full_name in _TIMES:
             fields = pa.struct([("seconds", pa.int64()), ("nanos", pa.int32())])
             to_array = _TIMES[reader.full_name]
@@ -156,7 +158,7 @@ class _Planner:
             fields, to_array = pa.struct([("value", type_)]), _only
         read = self.message(writer, reader, fields, depth)
 
-        def one_each(cursor: Cursor) -> pa.Array:
+        def one_each(cursor: PayloadCursor) -> pa.Array:
             inner = protobuf_columns.within(cursor)
             found = to_array(read(inner), inner)
             protobuf_columns.leave(cursor, inner)
@@ -170,13 +172,13 @@ class _Planner:
         read = self.message(of_writer, field.message_type, entry, depth + 1)
         tag = _tag(field, SIZED)
 
-        def step(lane: Cursor) -> Columns:
+        def step(lane: PayloadCursor) -> Columns:
             inner = protobuf_columns.within(lane)
             found = read(inner)
             protobuf_columns.leave(lane, inner)
             return found
 
-        def all_of(cursor: Cursor) -> tuple[Columns, NDArray[np.bool_]]:
+        def all_of(cursor: PayloadCursor) -> tuple[Columns, NDArray[np.bool_]]:
             counts, columns = protobuf_columns.repeated(cursor, tag, step)
             keys, values = columns or (pa.array([], type_.key_type), pa.array([], type_.item_type))
             refuse_repeated_keys(cursor, counts, keys)
@@ -186,7 +188,7 @@ class _Planner:
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class _Message:
+class _PlannedMessage:
     """Steps of fields in the order of their numbers, with the place of the column, if any.
 
     choices: steps that exclude each other; the library keeps the last of these. required: steps that must find
@@ -198,7 +200,7 @@ class _Message:
     choices: Sequence[Sequence[int]]
     required: Sequence[int]
 
-    def read(self, cursor: Cursor) -> Columns:
+    def read(self, cursor: PayloadCursor) -> Columns:
         """Read one message of each."""
         columns: list[pa.Array] = [None] * self.width
         is_there = []
@@ -214,11 +216,11 @@ class _Message:
         return columns
 
 
-def _struct(type_: pa.StructType, columns: Columns, cursor: Cursor) -> pa.Array:
+def _struct(type_: pa.StructType, columns: Columns, cursor: PayloadCursor) -> pa.Array:
     return pa.StructArray.from_arrays(columns, fields=list(type_))
 
 
-def _only(columns: Columns, cursor: Cursor) -> pa.Array:
+def _only(columns: Columns, cursor: PayloadCursor) -> pa.Array:
     return columns[0]
 
 
@@ -237,7 +239,7 @@ def _wire_type(field: FieldDescriptor) -> int:
     if scalar is not None:
         return scalar.wire_type
     if field.type not in _SIZED_TYPES:
-        raise _Unplanned
+        raise _UnplannedProtobuf
     return SIZED
 
 
@@ -259,7 +261,7 @@ def _refused(field: FieldDescriptor, type_: pa.DataType) -> ReadField:
     """Leave messages that have the field to the library."""
     tag = _tag(field, _wire_type(field))
 
-    def read(cursor: Cursor) -> tuple[Columns, NDArray[np.bool_]]:
+    def read(cursor: PayloadCursor) -> tuple[Columns, NDArray[np.bool_]]:
         is_there = protobuf_columns.has_next(cursor, tag)
         cursor.refuse(is_there)
         empty: Any = [] if field.is_repeated else None
@@ -274,7 +276,7 @@ def _singular(field: FieldDescriptor, read: Read) -> ReadField:
     has_null = field.message_type is not None or (field.has_presence and not is_of_map)
     default = None if has_null else _default(field)
 
-    def one(cursor: Cursor) -> tuple[Columns, NDArray[np.bool_]]:
+    def one(cursor: PayloadCursor) -> tuple[Columns, NDArray[np.bool_]]:
         found, is_there = protobuf_columns.singular(cursor, tag, read, default)
         return (found,), is_there
 
@@ -294,7 +296,7 @@ def _default(field: FieldDescriptor) -> pa.Array:
 def _packed(field: FieldDescriptor, scalar: Scalar, type_: pa.ListType) -> ReadField:
     tag = _tag(field, SIZED)
 
-    def all_of(cursor: Cursor) -> tuple[Columns, NDArray[np.bool_]]:
+    def all_of(cursor: PayloadCursor) -> tuple[Columns, NDArray[np.bool_]]:
         is_there = protobuf_columns.has_next(cursor, tag)
         counts = np.zeros(len(cursor), np.int64)
         rows = np.flatnonzero(is_there)
@@ -310,7 +312,7 @@ def _packed(field: FieldDescriptor, scalar: Scalar, type_: pa.ListType) -> ReadF
 def _repeated(field: FieldDescriptor, read: Read, type_: pa.ListType) -> ReadField:
     tag = _tag(field, _wire_type(field))
 
-    def all_of(cursor: Cursor) -> tuple[Columns, NDArray[np.bool_]]:
+    def all_of(cursor: PayloadCursor) -> tuple[Columns, NDArray[np.bool_]]:
         counts, columns = protobuf_columns.repeated(cursor, tag, lambda lane: (read(lane),))
         items = columns[0] if columns else pa.array([], type_.value_type)
         return (protobuf_columns.lists(counts, items, type_),), counts > 0
@@ -323,7 +325,7 @@ def _skipped(field: FieldDescriptor) -> ReadField:
     wire_type = SIZED if field.is_repeated and field.is_packed else _wire_type(field)
     tag, step = _tag(field, wire_type), protobuf_columns.skip(wire_type)
 
-    def skip(cursor: Cursor) -> tuple[Columns, NDArray[np.bool_]]:
+    def skip(cursor: PayloadCursor) -> tuple[Columns, NDArray[np.bool_]]:
         counts, _ = protobuf_columns.repeated(cursor, tag, step)
         return (), counts > 0
 

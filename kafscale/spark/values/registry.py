@@ -27,7 +27,7 @@ from kafscale.backoff import Backoff
 from kafscale.errors import BrokerUnavailable, ConfigError, KafkaError, RegistryError, UnknownSchema
 from kafscale.login.tls import tls_context
 from kafscale.login.tokens import TokenEndpoint
-from kafscale.spark.workers.http import Answer, BlockingClient, NoAnswer
+from kafscale.spark.workers.http import BlockingClient, NoServerAnswer, ServerAnswer
 
 BASIC_AUTH_VARIABLE = "KAFSCALE_SCHEMA_REGISTRY_BASIC_AUTH"
 ROUND_COUNT = 3  # as librdkafka's registry client
@@ -133,7 +133,7 @@ class Schema:
 
     format: str
     text: str
-    references: tuple[Reference, ...] = ()
+    references: tuple[SchemaReference, ...] = ()
     id: SchemaId | None = None
 
     def __str__(self) -> str:
@@ -141,7 +141,7 @@ class Schema:
 
 
 @attrs.define(frozen=True, kw_only=True)
-class Reference:
+class SchemaReference:
     """A schema that another one imports under a name."""
 
     name: str
@@ -248,9 +248,11 @@ class RegistryClient:
         self._keep(schema_id, schema)
         return schema
 
-    def _reference(self, found: Any, depth: int, lookup: _Lookup) -> Reference:
+    def _reference(self, found: Any, depth: int, lookup: _Lookup) -> SchemaReference:
         subject, version = _field(found, "subject", str), _field(found, "version", int)
-        return Reference(name=_field(found, "name", str), schema=self._by_subject(subject, version, depth, lookup))
+        return SchemaReference(
+            name=_field(found, "name", str), schema=self._by_subject(subject, version, depth, lookup)
+        )
 
     def _keep(self, schema_id: SchemaId, schema: Schema) -> None:
         with self._lock:
@@ -289,7 +291,7 @@ class RegistryClient:
                 lookup.check_time(self.clock(), failures)
                 try:
                     answer = self._send(url.rstrip("/") + path)
-                except NoAnswer as exc:
+                except NoServerAnswer as exc:
                     failures.append(f"{url}: {exc}")
                     continue
                 if answer.status in RETRIED_STATUSES:
@@ -307,7 +309,7 @@ class RegistryClient:
             " driver and workers alike"
         )
 
-    def _send(self, url: str) -> Answer:
+    def _send(self, url: str) -> ServerAnswer:
         headers = {"accept": "application/vnd.schemaregistry.v1+json, application/json"}
         if self.options.basic_auth is not None:
             credentials = base64.b64encode(self.options.basic_auth.encode()).decode("ascii")
@@ -343,7 +345,7 @@ def _token(tokens: TokenEndpoint) -> str:
         raise RegistryError(f"the schema registry can't be asked: {exc}") from exc
 
 
-def _body(url: str, path: str, answer: Answer) -> dict[str, Any]:
+def _body(url: str, path: str, answer: ServerAnswer) -> dict[str, Any]:
     """The body of an answer that another attempt would not change."""
     try:
         body = json.loads(answer.body)

@@ -25,7 +25,7 @@ from kafscale.spark.values.registry import RegistryOptions
 from kafscale.spark.workers.calls import ease_next_call
 
 
-class Reading(TypedDict, total=False):
+class RegistryReading(TypedDict, total=False):
     """The options of `ValueOptions` as keywords; subject or schema is needed."""
 
     format: str
@@ -36,7 +36,7 @@ class Reading(TypedDict, total=False):
     validate: bool
 
 
-def from_registry(column: Column | str, registry: RegistryOptions | str, **reading: Unpack[Reading]) -> Column:
+def from_registry(column: Column | str, registry: RegistryOptions | str, **reading: Unpack[RegistryReading]) -> Column:
     """Return the values of a column, each decoded by its own writer schema, as struct<value, error>.
 
     registry: its URL (several by commas), or `RegistryOptions` with credentials.

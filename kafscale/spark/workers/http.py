@@ -33,16 +33,16 @@ BODY_MAX_BYTES = 8 << 30  # S3 puts no more than 5 GiB into one object at once
 Headers = Mapping[str, str]
 
 
-class NoAnswer(Exception):
+class NoServerAnswer(Exception):
     """A server is unreachable, or its answer is not whole."""
 
 
-class Hangup(NoAnswer):
+class Hangup(NoServerAnswer):
     """The connection was closed before an answer began: a kept one may have been closed before the request."""
 
 
 @attrs.frozen(kw_only=True)
-class Answer:
+class ServerAnswer:
     """A whole answer. Header names are in lower case; of repeated ones the last counts."""
 
     status: int
@@ -62,10 +62,10 @@ class BlockingClient:
     deadline_seconds: float | None = None
     body_max_bytes: int = BODY_MAX_BYTES
     ssl_context: ssl.SSLContext | None = None
-    _idle: dict[str, list[_Connection]] = attrs.field(factory=dict, init=False)
+    _idle: dict[str, list[_CheckedConnection]] = attrs.field(factory=dict, init=False)
     _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
 
-    def send(self, method: str, url: str, headers: Headers, body: bytes = b"") -> Answer:
+    def send(self, method: str, url: str, headers: Headers, body: bytes = b"") -> ServerAnswer:
         """Send a request, and receive the whole answer. Raises NoAnswer.
 
         If the server has closed a kept connection meanwhile, the request is sent again, which is safe: Spark's readers
@@ -83,7 +83,7 @@ class BlockingClient:
                     pass
             return self._exchange(origin, self._connect(origin, end_seconds), request, end_seconds)
         except (OSError, ValueError) as exc:
-            raise NoAnswer(str(exc) or type(exc).__name__) from exc
+            raise NoServerAnswer(str(exc) or type(exc).__name__) from exc
 
     def close(self) -> None:
         """Close idle connections."""
@@ -93,7 +93,9 @@ class BlockingClient:
                     connection.close()
             self._idle.clear()
 
-    def _exchange(self, origin: str, connection: _Connection, request: bytes, end_seconds: float) -> Answer:
+    def _exchange(
+        self, origin: str, connection: _CheckedConnection, request: bytes, end_seconds: float
+    ) -> ServerAnswer:
         keep = False
         try:
             connection.receiver.end_seconds = end_seconds
@@ -105,7 +107,7 @@ class BlockingClient:
             if not keep or not self._put_idle(origin, connection):
                 connection.close()
 
-    def _connect(self, origin: str, end_seconds: float) -> _Connection:
+    def _connect(self, origin: str, end_seconds: float) -> _CheckedConnection:
         parts = urlsplit(origin)
         assert parts.hostname is not None
         port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -117,17 +119,17 @@ class BlockingClient:
                 context = self.ssl_context or _default_context()
                 connected = context.wrap_socket(connected, server_hostname=parts.hostname)
             receiver = _Receiver(connected, self.timeout_seconds)
-            return _Connection(connected, receiver, io.BufferedReader(receiver, RECEIVE_BYTES))
+            return _CheckedConnection(connected, receiver, io.BufferedReader(receiver, RECEIVE_BYTES))
         except BaseException:
             connected.close()
             raise
 
-    def _take_idle(self, origin: str) -> _Connection | None:
+    def _take_idle(self, origin: str) -> _CheckedConnection | None:
         with self._lock:
             connections = self._idle.get(origin)
             return connections.pop() if connections else None
 
-    def _put_idle(self, origin: str, connection: _Connection) -> bool:
+    def _put_idle(self, origin: str, connection: _CheckedConnection) -> bool:
         with self._lock:
             connections = self._idle.setdefault(origin, [])
             if len(connections) >= IDLE_MAX_COUNT:
@@ -162,7 +164,7 @@ def _left(timeout_seconds: float, end_seconds: float) -> float:
 
 
 @attrs.frozen(eq=False)
-class _Connection:
+class _CheckedConnection:
     socket: socket.socket
     receiver: _Receiver
     stream: io.BufferedReader
@@ -198,14 +200,14 @@ def _encode(method: str, target: str, headers: Headers, body: bytes) -> bytes:
 # ---- answers --------------------------------------------------------------------------------------------------------
 
 
-def _receive(stream: io.BufferedReader, max_bytes: int) -> tuple[Answer, bool]:
+def _receive(stream: io.BufferedReader, max_bytes: int) -> tuple[ServerAnswer, bool]:
     """Return the answer, and whether another may follow. Raises NoAnswer, OSError, ValueError."""
     for _ in range(INTERIM_MAX_COUNT + 1):
         version, status, headers = _receive_head(stream)
         if not 100 <= status < 200:
             break
     else:
-        raise NoAnswer(f"more than {INTERIM_MAX_COUNT} interim answers came, and no other")
+        raise NoServerAnswer(f"more than {INTERIM_MAX_COUNT} interim answers came, and no other")
     keeps = version == b"HTTP/1.1" and headers.get("connection", "").lower() != "close"
     if status in (204, 304):
         body = b""
@@ -215,7 +217,7 @@ def _receive(stream: io.BufferedReader, max_bytes: int) -> tuple[Answer, bool]:
         body = _receive_bytes(stream, int(headers["content-length"]), max_bytes)
     else:
         body, keeps = _receive_rest(stream, max_bytes), False
-    return Answer(status=status, headers=headers, body=body), keeps
+    return ServerAnswer(status=status, headers=headers, body=body), keeps
 
 
 def _receive_head(stream: io.BufferedReader) -> tuple[bytes, int, Headers]:
@@ -224,7 +226,7 @@ def _receive_head(stream: io.BufferedReader) -> tuple[bytes, int, Headers]:
         raise Hangup("the connection was closed without an answer")
     version, _, rest = first.partition(b" ")
     if not version.startswith(b"HTTP/1.") or not rest[:3].isdigit():
-        raise NoAnswer(f"the answer is not HTTP/1: {first[:80]!r}")
+        raise NoServerAnswer(f"the answer is not HTTP/1: {first[:80]!r}")
     headers: dict[str, str] = {}
     for _ in range(HEADERS_MAX_COUNT + 1):
         line = stream.readline(LINE_MAX_BYTES)
@@ -234,34 +236,34 @@ def _receive_head(stream: io.BufferedReader) -> tuple[bytes, int, Headers]:
         if not colon or not line.endswith(b"\n"):
             break
         headers[name.lower()] = value.strip()
-    raise NoAnswer("the head of an answer is cut off, too long, or malformed")
+    raise NoServerAnswer("the head of an answer is cut off, too long, or malformed")
 
 
 def _receive_bytes(stream: io.BufferedReader, count: int, max_bytes: int) -> bytes:
     if not 0 <= count <= max_bytes:
-        raise NoAnswer(f"the answer says that it has {count} bytes; taken: at most {max_bytes}")
+        raise NoServerAnswer(f"the answer says that it has {count} bytes; taken: at most {max_bytes}")
     pieces: list[bytes] = []
     left = count
     while left and (piece := stream.read(min(left, PIECE_BYTES))):
         pieces.append(piece)
         left -= len(piece)
     if left:
-        raise NoAnswer(f"the answer was cut off after {count - left} of {count} bytes")
+        raise NoServerAnswer(f"the answer was cut off after {count - left} of {count} bytes")
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def _receive_chunks(stream: io.BufferedReader, encoding: str, max_bytes: int) -> bytes:
     if encoding.lower() != "chunked":
-        raise NoAnswer(f"an answer has the unknown transfer-encoding {encoding}")
+        raise NoServerAnswer(f"an answer has the unknown transfer-encoding {encoding}")
     body = bytearray()
     while size := int(stream.readline(LINE_MAX_BYTES).partition(b";")[0], 16):
         body += _receive_bytes(stream, size, max_bytes - len(body))
         if stream.readline(LINE_MAX_BYTES).strip():
-            raise NoAnswer("a chunk of an answer is longer than it says")
+            raise NoServerAnswer("a chunk of an answer is longer than it says")
     for _ in range(HEADERS_MAX_COUNT + 1):  # trailers, which tell nothing that is asked for
         if not stream.readline(LINE_MAX_BYTES).strip():
             return bytes(body)
-    raise NoAnswer("an answer has too many trailers")
+    raise NoServerAnswer("an answer has too many trailers")
 
 
 def _receive_rest(stream: io.BufferedReader, max_bytes: int) -> bytes:
@@ -269,5 +271,5 @@ def _receive_rest(stream: io.BufferedReader, max_bytes: int) -> bytes:
     while piece := stream.read(min(PIECE_BYTES, max_bytes + 1 - len(body))):
         body += piece
         if len(body) > max_bytes:
-            raise NoAnswer(f"the answer has more than {max_bytes} bytes")
+            raise NoServerAnswer(f"the answer has more than {max_bytes} bytes")
     return bytes(body)

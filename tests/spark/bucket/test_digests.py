@@ -11,7 +11,7 @@ from crc32c import crc32c
 from kafscale.config import StoreUrl
 from kafscale.spark.bucket.bucket import BucketOptions
 from kafscale.spark.bucket.catalog import Catalog
-from kafscale.spark.bucket.digests import Digest, combined, of_batches, of_footers
+from kafscale.spark.bucket.digests import RangeDigest, combined, of_batches, of_footers
 from kafscale.store.paths import SegmentKey
 from tests.devtools.fakes.segment_objects import make_batches, version_1_key, version_1_objects, version_2_objects
 
@@ -66,7 +66,7 @@ def test_batches_are_those_between_the_offsets(tmp_path):
     catalog, log = looked_at(tmp_path)
     stored = sorted(tmp_path.rglob("*.kfs"))[0].read_bytes()[32:]
     size = len(make_batches(0, 1)[0])
-    assert of_batches(catalog, log, 3, 9) == Digest(3, 9, crc32c(stored[size : 3 * size]))
+    assert of_batches(catalog, log, 3, 9) == RangeDigest(3, 9, crc32c(stored[size : 3 * size]))
     assert of_batches(catalog, log, 4, 8).crc == 0  # the one batch that begins there ends behind
 
 
@@ -90,7 +90,7 @@ def test_what_ends_early_is_told_by_where_it_ends(tmp_path):
     put(tmp_path, 0, 5)
     catalog, log = looked_at(tmp_path)
     assert of_batches(catalog, log, 0, 99).end_offset == 15
-    assert of_batches(catalog, log, 15, 15) == Digest(15, 15, 0)
+    assert of_batches(catalog, log, 15, 15) == RangeDigest(15, 15, 0)
 
 
 def test_version_1_tells_nothing(tmp_path):

@@ -13,10 +13,10 @@ from kafscale.cluster.membership.records import Placement
 from kafscale.formats.wal_objects import WalPosition
 from kafscale.spark.bucket.catalog import Catalog
 from kafscale.spark.bucket.reading import DataLoss
-from kafscale.spark.source.bounds import Bounds
+from kafscale.spark.source.bounds import QueryBounds
 from kafscale.spark.source.options import BatchOptions, Given, ReadOptions, StreamOptions
 from kafscale.spark.source.planning import Planner
-from kafscale.spark.source.progress import Progress
+from kafscale.spark.source.progress import StreamProgress
 from kafscale.store.base import ObjectPart
 from kafscale.store.paths import SegmentKey
 from tests.devtools.fakes.logged_bucket import LoggedBucket, batch
@@ -92,26 +92,26 @@ def test_it_is_missed_though_all_replies_are_cut_off_and_read_by_the_next_look(b
 def test_a_query_fails_where_it_is_damaged(bucket: LoggedBucket) -> None:
     damage(bucket, LAST)
     with pytest.raises(DataLoss, match="is damaged, so partition 0 of t ends before it"):
-        planner_of(bucket).batch(BatchOptions.of(Given({})), Bounds())
+        planner_of(bucket).batch(BatchOptions.of(Given({})), QueryBounds())
 
 
 def test_a_stream_fails_where_it_is_damaged_and_goes_on_when_it_is_back(bucket: LoggedBucket) -> None:
     options = StreamOptions.of(Given({"startingOffsets": "earliest"}))
-    progress = Progress(planner=planner_of(bucket), options=options)
+    progress = StreamProgress(planner=planner_of(bucket), options=options)
     contents = {half: (bucket.directory / LAST.of_kind(half).key).read_bytes() for half in ("kfs", "index")}
     damage(bucket, LAST)
     with pytest.raises(DataLoss, match="is damaged"):
         progress.latest()
     for half, content in contents.items():
         (bucket.directory / LAST.of_kind(half).key).write_bytes(content)
-    again = Progress(planner=planner_of(bucket), options=options)
+    again = StreamProgress(planner=planner_of(bucket), options=options)
     assert again.latest().offsets == {("t", 0): 3}
 
 
 def test_what_came_late_behind_it_is_neither_read_nor_missed(bucket: LoggedBucket) -> None:
     bucket.flush(3, b"late")
     assert bucket.read() == VALUES
-    assert planner_of(bucket).batch(BatchOptions.of(Given({})), Bounds())
+    assert planner_of(bucket).batch(BatchOptions.of(Given({})), QueryBounds())
 
 
 def test_what_came_late_behind_it_and_is_damaged_is_not_missed_either(bucket: LoggedBucket) -> None:
@@ -119,7 +119,7 @@ def test_what_came_late_behind_it_and_is_damaged_is_not_missed_either(bucket: Lo
     damage(bucket, bucket.flush(3, b"late"))
     assert bucket.read() == VALUES
     assert not bucket.catalog().partitions("t")[0].damaged
-    assert planner_of(bucket).batch(BatchOptions.of(Given({})), Bounds())
+    assert planner_of(bucket).batch(BatchOptions.of(Given({})), QueryBounds())
 
 
 def test_what_the_third_broker_has_in_the_log_does_not_hide_that_it_is_damaged(bucket: LoggedBucket) -> None:
@@ -127,7 +127,7 @@ def test_what_the_third_broker_has_in_the_log_does_not_hide_that_it_is_damaged(b
     assert bucket.read() == [*VALUES, (3, b"d")]
     damage(bucket, LAST)
     with pytest.raises(DataLoss):
-        planner_of(bucket).batch(BatchOptions.of(Given({})), Bounds())
+        planner_of(bucket).batch(BatchOptions.of(Given({})), QueryBounds())
 
 
 def test_where_it_is_all_that_was_flushed_nothing_begins_behind_it(tmp_path: Path) -> None:
@@ -138,4 +138,4 @@ def test_where_it_is_all_that_was_flushed_nothing_begins_behind_it(tmp_path: Pat
     assert bucket.read() == [*VALUES, (3, b"d")]
     damage(bucket, key)
     with pytest.raises(DataLoss, match="is damaged, so partition 0 of t ends before it"):
-        planner_of(bucket).batch(BatchOptions.of(Given({})), Bounds())
+        planner_of(bucket).batch(BatchOptions.of(Given({})), QueryBounds())

@@ -15,10 +15,10 @@ from kafscale.spark.bucket.bucket import BucketOptions
 from kafscale.spark.bucket.metadata import SHARED_KEY, MetadataReader, decode_metadata
 from kafscale.spark.bucket.position import Position
 from kafscale.spark.bucket.reading import DataLoss, TopicCreatedAgain
-from kafscale.spark.source.bounds import Bounds
+from kafscale.spark.source.bounds import QueryBounds
 from kafscale.spark.source.options import BatchOptions, Given, ReadOptions, StreamOptions
 from kafscale.spark.source.planning import Planner
-from kafscale.spark.source.progress import Progress
+from kafscale.spark.source.progress import StreamProgress
 from kafscale.store.paths import SegmentKey, topic_id_text
 from kafscale.testing.metadata import MemoryMetadataStore
 from tests.devtools.fakes.segment_objects import CREATED_MS, make_batches, version_2_objects
@@ -54,7 +54,7 @@ def planner(checkpoints: TopicCheckpoints, **options: str) -> tuple[Given, Plann
 def query(checkpoints: TopicCheckpoints, **options: str) -> list[tuple[int, int]]:
     given, made = planner(checkpoints, **options)
     reader = made.reader(["partition", "offset"])
-    splits = made.batch(BatchOptions.of(given), Bounds())
+    splits = made.batch(BatchOptions.of(given), QueryBounds())
     return [tuple(row.values()) for split in splits for part in reader.read(split) for row in part.to_pylist()]
 
 
@@ -62,12 +62,12 @@ def of(partition: int, *offsets: int) -> list[tuple[int, int]]:
     return [(partition, offset) for offset in offsets]
 
 
-def stream(checkpoints: TopicCheckpoints, **options: str) -> Progress:
+def stream(checkpoints: TopicCheckpoints, **options: str) -> StreamProgress:
     given, made = planner(checkpoints, startingOffsets="earliest", **options)
-    return Progress(planner=made, options=StreamOptions.of(given))
+    return StreamProgress(planner=made, options=StreamOptions.of(given))
 
 
-def read(progress: Progress, start: dict, end: dict) -> list[tuple[int, int]]:
+def read(progress: StreamProgress, start: dict, end: dict) -> list[tuple[int, int]]:
     reader = progress.planner.reader(["partition", "offset"])
     splits = progress.splits(start, end)
     return [tuple(row.values()) for split in splits for part in reader.read(split) for row in part.to_pylist()]
@@ -156,7 +156,7 @@ def test_a_stream_tells_a_deleted_topic_from_retention(checkpoints, caplog):
 
 def test_a_job_that_reads_a_topic_after_its_deletion_is_told_so(checkpoints):
     given, made = planner(checkpoints)
-    splits = made.batch(BatchOptions.of(given), Bounds())
+    splits = made.batch(BatchOptions.of(given), QueryBounds())
     checkpoints.delete("t", OLD)
     checkpoints.write()
     for path in (checkpoints.directory / "default").rglob("segment-*"):

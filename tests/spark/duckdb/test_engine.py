@@ -10,7 +10,7 @@ from kafscale.spark.bucket.decode import COLUMN_TYPES
 from kafscale.spark.duckdb import scans
 from kafscale.spark.duckdb.engine import DuckDBEngine
 from kafscale.spark.duckdb.kinds import NoTable, NotAlike, TooMuch
-from kafscale.spark.duckdb.scans import Reading, TopicRead
+from kafscale.spark.duckdb.scans import ScanReading, TopicRead
 from kafscale.spark.sql.bucket_topics import BucketTopics
 from kafscale.store.paths import SegmentKey
 from tests.devtools.fakes.logged_bucket import LoggedBucket, batch
@@ -120,7 +120,7 @@ def test_only_the_columns_that_are_needed_are_decoded(engine, planned, statement
     ],
 )
 def test_totals_of_footers_read_no_segment(engine, planned, statement, found):
-    reading = Reading()
+    reading = ScanReading()
     answer = engine.answer(statement, reading)
     assert list(answer.csv_lines())[1:] == [f"{found}\n" if found else "\n"]
     answer.close()
@@ -137,7 +137,7 @@ def test_totals_of_footers_read_no_segment(engine, planned, statement, found):
     ],
 )
 def test_totals_that_footers_do_not_tell_are_read(engine, planned, statement):
-    reading = Reading()
+    reading = ScanReading()
     answer = engine.answer(statement, reading)
     assert len(list(answer.csv_lines())) == 2
     answer.close()
@@ -175,7 +175,7 @@ def test_rows_come_before_all_is_read(tmp_path, monkeypatch):
     key = SegmentKey(topic="t", topic_id=bytes(16), partition=0, base_offset=0)
     version_2_objects(key, make_batches(0, 2000)).write_to(tmp_path)
     engine = DuckDBEngine(topics=BucketTopics(options={"store": f"file:{tmp_path}"}))
-    reading = Reading()
+    reading = ScanReading()
     answer = engine.answer("select value from t", reading)
     assert 0 < reading.read_bytes < reading.planned_bytes
     assert len(list(answer.csv_lines())) == 6001

@@ -16,7 +16,7 @@ import pytest
 
 from kafscale.errors import KafScaleError
 from kafscale.spark.catalogs import CatalogOptions
-from kafscale.spark.pipeline.delta import Entry, in_effect
+from kafscale.spark.pipeline.delta import DeltaEntry, in_effect
 from tests.devtools.external.spark import environ_of
 from tests.devtools.processes.pipelines import (
     LOCAL_OPTIONS,
@@ -48,8 +48,8 @@ of_spark = [
 ]
 
 
-def entry(number: int, operation: str = "WRITE", **more: Any) -> Entry:
-    return Entry(id=number, timestamp_ms=number * 10, operation=operation, **more)
+def entry(number: int, operation: str = "WRITE", **more: Any) -> DeltaEntry:
+    return DeltaEntry(id=number, timestamp_ms=number * 10, operation=operation, **more)
 
 
 def test_rows_undone_by_a_restore_are_not_in_the_table():

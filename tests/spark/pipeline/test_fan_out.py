@@ -10,7 +10,7 @@ import attrs
 import pytest
 
 from kafscale.spark.bucket.position import Position
-from kafscale.spark.pipeline.snapshots import Batch, Committed
+from kafscale.spark.pipeline.snapshots import Committed, MicroBatch
 
 spark_alone = [
     pytest.mark.spark,
@@ -46,7 +46,7 @@ def committed(end: Position) -> Committed:
 
 
 def test_a_batch_leaves_out_what_a_table_has_of_another_query():
-    batch = Batch(mapping="m", query_id="q", batch_id=0, start=position(t=10), end=position(t=20, u=5))
+    batch = MicroBatch(mapping="m", query_id="q", batch_id=0, start=position(t=10), end=position(t=20, u=5))
     assert batch.behind(None).began == batch.start
     same = batch.behind(committed(position(t=10)))
     assert (same.start, same.end, same.began) == (batch.start, batch.end, position(t=1))
@@ -57,13 +57,15 @@ def test_a_batch_leaves_out_what_a_table_has_of_another_query():
 
 
 def test_a_batch_has_all_of_a_topic_that_was_created_again():
-    batch = Batch(mapping="m", query_id="q", batch_id=0, start=position("new", t=0), end=position("new", t=20))
+    batch = MicroBatch(mapping="m", query_id="q", batch_id=0, start=position("new", t=0), end=position("new", t=20))
     after = batch.behind(committed(position("old", t=50)))
     assert (after.start, after.end) == (batch.start, batch.end)
 
 
 def test_a_batch_has_all_of_a_topic_that_its_query_reads_again():
-    batch = Batch(mapping="m", query_id="q", batch_id=0, start=position(t=0, u=5), end=position(t=20, u=9), again={"t"})
+    batch = MicroBatch(
+        mapping="m", query_id="q", batch_id=0, start=position(t=0, u=5), end=position(t=20, u=9), again={"t"}
+    )
     after = batch.behind(committed(position(t=50, u=7)))
     assert (after.start, after.end) == (position(t=0, u=7), batch.end)
     same = attrs.evolve(batch, batch_id=1, start=position(t=20, u=9), end=position(t=40, u=9))
@@ -72,7 +74,9 @@ def test_a_batch_has_all_of_a_topic_that_its_query_reads_again():
 
 
 def test_of_a_topic_that_a_query_reads_again_what_an_earlier_one_has_buried_does_not_count():
-    batch = Batch(mapping="m", query_id="q", batch_id=1, start=position(t=20), end=position(t=40, u=9), again={"t"})
+    batch = MicroBatch(
+        mapping="m", query_id="q", batch_id=1, start=position(t=20), end=position(t=40, u=9), again={"t"}
+    )
     buried = committed(position(t=500, u=9))
     assert batch.anew(buried) == {"t"}
     assert batch.anew(attrs.evolve(buried, query_id="q")) == set()

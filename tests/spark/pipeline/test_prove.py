@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kafscale.spark.bucket.digests import Digest
+from kafscale.spark.bucket.digests import RangeDigest
 from kafscale.spark.bucket.position import Position
 
 pytestmark = [
@@ -125,11 +125,11 @@ def test_batches_that_leave_a_gap_are_told():
 
 
 def test_a_snapshot_tells_where_its_batch_began_and_its_crcs():
-    from kafscale.spark.pipeline.snapshots import Batch, _committed_of
+    from kafscale.spark.pipeline.snapshots import MicroBatch, _committed_of
 
     start, end = Position(offsets={("t", 0): 3}), Position(offsets={("t", 0): 9}, topic_ids={"t": "id"})
-    digests = {("t", 0): Digest(4, 8, 77)}
-    batch = Batch(mapping="m", query_id="q", batch_id=1, end=end, start=start, began=start, digests=digests)
+    digests = {("t", 0): RangeDigest(4, 8, 77)}
+    batch = MicroBatch(mapping="m", query_id="q", batch_id=1, end=end, start=start, began=start, digests=digests)
     commit = SimpleNamespace(summary=batch.summary, id=1, parent_id=None, timestamp_ms=2)
     found = _committed_of(commit, 0)
     assert found is not None

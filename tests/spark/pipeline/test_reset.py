@@ -11,7 +11,7 @@ import attrs
 import pytest
 
 from kafscale.spark.bucket.position import Position, ids_of
-from kafscale.spark.pipeline.checkpoint import Checkpoint
+from kafscale.spark.pipeline.checkpoint import QueryCheckpoint
 from kafscale.spark.pipeline.snapshots import Committed
 from kafscale.spark.source.options import Given, ReadOptions
 from kafscale.spark.source.planning import Planner
@@ -46,7 +46,7 @@ class Mapped:
     """A mapping that reads two topics, of three records each. `committed` is the newest batch of its table."""
 
     bucket: Path
-    checkpoint: Checkpoint
+    checkpoint: QueryCheckpoint
     committed: Committed | None = None
 
     def planner(self) -> Planner:
@@ -94,7 +94,7 @@ def mapped(tmp_path, monkeypatch) -> Mapped:
         version_2_objects(key, make_batches(0, 1)).write_to(tmp_path / "bucket")
     (tmp_path / "checkpoint").mkdir()
     directory: Any = LocalDirectory(tmp_path / "checkpoint")
-    made = Mapped(bucket=tmp_path / "bucket", checkpoint=Checkpoint(directory))
+    made = Mapped(bucket=tmp_path / "bucket", checkpoint=QueryCheckpoint(directory))
     tables = SimpleNamespace(exists=lambda _: made.committed is not None, commits=lambda _: [])
     monkeypatch.setattr(reset, "format_of", lambda *_: tables)
     monkeypatch.setattr(reset, "newest", lambda *_: made.committed)

@@ -58,16 +58,16 @@ def test_a_query_is_tried_again_where_another_try_may_do(text, may_pass, told):
 def test_a_batch_behind_a_pause_was_told_to_have_no_records(monkeypatch):
     from kafscale.spark.pipeline import runner
     from kafscale.spark.pipeline.batch import Outcome
-    from kafscale.spark.pipeline.snapshots import Batch
+    from kafscale.spark.pipeline.snapshots import MicroBatch
 
     waits, writes = {"latestOffset": 1, "triggerExecution": 2}, {"latestOffset": 1, "addBatch": 9}
     reports = [(0, 5, writes), (1, 0, waits), (1, 0, waits), (1, 3, writes), (2, 0, waits)]
     progress = [{"batchId": number, "numInputRows": rows, "durationMs": parts} for number, rows, parts in reports]
-    monkeypatch.setattr(runner.MappingRun, "_newest_bounds", lambda _: runner.Bounds())
+    monkeypatch.setattr(runner.MappingRun, "_newest_bounds", lambda _: runner.BucketBounds())
     told: list[tuple[int, int]] = []
     run: Any = object.__new__(runner.MappingRun)
     run.mapping, run.pipeline, run._query = SimpleNamespace(id="m"), None, SimpleNamespace(recentProgress=progress)
-    batches = [Batch(mapping="m", query_id="q", batch_id=number, end=Position()) for number in range(2)]
+    batches = [MicroBatch(mapping="m", query_id="q", batch_id=number, end=Position()) for number in range(2)]
     run._outcomes = {batch.batch_id: Outcome(batch=batch) for batch in batches}
     observer = SimpleNamespace(batch_done=lambda _, outcome, rows, __: told.append((outcome.batch.batch_id, rows)))
     run._tell(observer)
@@ -84,7 +84,7 @@ def looking(options: dict[str, str]) -> Any:
     run.mapping, run.pipeline, run._bounds = (
         SimpleNamespace(id="m"),
         None,
-        runner.Bounds(ends=Position(offsets={("t", 0): 7})),
+        runner.BucketBounds(ends=Position(offsets={("t", 0): 7})),
     )
     run._looking, run._planner = threading.Lock(), Planner.of(ReadOptions.of(Given(options)), counts=True)
     run._query = None
@@ -124,21 +124,21 @@ def test_offsets_of_a_user_that_leave_out_a_partition_are_not_tried_again():
 
 
 def test_offsets_that_are_not_in_the_table_are_the_lag():
-    from kafscale.spark.pipeline.runner import Bounds, lag_of
+    from kafscale.spark.pipeline.runner import BucketBounds, lag_of
 
     ends = Position(offsets={("t", 0): 7, ("t", 1): 3, ("u", 0): 1}, topic_ids={"t": "old"})
-    there = Bounds(ends=ends)
+    there = BucketBounds(ends=ends)
     assert lag_of(Position(offsets={("t", 0): 5}), there) == 6
     assert lag_of(Position(offsets={("t", 0): 5}, topic_ids={"t": "old"}), there) == 6
     assert lag_of(Position(offsets={("t", 0): 5}, topic_ids={"t": "other"}), there) == 11
-    assert lag_of(Position(offsets={("t", 0): 9}), Bounds(ends=Position(offsets={("t", 0): 7}))) == 0
+    assert lag_of(Position(offsets={("t", 0): 9}), BucketBounds(ends=Position(offsets={("t", 0): 7}))) == 0
 
 
 def test_offsets_that_retention_has_deleted_were_counted_as_lag_for_ever():
-    from kafscale.spark.pipeline.runner import Bounds, lag_of
+    from kafscale.spark.pipeline.runner import BucketBounds, lag_of
 
     ends = Position(offsets={("t", 0): 7, ("t", 1): 3})
-    trimmed = Bounds(starts={("t", 0): 6, ("t", 1): 3}, ends=ends)
+    trimmed = BucketBounds(starts={("t", 0): 6, ("t", 1): 3}, ends=ends)
     assert lag_of(Position(offsets={("t", 0): 2, ("t", 1): 1}), trimmed) == 1
     assert lag_of(Position(offsets={("t", 0): 7, ("t", 1): 1}), trimmed) == 0
 

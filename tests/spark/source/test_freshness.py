@@ -15,10 +15,10 @@ from kafscale.spark.bucket.position import Position
 from kafscale.spark.bucket.reading import DataLoss, get_count
 from kafscale.spark.bucket.splits import GivenRange, together
 from kafscale.spark.bucket.totals import told_by_footers, totals_of
-from kafscale.spark.source.bounds import Bounds
+from kafscale.spark.source.bounds import QueryBounds
 from kafscale.spark.source.options import BatchOptions, Freshness, Given, ReadOptions, StreamOptions
 from kafscale.spark.source.planning import Planner
-from kafscale.spark.source.progress import Progress
+from kafscale.spark.source.progress import StreamProgress
 from kafscale.spark.sql.tails import tail_offsets
 from tests.devtools.fakes.logged_bucket import TOPIC, CountingBucket, LoggedBucket, batch, marker
 from tests.devtools.fakes.segment_objects import CREATED_MS
@@ -43,7 +43,7 @@ def planner(bucket: LoggedBucket, **options: str) -> tuple[Given, Planner]:
 def values(bucket: LoggedBucket, **options: str) -> list[bytes]:
     """What a batch query reads."""
     given, planned = planner(bucket, **options)
-    splits = planned.batch(BatchOptions.of(given), Bounds())
+    splits = planned.batch(BatchOptions.of(given), QueryBounds())
     return [row["value"] for rows in planned.reader(["value"]).read_all(splits) for row in rows.to_pylist()]
 
 
@@ -52,7 +52,7 @@ class Stream:
 
     def __init__(self, bucket: LoggedBucket, **options: str) -> None:
         given, self.planner = planner(bucket, startingOffsets="earliest", **options)
-        self.progress = Progress(planner=self.planner, options=StreamOptions.of(given))
+        self.progress = StreamProgress(planner=self.planner, options=StreamOptions.of(given))
         self.position = self.progress.initial()
 
     def batch(self) -> list[bytes]:
@@ -111,7 +111,7 @@ def test_one_task_reads_the_log_of_all_partitions_so_that_objects_are_got_once(t
     made.log([batch(1, b"b"), batch(0, b"x", partition=1)])
     made.log([batch(2, b"c"), batch(1, b"y", partition=1)])
     given, planned = planner(made)
-    splits = planned.batch(BatchOptions.of(given), Bounds())
+    splits = planned.batch(BatchOptions.of(given), QueryBounds())
     assert together(splits) == [splits]  # as it is little
 
     monkeypatch.setattr("kafscale.spark.bucket.splits.TASK_BYTES", 1000)
@@ -169,7 +169,7 @@ def test_a_task_is_given_what_was_read_to_plan_it_and_gets_the_rest(tmp_path, ma
     for n in range(9):
         made.log([batch(2 + 2 * n, b"c%d" % n, b"d%d" % n), batch(1 + n, b"y%d" % n, partition=1)])
     given, planned = planner(made)
-    splits = planned.batch(BatchOptions.of(given), Bounds())
+    splits = planned.batch(BatchOptions.of(given), QueryBounds())
     values = [b"a", b"b" * 700, *(each % n for n in range(9) for each in (b"c%d", b"d%d"))]
     of_both = [*values, b"x", *(b"y%d" % n for n in range(9))]
     without_large = {key: data for key, data in planned.catalog.log_contents.items() if key != large}
@@ -228,7 +228,7 @@ def test_a_stream_gets_no_object_twice_that_it_has_read_to_plan(bucket):
 def test_totals_get_no_object_of_the_log_that_planning_has_read(bucket):
     bucket.log([batch(5, b"f")])
     given, planned = planner(bucket)
-    splits = planned.batch(BatchOptions.of(given), Bounds())
+    splits = planned.batch(BatchOptions.of(given), QueryBounds())
     got = told_by_footers(planned.catalog, splits).left
     left = told_by_footers(planned.catalog, planned.given(splits)).left
     assert [(each.start_offset, each.end_offset) for each in got] == [(2, 6)], "by one reading, some objects at once"

@@ -16,11 +16,11 @@ from kafscale.spark.bucket.aborted import outcomes_between
 from kafscale.spark.bucket.catalog import PartitionLog
 from kafscale.spark.bucket.lag import measure
 from kafscale.spark.bucket.reading import DataLoss, TopicCreatedAgain
-from kafscale.spark.bucket.splits import BrokerRange, Range
-from kafscale.spark.source.bounds import Bounds
+from kafscale.spark.bucket.splits import BrokerRange, SplitRange
+from kafscale.spark.source.bounds import QueryBounds
 from kafscale.spark.source.options import BatchOptions, Given, ReadOptions, StreamOptions
 from kafscale.spark.source.planning import Planner
-from kafscale.spark.source.progress import Progress
+from kafscale.spark.source.progress import StreamProgress
 from kafscale.spark.sql.tails import tail_offsets
 from kafscale.wire.messages.records import FetchAbortedTransaction, FetchRequest, ListOffsetsRequest
 from tests.devtools.external.spark import flush, store_of
@@ -114,7 +114,7 @@ def planner(broker: BrokerProcess, topic: str, **options: str) -> tuple[Given, P
 
 def planned(broker: BrokerProcess, topic: str, **options: str):
     given, made = planner(broker, topic, **options)
-    return made, made.batch(BatchOptions.of(given), Bounds())
+    return made, made.batch(BatchOptions.of(given), QueryBounds())
 
 
 def values(broker: BrokerProcess, topic: str, **options: str) -> list[bytes]:
@@ -130,7 +130,7 @@ class Stream:
 
     def __init__(self, broker: BrokerProcess, topic: str, **options: str) -> None:
         given, self.planner = planner(broker, topic, startingOffsets="earliest", **options)
-        self.progress = Progress(planner=self.planner, options=StreamOptions.of(given))
+        self.progress = StreamProgress(planner=self.planner, options=StreamOptions.of(given))
         self.position = self.progress.initial()
 
     def plan(self):
@@ -167,7 +167,7 @@ def test_columns_are_those_of_a_segment(broker, topic):
     fetched = [row for rows in made.reader(columns).read_all(splits) for row in rows.to_pylist()]
     flush(broker)
     made, splits = planned(broker, topic)
-    assert all(isinstance(each, Range) for split in splits for each in split.ranges)
+    assert all(isinstance(each, SplitRange) for split in splits for each in split.ranges)
     assert fetched == [row for rows in made.reader(columns).read_all(splits) for row in rows.to_pylist()]
     assert [row["value"] for row in fetched] == [b"a", b"b"]
 

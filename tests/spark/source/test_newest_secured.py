@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafscale.errors import ConfigError, KafkaError
-from kafscale.spark.source.bounds import Bounds
+from kafscale.spark.source.bounds import QueryBounds
 from kafscale.spark.source.options import BatchOptions, Given, ReadOptions
 from kafscale.spark.source.planning import Planner
 from kafscale.testing.certificates import make_authority
@@ -57,7 +57,7 @@ def values(options: dict[str, str]) -> list[bytes]:
     chosen = ReadOptions.of(given)
     made = Planner.of(chosen)
     try:
-        splits = made.batch(BatchOptions.of(given), Bounds())
+        splits = made.batch(BatchOptions.of(given), QueryBounds())
     finally:
         made.close()
     there = Planner.of(pickle.loads(pickle.dumps(chosen)))

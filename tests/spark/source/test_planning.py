@@ -13,7 +13,7 @@ import pytest
 from kafscale.errors import ConfigError, StoreError
 from kafscale.spark.bucket import s3_bucket
 from kafscale.spark.bucket.reading import DataLoss
-from kafscale.spark.source.bounds import Bounds
+from kafscale.spark.source.bounds import QueryBounds
 from kafscale.spark.source.offsets import PartitionNotNamed, parse_timestamp
 from kafscale.spark.source.options import BatchOptions, Given, ReadOptions
 from kafscale.spark.source.planning import Planner
@@ -44,7 +44,7 @@ def directory(tmp_path):
     return tmp_path
 
 
-def run(directory: Path, options: dict[str, str], bounds: Bounds) -> list[list[tuple[str, int, int]]]:
+def run(directory: Path, options: dict[str, str], bounds: QueryBounds) -> list[list[tuple[str, int, int]]]:
     """The rows of each task."""
     given = Given({"store": f"file:{directory}", **options})
     with closing(Planner.of(ReadOptions.of(given))) as planner:
@@ -55,7 +55,7 @@ def run(directory: Path, options: dict[str, str], bounds: Bounds) -> list[list[t
         ]
 
 
-def query(directory: Path, bounds: Bounds = Bounds(), **options: str) -> list[tuple[str, int, int]]:  # noqa: B008
+def query(directory: Path, bounds: QueryBounds = QueryBounds(), **options: str) -> list[tuple[str, int, int]]:  # noqa: B008
     if not {"subscribe", "subscribePattern", "assign"} & options.keys():
         options["subscribe"] = "t"
     return [row for task in run(directory, options, bounds) for row in task]
@@ -235,7 +235,7 @@ def test_a_damaged_segment_at_the_end_is_not_taken_for_the_end(directory, caplog
 
 def test_tasks_are_as_many_and_as_large_as_asked_for(directory):
     for options, count in (({}, 2), ({"maxRecordsPerPartition": "1"}, 12)):
-        tasks = run(directory, {"subscribe": "t", **options}, Bounds())
+        tasks = run(directory, {"subscribe": "t", **options}, QueryBounds())
         assert len(tasks) == count
         assert sum(map(len, tasks)) == 36
 
@@ -267,7 +267,7 @@ def condition(kind: str, attribute: str, value: object):
     ],
 )
 def test_conditions_spare_reading(directory, filters, expected):
-    bounds = Bounds.of(condition(*each) for each in filters)
+    bounds = QueryBounds.of(condition(*each) for each in filters)
     everything = [*rows(0, *range(30)), *rows(1, *range(10, 16))]
     assert query(directory, bounds) == (everything if expected is None else expected)
 
@@ -286,26 +286,26 @@ def test_conditions_spare_reading(directory, filters, expected):
 @pytest.mark.parametrize("micros", [0, 999])
 def test_exactly_the_records_within_timestamp_bounds_are_read(directory, kind, expected, micros):
     at = datetime.fromtimestamp((CREATED_MS + 20) / 1000, UTC).replace(microsecond=20_000 + micros)
-    found = query(directory, Bounds.of([condition(kind, "timestamp", at)]), assign='{"t":[0]}')
+    found = query(directory, QueryBounds.of([condition(kind, "timestamp", at)]), assign='{"t":[0]}')
     assert found == rows(0, *expected)
 
 
 def test_two_bounds_of_timestamps_hold_together(directory):
     begin, end = (datetime.fromtimestamp((CREATED_MS + number) / 1000, UTC) for number in (12, 18))
     filters = [condition("GreaterThanOrEqual", "timestamp", begin), condition("LessThan", "timestamp", end)]
-    assert query(directory, Bounds.of(filters), assign='{"t":[0]}') == rows(0, *range(12, 19))
+    assert query(directory, QueryBounds.of(filters), assign='{"t":[0]}') == rows(0, *range(12, 19))
 
 
 def test_a_bound_of_timestamps_before_1970_lost_records_without_one(tmp_path):
     """Their timestamp is -1, which is in 1969."""
     version_2_objects(key(0), [bytes(build_batch([Record(value=b"v", timestamp_ms=-1)]))]).write_to(tmp_path)
     at = datetime(1960, 1, 1, tzinfo=UTC)
-    assert query(tmp_path, Bounds.of([condition("GreaterThan", "timestamp", at)])) == rows(0, 0)
+    assert query(tmp_path, QueryBounds.of([condition("GreaterThan", "timestamp", at)])) == rows(0, 0)
 
 
 def test_a_bound_of_timestamps_without_zone_spares_nothing(directory):
     at = datetime.fromtimestamp(CREATED_MS / 1000, UTC)
-    assert len(query(directory, Bounds.of([condition("GreaterThan", "timestamp", at.replace(tzinfo=None))]))) == 36
+    assert len(query(directory, QueryBounds.of([condition("GreaterThan", "timestamp", at.replace(tzinfo=None))]))) == 36
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from kafscale.spark.bucket.position import Position
 from kafscale.spark.bucket.reading import DataLoss
 from kafscale.spark.source.options import Given, ReadOptions, StreamOptions
 from kafscale.spark.source.planning import Planner
-from kafscale.spark.source.progress import Progress
+from kafscale.spark.source.progress import StreamProgress
 from kafscale.store.paths import SegmentKey
 from tests.devtools.fakes.segment_objects import CREATED_MS, make_batches, version_2_objects
 
@@ -40,7 +40,7 @@ class Stream:
     def __init__(self, directory: Path, **options: str) -> None:
         given = Given({"store": f"file:{directory}", "subscribe": "t", **options})
         self.now = 0.0
-        self.progress = Progress(
+        self.progress = StreamProgress(
             planner=Planner.of(ReadOptions.of(given), counts=True),
             options=StreamOptions.of(given),
             clock=lambda: self.now,

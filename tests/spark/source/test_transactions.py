@@ -12,10 +12,10 @@ import pytest
 from kafscale.errors import ConfigError
 from kafscale.spark.bucket.lag import measure
 from kafscale.spark.bucket.reading import DataLoss
-from kafscale.spark.source.bounds import Bounds
+from kafscale.spark.source.bounds import QueryBounds
 from kafscale.spark.source.options import BatchOptions, Given, ReadOptions, StreamOptions
 from kafscale.spark.source.planning import Planner
-from kafscale.spark.source.progress import Progress
+from kafscale.spark.source.progress import StreamProgress
 from kafscale.spark.sql.tails import _has_transactions, tail_offsets
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
@@ -57,11 +57,11 @@ class Topic:
         """The offsets that a batch query reads."""
         given = self.given(**options)
         with closing(Planner.of(ReadOptions.of(given))) as planner:
-            return offsets_of(planner, planner.batch(BatchOptions.of(given), Bounds()))
+            return offsets_of(planner, planner.batch(BatchOptions.of(given), QueryBounds()))
 
-    def stream(self, **options: str) -> Progress:
+    def stream(self, **options: str) -> StreamProgress:
         given = self.given(**options)
-        return Progress(planner=Planner.of(ReadOptions.of(given)), options=StreamOptions.of(given))
+        return StreamProgress(planner=Planner.of(ReadOptions.of(given)), options=StreamOptions.of(given))
 
 
 def offsets_of(planner: Planner, splits: Sequence) -> list[int]:
@@ -72,7 +72,7 @@ def offsets_of(planner: Planner, splits: Sequence) -> list[int]:
 class Run:
     """A run of a stream, as Spark drives it."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: StreamProgress) -> None:
         self.progress, self.position = progress, progress.initial()
 
     def step(self) -> tuple[int, list[int]]:

@@ -5,23 +5,27 @@ import os
 import pytest
 
 from kafscale.spark.bucket.splits import Period
-from kafscale.spark.source.bounds import Bounds, Uses, forget
+from kafscale.spark.source.bounds import QueryBounds, Uses, forget
 
-NOTHING = Bounds()
-LATE = Bounds(partitions={0}, start_offset=90, period=Period(first_ms=5000))
-EARLY = Bounds(partitions={1, 2}, start_offset=0, end_offset=10, period=Period(first_ms=0, last_ms=100))
+NOTHING = QueryBounds()
+LATE = QueryBounds(partitions={0}, start_offset=90, period=Period(first_ms=5000))
+EARLY = QueryBounds(partitions={1, 2}, start_offset=0, end_offset=10, period=Period(first_ms=0, last_ms=100))
 
 
 @pytest.mark.parametrize(
     ("one", "other", "either"),
     [
         (LATE, LATE, LATE),
-        (LATE, EARLY, Bounds(partitions={0, 1, 2}, start_offset=0, period=Period(first_ms=0))),
-        (EARLY, LATE, Bounds(partitions={0, 1, 2}, start_offset=0, period=Period(first_ms=0))),
+        (LATE, EARLY, QueryBounds(partitions={0, 1, 2}, start_offset=0, period=Period(first_ms=0))),
+        (EARLY, LATE, QueryBounds(partitions={0, 1, 2}, start_offset=0, period=Period(first_ms=0))),
         (LATE, NOTHING, NOTHING),
         (NOTHING, EARLY, NOTHING),
-        (Bounds(end_offset=5), Bounds(end_offset=7), Bounds(end_offset=7)),
-        (Bounds(period=Period(last_ms=5)), Bounds(period=Period(last_ms=7)), Bounds(period=Period(last_ms=7))),
+        (QueryBounds(end_offset=5), QueryBounds(end_offset=7), QueryBounds(end_offset=7)),
+        (
+            QueryBounds(period=Period(last_ms=5)),
+            QueryBounds(period=Period(last_ms=7)),
+            QueryBounds(period=Period(last_ms=7)),
+        ),
     ],
 )
 def test_bounds_of_two_conditions_hold_what_one_of_them_does(one, other, either):

@@ -23,8 +23,8 @@ from kafscale.spark.brokers.transactional import initialise
 from kafscale.spark.producing.settings import ProducerSettings
 from kafscale.spark.source.task_transaction import ColumnWriting, LibrdkafkaWriting, TransactionWriting, prepare
 from kafscale.spark.transactions.commit import Committer, task_id
-from kafscale.spark.transactions.decisions import Decision, Journal, Prepared
-from kafscale.spark.transactions.logs import PartitionLog
+from kafscale.spark.transactions.decisions import Decision, DecisionJournal, Prepared
+from kafscale.spark.transactions.logs import UnfilteredPartition
 from kafscale.wire import error_codes
 from kafscale.wire.messages.records import ProduceRequest
 from kafscale.wire.messages.transactions import EndTxnRequest
@@ -179,7 +179,7 @@ class Query:
 
     def last(self):
         with closing(self.cluster()) as cluster:
-            return Journal.open(cluster, self.name).last()
+            return DecisionJournal.open(cluster, self.name).last()
 
 
 @pytest.fixture(scope="module")
@@ -392,7 +392,7 @@ def test_a_transaction_that_was_open_for_too_long_fails_the_batch_before_it_is_d
     query = query_of(broker, "impatient", timeout_ms=1000)
     prepared = query.prepare("a")
     with closing(query.cluster()) as cluster:
-        log = PartitionLog(cluster=cluster, topic=query.name, partition=0)
+        log = UnfilteredPartition(cluster=cluster, topic=query.name, partition=0)
         while log.outcome_of(prepared[1].producer_id, prepared[1].spans[0].first) is None:
             pass  # the broker's clock has to get there
     with pytest.raises(KafkaError, match=r"raise kafka\.transaction\.timeout\.ms"):

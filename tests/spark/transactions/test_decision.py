@@ -5,13 +5,13 @@ import json
 import pytest
 
 from kafscale.errors import KafkaError
-from kafscale.spark.transactions.decisions import FORMER_MAX_COUNT, Decision, Prepared, Span
+from kafscale.spark.transactions.decisions import FORMER_MAX_COUNT, Decision, Prepared, RecordSpan
 
 PREPARED = Prepared(
     transactional_id="q.task-0-0",
     producer_id=7,
     producer_epoch=3,
-    spans=(Span(topic="t", partition=1, first=10, last=19, count=4),),
+    spans=(RecordSpan(topic="t", partition=1, first=10, last=19, count=4),),
 )
 DECISION = Decision(batch=12, run="b", former=("a",), unfinished=(PREPARED, PREPARED))
 

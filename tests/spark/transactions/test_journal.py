@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from kafscale.spark.brokers.cluster import Cluster
-from kafscale.spark.transactions.decisions import FIRST_LOOK_OFFSETS, TOPIC, Decision, Journal
+from kafscale.spark.transactions.decisions import FIRST_LOOK_OFFSETS, TOPIC, Decision, DecisionJournal
 from kafscale.spark.transactions.lead import Lead
 from kafscale.wire import compression
 from kafscale.wire.records import Record
@@ -31,7 +31,7 @@ def cluster(broker) -> Iterator[Cluster]:
         yield cluster
 
 
-def decide(cluster: Cluster, journal: Journal, *decisions: Decision) -> None:
+def decide(cluster: Cluster, journal: DecisionJournal, *decisions: Decision) -> None:
     lead = Lead.take(cluster, journal.transactional_id, TIMEOUT_MS)
     for decision in decisions:
         journal.write(lead, decision, 0)
@@ -39,11 +39,11 @@ def decide(cluster: Cluster, journal: Journal, *decisions: Decision) -> None:
 
 
 def test_there_is_none_at_first(cluster):
-    assert Journal.open(cluster, "new").last() is None
+    assert DecisionJournal.open(cluster, "new").last() is None
 
 
 def test_it_is_found_behind_any_number_of_others(cluster):
-    journal = Journal.open(cluster, "seldom")
+    journal = DecisionJournal.open(cluster, "seldom")
     decide(cluster, journal, Decision(batch=0, run="a"), Decision(batch=1, run="a"))
     other = Lead.take(cluster, "often", TIMEOUT_MS)
     for number in range(FIRST_LOOK_OFFSETS // 2 + 5):  # each with a marker
@@ -53,7 +53,7 @@ def test_it_is_found_behind_any_number_of_others(cluster):
 
 
 def test_aborted_and_open_transactions_are_undecided(cluster):
-    journal = Journal.open(cluster, "mine")
+    journal = DecisionJournal.open(cluster, "mine")
     decide(cluster, journal, Decision(batch=0, run="a"))
     lead = Lead.take(cluster, "mine", TIMEOUT_MS)
     journal.write(lead, Decision(batch=1, run="a"), 0)
@@ -63,7 +63,7 @@ def test_aborted_and_open_transactions_are_undecided(cluster):
 
 
 def test_open_transactions_of_others_are_not_waited_for(cluster):
-    journal = Journal.open(cluster, "quick")
+    journal = DecisionJournal.open(cluster, "quick")
     other = Lead.take(cluster, "stuck", TIMEOUT_MS)
     other.write(TOPIC, journal.partition, Record(key=b"stuck", value=b""), compression.NONE)
     decide(cluster, journal, Decision(batch=3, run="a"))

@@ -10,7 +10,7 @@ import pytest
 
 from kafscale.errors import ConfigError
 from kafscale.spark.values import avro_bounds, limits, protobuf_bounds, protobuf_schema
-from kafscale.spark.values.protobuf_bounds import Bounds
+from kafscale.spark.values.protobuf_bounds import MemoryBounds
 from kafscale.spark.values.registry import Schema
 from tests.devtools.external.registry_values import prefixed
 
@@ -192,11 +192,11 @@ def test_what_is_walked_over_is_what_the_parser_goes_over(values, monkeypatch):
     descriptor = file.message_types_by_name["R"]
     monkeypatch.setattr(protobuf_bounds, "VALUE_MAX_BYTES", 1)
     with pytest.raises(Exception, match="of memory"):
-        Bounds.of(descriptor).check(payload, 0)
+        MemoryBounds.of(descriptor).check(payload, 0)
     found, error = decode(values, "protobuf", schema, b"\0" + payload)
     assert "of memory" in error
     monkeypatch.setattr(protobuf_bounds, "VALUE_MAX_BYTES", 10_000)
-    taken = list(protobuf_bounds._walk(Bounds.of(descriptor)._root, payload, 0))
+    taken = list(protobuf_bounds._walk(MemoryBounds.of(descriptor)._root, payload, 0))
     assert len(taken) == 18  # occurrences of fields that are known, and of groups
     found, error = decode(values, "protobuf", schema, b"\0" + payload)
     assert (error, found["g"][0]["x"], found["numbers"], found["loose"]) == (None, 5, [1, 256], [1, 1, 2])
@@ -208,7 +208,7 @@ def test_a_walk_ends_where_the_parser_does(monkeypatch):
     file = protobuf_schema.load(
         Schema(format="PROTOBUF", text='syntax = "proto3"; message R { repeated int32 x = 1; }')
     )
-    root = Bounds.of(file.message_types_by_name["R"])._root
+    root = MemoryBounds.of(file.message_types_by_name["R"])._root
     monkeypatch.setattr(protobuf_bounds, "VALUE_MAX_BYTES", 1)
     for damaged in (b"\x08" + b"\x80" * 20, b"\x80" * 20, b"\x0e\0", b"\x0c"):
         assert len(list(protobuf_bounds._walk(root, b"\x08\1" + damaged + b"\x08\1", 0))) == 1, damaged

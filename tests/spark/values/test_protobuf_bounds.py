@@ -6,7 +6,7 @@ import pytest
 from google.protobuf.descriptor import Descriptor
 
 from kafscale.spark.values import protobuf_schema
-from kafscale.spark.values.protobuf_bounds import MESSAGE_BYTES, NUMBER_BYTES, TEXT_BYTES, Bounds, _walk
+from kafscale.spark.values.protobuf_bounds import MESSAGE_BYTES, NUMBER_BYTES, TEXT_BYTES, MemoryBounds, _walk
 from kafscale.spark.values.registry import Schema
 
 ITEM = "message I { optional int64 a = 1; optional string b = 2; }"
@@ -58,7 +58,7 @@ def descriptor_of(declared: str) -> Descriptor:
     ],
 )
 def test_each_kind_of_field_takes_what_it_does(declared, payload, taken):
-    bounds = Bounds.of(descriptor_of(declared))
+    bounds = MemoryBounds.of(descriptor_of(declared))
     assert list(_walk(bounds._root, payload, 0)) == taken
 
 
@@ -75,4 +75,4 @@ def test_each_kind_of_field_takes_what_it_does(declared, payload, taken):
 )
 def test_the_most_that_a_byte_can_become_is_that_of_the_costliest_field(declared, most_per_byte):
     """Values that are too short to be too much by it are not walked over."""
-    assert Bounds.of(descriptor_of(declared)).most_per_byte == most_per_byte
+    assert MemoryBounds.of(descriptor_of(declared)).most_per_byte == most_per_byte

@@ -16,7 +16,7 @@ from kafscale.spark.values import protobuf, protobuf_plan
 from kafscale.spark.values.columns import Decode, Decoded
 from kafscale.spark.values.payloads import Payloads
 from kafscale.spark.values.protobuf import ProtobufReader
-from kafscale.spark.values.protobuf_plan import Plan
+from kafscale.spark.values.protobuf_plan import ProtobufPlan
 from kafscale.spark.values.registry import Schema
 from kafscale.spark.workers import slices
 from kafscale.wire.primitives import uvarint
@@ -216,9 +216,9 @@ def test_values_are_those_of_the_library(monkeypatch, data):
     same(by_columns(decode, payloads, monkeypatch), one_by_one(decode, payloads, monkeypatch))
 
 
-def plan_of(message: descriptor_pb2.DescriptorProto, syntax: str = "proto3") -> Plan | None:
+def plan_of(message: descriptor_pb2.DescriptorProto, syntax: str = "proto3") -> ProtobufPlan | None:
     reader = ProtobufReader(schema=schema_of(message, syntax))
-    return Plan.of(reader._descriptor, reader._descriptor, reader.type)
+    return ProtobufPlan.of(reader._descriptor, reader._descriptor, reader.type)
 
 
 def row(*fields: Field, **more: Any) -> descriptor_pb2.DescriptorProto:

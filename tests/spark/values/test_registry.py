@@ -14,7 +14,7 @@ from kafscale.backoff import Backoff
 from kafscale.errors import ConfigError, RegistryError, UnknownSchema
 from kafscale.login import tokens
 from kafscale.spark.values import registry as _registry
-from kafscale.spark.values.options import Credentials
+from kafscale.spark.values.options import RegistryCredentials
 from kafscale.spark.values.registry import (
     ANSWER_MAX_BYTES,
     LAG_PAUSES_SECONDS,
@@ -150,7 +150,8 @@ def secured(authority):
 def client_by(file, registry, text, **given):
     file.write_text(text)
     return RegistryClient(
-        options=Credentials(config_file=str(file), **given).options(registry.url, {}), sleep=lambda seconds: None
+        options=RegistryCredentials(config_file=str(file), **given).options(registry.url, {}),
+        sleep=lambda seconds: None,
     )
 
 

@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from kafscale.spark.workers.http import BlockingClient, NoAnswer
+from kafscale.spark.workers.http import BlockingClient, NoServerAnswer
 from tests.devtools.external.http_server import sending_server
 
 WHOLE = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
@@ -45,7 +45,7 @@ def serving(*connections: Sequence[bytes]) -> Iterator[str]:
 def test_what_failed_on_a_kept_connection_was_not_tried_again(answer):
     with serving([WHOLE, answer], [WHOLE]) as url, closing(BlockingClient(timeout_seconds=0.05)) as client:
         assert client.send("GET", url, {}).body == b"hello"
-        with pytest.raises(NoAnswer):
+        with pytest.raises(NoServerAnswer):
             client.send("GET", url, {})
         assert client.send("GET", url, {}).body == b"hello"
 
@@ -107,7 +107,7 @@ def test_an_answer_that_ends_the_connection_is_followed_by_another_connection(an
     ],
 )
 def test_what_is_no_whole_answer_is_none(answer):
-    with serving([answer]) as url, closing(BlockingClient(timeout_seconds=5)) as client, pytest.raises(NoAnswer):
+    with serving([answer]) as url, closing(BlockingClient(timeout_seconds=5)) as client, pytest.raises(NoServerAnswer):
         client.send("GET", url, {})
 
 
@@ -115,7 +115,7 @@ def test_what_is_no_whole_answer_is_none(answer):
     ("url", "headers"), [("http://127.0.0.1:1/a b", {}), ("http://127.0.0.1:1/", {"x": "a\r\ny: b"}), ("nowhere", {})]
 )
 def test_what_is_no_request_is_not_sent(url, headers):
-    with closing(BlockingClient(timeout_seconds=5)) as client, pytest.raises(NoAnswer):
+    with closing(BlockingClient(timeout_seconds=5)) as client, pytest.raises(NoServerAnswer):
         client.send("GET", url, headers)
 
 
@@ -134,7 +134,7 @@ def test_an_answer_of_a_byte_now_and_then_ended_at_no_time(start):
         closing(BlockingClient(timeout_seconds=5, deadline_seconds=0.5)) as client,
     ):
         began = time.monotonic()
-        with pytest.raises(NoAnswer, match=r"in time|timed out"):
+        with pytest.raises(NoServerAnswer, match=r"in time|timed out"):
             client.send("GET", url, {})
         assert time.monotonic() - began < 4
 
@@ -166,7 +166,7 @@ def test_an_endless_answer_took_all_memory(start, piece):
     ):
         tracemalloc.start()
         try:
-            with pytest.raises(NoAnswer):
+            with pytest.raises(NoServerAnswer):
                 client.send("GET", url, {})
             assert tracemalloc.get_traced_memory()[1] < 4 * MAX_BYTES
         finally:
@@ -180,7 +180,7 @@ def test_an_announced_length_takes_no_memory_before_it_comes():
     ):
         tracemalloc.start()
         try:
-            with pytest.raises(NoAnswer, match="cut off after 0 of 8000000000"):
+            with pytest.raises(NoServerAnswer, match="cut off after 0 of 8000000000"):
                 client.send("GET", url, {})
             assert tracemalloc.get_traced_memory()[1] < 32 << 20
         finally:
