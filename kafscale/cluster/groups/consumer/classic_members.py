@@ -84,7 +84,7 @@ def join(deciding: Deciding, request: Join) -> GroupOutcome[JoinResult]:
 
 def _check_protocols(deciding: Deciding, request: Join) -> EmbeddedSubscription:
     """Return a member's subscription. Raises Refused if it shares no protocol with the group."""
-    state, names = deciding.state, {each.name for each in request.protocols}
+    state, names = deciding.state, {protocol.name for protocol in request.protocols}
     fits = any(state.classic_protocols[name] == state.classic_count for name in names)
     if request.protocol_type == CONSUMER_PROTOCOL_TYPE and names and fits:
         try:
