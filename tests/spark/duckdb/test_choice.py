@@ -56,7 +56,7 @@ def test_of_what_reads_nothing_no_engine_is_said(engines, said):
     [
         ("select upper(key) from orders", {}, "upper() is Spark's"),
         ("insert into orders values (1)", {}, "DuckDB does not read it as a query"),
-        ("select * from lake.shop.customers", {}, "'lake.shop.customers' is no topic"),
+        ("select * from lake.shop.customers", {}, "'lake.shop.customers' is not a topic"),
         ("select count(key) from orders", {"max_bytes": 1000}, "bytes or more, and --duckdb-max-bytes is 1,000"),
         ("select 1", {"spark_alone": "--conf sets what only Spark has"}, "--conf sets what only Spark has"),
     ],
