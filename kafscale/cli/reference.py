@@ -53,7 +53,7 @@ SECTIONS: Mapping[str, Sequence[str]] = {
     ),
     "Segments: flush, merge and deletion": (
         *("segment-bytes", "flush-objects-per-minute", "segment-merge-bytes", "segment-delete-delay"),
-        *("retention-check-interval", "compaction-check-interval", "log-cleaner-dedupe-buffer-size"),
+        *("compaction-check-interval", "log-cleaner-dedupe-buffer-size"),
     ),
     "Reading": ("cache-bytes", "cache-directory", "cache-disk-bytes", "readahead-bytes", "fetch-buffer-bytes"),
     "Topics": ("auto-create-topics", "max-message-bytes"),
@@ -69,6 +69,7 @@ SECTIONS: Mapping[str, Sequence[str]] = {
     "Several brokers": (
         *("broker-id", "several-brokers", "rack", "inter-broker-listener", "inter-broker-config"),
         "broker-session-timeout",
+        "broker-store-timeout",
     ),
     "Access control and quotas": (
         *("authorizer", "super-user", "allow-everyone-if-no-acl-found"),

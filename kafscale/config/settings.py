@@ -267,12 +267,6 @@ class Settings:
         least=1 * MIB,
         most=4 * GIB,
     )
-    retention_check_interval_seconds: Seconds = option(
-        300.0,
-        "How often to look for segments to delete by retention.ms, retention.bytes or DeleteRecords.",
-        why="Kafka: log.retention.check.interval.ms, 5 minutes.",
-        least=0.001,
-    )
     segment_delete_delay_ms: Milliseconds = option(
         300_000,
         "How long a deleted segment's objects stay in the bucket.",
@@ -370,6 +364,14 @@ class Settings:
         least=0.5,
         most=300,
     )
+    broker_store_timeout_seconds: Seconds = option(
+        4.0,
+        "With several brokers, and s3-wal or segment: how long the store may leave a broker without an answer, while "
+        "it answers the others, before it is declared dead.",
+        why="Most clients wait 30 s for an answer. Kafka gives up a log directory that can't be written at once.",
+        least=2,
+        most=300,
+    )
     processes_count: int = option(
         1,
         "Number of brokers to run on this machine, each in a process, with a supervisor. They share the budgets of "
@@ -399,7 +401,7 @@ class Settings:
     orphan_grace_seconds: float = 3600.0  # least age of an orphan that is deleted; at least file.delete.delay.ms
     auto_create_topics_per_minute_count: int = 600  # a client that asks for thousands of names doesn't create them all
     transaction_cleanup_interval_ms: int = 10_000  # Kafka: transaction.abort.timed.out.transaction.cleanup.interval.ms
-    broker_store_timeout_seconds: float = 4.0  # well below the 30 s that most clients wait
+    retention_check_interval_seconds: float = 300.0  # Kafka: log.retention.check.interval.ms, the same
     cluster_id: str | None = None  # generated at the first start
     transactional_id_expiration_ms: int = 604_800_000  # Kafka: transactional.id.expiration.ms, 7 days
     ssl: SslSettings = attrs.field(factory=SslSettings)

@@ -207,11 +207,9 @@ def test_the_page_has_a_policy_for_each() -> None:
 def test_the_broker_lives_a_whole_life(bucket: Bucket, durability: str, tmp_path: Path) -> None:
     """It starts, flushes, in parts too, deletes by retention and with a topic, is restored, and all of it encrypted."""
     quick = (
-        "--retention-check-interval",
-        "1s",
         "--segment-delete-delay",
         "0",
-        *timed_loop.fixed(orphan_check_interval_seconds=5),
+        *timed_loop.fixed(orphan_check_interval_seconds=5, retention_check_interval_seconds=1),
     )
     with broker_of(bucket, tmp_path, "--durability", durability, "--namespace", durability, *quick) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
