@@ -166,7 +166,7 @@ async def test_new_partitions_are_led_by_the_first_of_the_brokers_that_are_named
     (result,) = await create(services, asked)
     assert (result.error_code, result.replication_factor) == (0, 2)
     assert services.mover.moves == [("a", 2, 1)]  # the second is led there already
-    assert f"a-0 is not led by broker {THIRD_ID}, as was asked for: broker {THIRD_ID} is about to leave" in caplog.text
+    assert f"can't move new partition a-0 to broker {THIRD_ID}: broker {THIRD_ID} is about to leave" in caplog.text
     (result,) = await create(services, asked)
     assert result.error_code == error_codes.TOPIC_ALREADY_EXISTS
     request = CreateTopicsRequest(topics=[attrs.evolve(asked, name="b")], validate_only=True)

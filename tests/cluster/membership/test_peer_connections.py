@@ -43,7 +43,7 @@ def test_without_settings_of_a_client_a_listener_without_tls_and_sasl_is_taken(
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_only_a_broker_beside_others_is_told_that_it_reaches_none(tmp_path: Path, several: bool) -> None:
+def test_a_broker_warns_that_it_reaches_no_other_only_with_several_brokers(tmp_path: Path, several: bool) -> None:
     """Each start of a broker that is alone and secured told of others that it can't reach."""
     (tmp_path / "bucket").mkdir()
     shown = make_authority(tmp_path).issue("broker")
@@ -51,7 +51,7 @@ def test_only_a_broker_beside_others_is_told_that_it_reaches_none(tmp_path: Path
     if several:
         options += ["--several-brokers", "--broker-id", "1", "--store", f"file:{tmp_path / 'bucket'}"]
     with BrokerProcess(directory=tmp_path / "broker", options=options, protocol="SSL") as broker:
-        assert ("no listener is PLAINTEXT" in broker.log) is several
+        assert ("no listener is secured as --inter-broker-config says" in broker.log) is several
         assert several or "WARNING" not in broker.log
 
 
