@@ -141,8 +141,8 @@ class KnownPartition:
         rows = self._by_key()
         vouched: list[Segment] = []
         changed: dict[SegmentKey, int] = {}
-        for each in listed:
-            key = each.key
+        for listed_segment in listed:
+            key = listed_segment.key
             row = rows.pop((key.base_offset, key.epoch, key.generation, key.version), None)
             if row is None:
                 continue
@@ -158,7 +158,9 @@ class KnownPartition:
                 stable_end=stable_end,
                 aborted_count=aborted_count,
             )
-            if fingerprint == each.fingerprint != FINGERPRINT_UNKNOWN and _index_may_be_its_own(segment, each):
+            if fingerprint == listed_segment.fingerprint != FINGERPRINT_UNKNOWN and _index_may_be_its_own(
+                segment, listed_segment
+            ):
                 vouched.append(segment)
             else:
                 changed[key] = last_offset

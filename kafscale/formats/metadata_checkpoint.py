@@ -127,10 +127,10 @@ def _decode_body(key: str, body: memoryview) -> Transaction:
     puts: dict[str, bytes] = {}
     deletes: list[str] = []
     prefixes: list[str] = []
-    for each in decode_transactions(memoryview(content)):
-        puts.update(each.puts)
-        deletes += each.deletes
-        prefixes += each.delete_prefixes
+    for transaction in decode_transactions(memoryview(content)):
+        puts.update(transaction.puts)
+        deletes += transaction.deletes
+        prefixes += transaction.delete_prefixes
     return Transaction(puts=puts, deletes=deletes, delete_prefixes=prefixes)
 
 
@@ -177,7 +177,7 @@ def newest_checkpoint(keys: Sequence[NumberedKey]) -> Generator[NumberedKey, Buf
 def has_base(key: NumberedKey, changes: Checkpoint, full: Collection[NumberedKey]) -> bool:
     """Tell whether one of changes can be applied on any of the full ones."""
     assert changes.base is not None
-    return any(each.epoch == key.epoch and changes.base <= each.number < key.number for each in full)
+    return any(checkpoint.epoch == key.epoch and changes.base <= checkpoint.number < key.number for checkpoint in full)
 
 
 def with_changes(full: Checkpoint, changes: Checkpoint) -> Checkpoint:

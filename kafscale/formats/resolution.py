@@ -81,7 +81,7 @@ def assumed_ends(keys: Iterable[SegmentKey]) -> Mapping[SegmentKey, int]:
     for base_offset, group in groupby(descending, key=lambda key: key.base_offset):
         same = list(group)  # in order of epoch
         for key in same:
-            found = next((each for each in reversed(following) if each.epoch >= key.epoch), None)
+            found = next((segment for segment in reversed(following) if segment.epoch >= key.epoch), None)
             if found is not None:
                 ends[key] = found.base_offset - 1
         while following and following[-1].epoch <= same[-1].epoch:
@@ -175,7 +175,9 @@ class _Judge:
         late = set(self.refuted)
         for epoch, written in by_epoch.items():
             first_late = self._first_late(epoch)
-            late.update(each.key for each in written if each.last_offset >= first_late and self._is_late(each))
+            late.update(
+                segment.key for segment in written if segment.last_offset >= first_late and self._is_late(segment)
+            )
         return late
 
     def _first_late(self, epoch: int) -> float:
@@ -198,7 +200,11 @@ class _Judge:
 
     def find_last(self, timely: Iterable[Segment]) -> set[SegmentKey]:
         """Return the last segment of the latest epoch among those that may go on behind what is known."""
-        beyond = [each for each in timely if each.last_offset > self.last_offset and each.key not in self.histories]
+        beyond = [
+            segment
+            for segment in timely
+            if segment.last_offset > self.last_offset and segment.key not in self.histories
+        ]
         last = max(beyond, key=lambda each: (self.decided.authority(each), each.base_offset), default=None)
         return set() if last is None else {last.key}
 
@@ -209,10 +215,10 @@ class _Judge:
         for _, group in groupby(sorted(timely, key=_epoch), key=_epoch):
             same_epoch = list(group)
             doubtful.update(
-                each.key
-                for each in same_epoch
-                if each.key not in self.histories and earlier.meet(each.base_offset, each.last_offset)
+                segment.key
+                for segment in same_epoch
+                if segment.key not in self.histories and earlier.meet(segment.base_offset, segment.last_offset)
             )
-            for each in same_epoch:
-                earlier.add(each.base_offset, each.last_offset)
+            for segment in same_epoch:
+                earlier.add(segment.base_offset, segment.last_offset)
         return doubtful

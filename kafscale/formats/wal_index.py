@@ -67,7 +67,7 @@ def with_index(entries: Sequence[WalEntry]) -> list[WalEntry]:
     position = HEADER_BYTES + ENTRY_HEADER_BYTES + _ROW.size * len(groups)
     rows: list[bytes] = []
     for partition_id, group in groups:
-        length = sum(ENTRY_HEADER_BYTES + len(each.data) for each in group)
+        length = sum(ENTRY_HEADER_BYTES + len(entry.data) for entry in group)
         rows.append(_ROW.pack(*partition_id, position, length, len(group)))
         position += length
     return [WalEntry(_NO_TOPIC, -1, 0, 0, b"".join(rows), kind=INDEX), *in_order]

@@ -157,9 +157,9 @@ async def find_keys(
     if _is_between(listed, kept_until):
         listed = await _list_until(store, namespace, last_epoch)
     keys: list[NumberedKey] = []
-    for each in sorted(listed):
-        epoch = LogEpoch(store, namespace, each)
-        keys += epoch.keys(await epoch.look(listed[each], kept_until))
+    for number in sorted(listed):
+        epoch = LogEpoch(store, namespace, number)
+        keys += epoch.keys(await epoch.look(listed[number], kept_until))
     return keys
 
 
@@ -170,22 +170,24 @@ async def find_shared_keys(store: ObjectStore, namespace: str, alone_until: int)
     was deleted that had to be read.
     """
     keys: list[NumberedKey] = []
-    for each, listed in sorted((await list_log(store, namespace)).items()):
+    for number, listed in sorted((await list_log(store, namespace)).items()):
         if max(listed.values()) > HEADER_BYTES:
-            epoch = LogEpoch(store, namespace, each)
-            is_alone = each <= alone_until
-            run = await (epoch.look(listed, WalPosition(alone_until, 0)) if is_alone else epoch.look_at_stream(listed))
+            epoch = LogEpoch(store, namespace, number)
+            if number <= alone_until:
+                run = await epoch.look(listed, WalPosition(alone_until, 0))
+            else:
+                run = await epoch.look_at_stream(listed)
             keys += epoch.keys(run)
     return keys
 
 
 async def _list_until(store: ObjectStore, namespace: str, last_epoch: int) -> Mapping[int, Listed]:
-    return {epoch: each for epoch, each in (await list_log(store, namespace)).items() if epoch <= last_epoch}
+    return {epoch: found for epoch, found in (await list_log(store, namespace)).items() if epoch <= last_epoch}
 
 
 def _is_between(listed: Mapping[int, Listed], kept_until: WalPosition) -> bool:
     """Tell whether an epoch that has objects comes behind one that has no end yet."""
-    last = max((epoch for epoch, each in listed.items() if max(each.values()) > HEADER_BYTES), default=-1)
+    last = max((epoch for epoch, sizes in listed.items() if max(sizes.values()) > HEADER_BYTES), default=-1)
     followed = [epoch for epoch in listed if kept_until.epoch <= epoch < last]
     return not all(find_run(epoch, listed[epoch], kept_until).has_fence for epoch in followed)
 

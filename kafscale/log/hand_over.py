@@ -280,12 +280,12 @@ class Recovering:
         with trio.move_on_after(GATHER_SECONDS):
             while self._expected:
                 await self._has_come.wait()
-        batch = {each.partition.partition_id: each for each in self._waiting if each.numbers == numbers}
-        self._waiting = [each for each in self._waiting if each.numbers != numbers]
+        batch = {waiting.partition.partition_id: waiting for waiting in self._waiting if waiting.numbers == numbers}
+        self._waiting = [waiting for waiting in self._waiting if waiting.numbers != numbers]
         replay = Replay(
             journal=self.journal,
             pool=self.log.pool,
-            partitions={partition_id: each.partition for partition_id, each in batch.items()},
+            partitions={partition_id: waiting.partition for partition_id, waiting in batch.items()},
             restore_before=lambda partition_id, begun: _restore(batch[partition_id], begun),
             kept=self.log.kept,
         )
@@ -302,7 +302,7 @@ class Recovering:
 
         failure: KafScaleError | None = StoreUnavailable("the replay that it waited for was given up")
         try:
-            earlier = await self.streams.end({partition_id: each.numbers for partition_id, each in batch.items()})
+            earlier = await self.streams.end({partition_id: waiting.numbers for partition_id, waiting in batch.items()})
             self.pass_count += 1
             await self.journal.recover(earlier, handle)
             await replay.finish()
@@ -311,9 +311,9 @@ class Recovering:
             failure = exc
         finally:
             replay.give_up()  # nothing, unless it has failed
-            for each in batch.values():
-                each.is_done = True
-                each.failure = each.failure or failure
+            for waiting in batch.values():
+                waiting.is_done = True
+                waiting.failure = waiting.failure or failure
 
 
 async def _restore(wanted: _Wanted, begun: EpochStart) -> None:

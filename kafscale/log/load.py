@@ -117,7 +117,7 @@ class LoadMeter:
             if bytes_per_second >= TOLD_LEAST_BYTES_PER_SECOND:
                 loads[partition_id] = bytes_per_second
         busiest = nlargest(TOLD_MOST_COUNT, loads, key=lambda each: (loads[each], each))
-        told = {each: loads[each] for each in busiest}
+        told = {partition_id: loads[partition_id] for partition_id in busiest}
         return BrokerLoad(
             busiest=told,
             others_count=self._count - len(told),

@@ -451,7 +451,7 @@ def take_restored(partition: Partition, contents: RestoredPartition) -> None:
     """Set the state of a partition from the bucket."""
     partition.restore(contents.segments, contents.end, lost_before=contents.lost_before)
     partition.quarantined.update(contents.quarantined)
-    partition.missing.update((_key_of(partition, each), each.last_offset) for each in contents.missing)
+    partition.missing.update((_key_of(partition, segment), segment.last_offset) for segment in contents.missing)
     partition.set_aside(contents.late)
     if not contents.segments or contents.lost_before:
         return  # it has been said what is missing

@@ -69,11 +69,11 @@ class PostponedEntries:
         for partition_id, postponed in places.items():
             first = postponed[0].entry
             await restore(partition_id, EpochStart(first.leader_epoch, first.base_offset))
-            for each in postponed:
-                file = each.entry.file
+            for place in postponed:
+                file = place.entry.file
                 assert file is not None
-                data = await journal.read(file, [(each.entry.position, each.size_bytes)])
-                is_needed = handle(_with_data(each.entry, data))
+                data = await journal.read(file, [(place.entry.position, place.size_bytes)])
+                is_needed = handle(_with_data(place.entry, data))
                 self._pending[file] -= 1
                 if not is_needed:
                     journal.release(file)

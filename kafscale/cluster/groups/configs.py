@@ -44,8 +44,8 @@ _PREFIX = "group-configs/"
 logger = logging.getLogger(__name__)
 
 GROUP_CONFIGS: Mapping[str, ConfigDefinition] = {
-    each.name: each
-    for each in (
+    config.name: config
+    for config in (
         ConfigDefinition(
             name=HEARTBEAT_INTERVAL,
             type=ConfigType.INT,
@@ -143,7 +143,7 @@ class GroupConfigs(EntryRegistry):
             SESSION_TIMEOUT: self.settings.session_timeout_ms,
         }
         return [
-            _entry(each, own=configs.get(name), default=str(defaults[name])) for name, each in GROUP_CONFIGS.items()
+            _entry(config, own=configs.get(name), default=str(defaults[name])) for name, config in GROUP_CONFIGS.items()
         ]
 
     async def alter(self, changes: Sequence[NewConfigs], *, validate_only: bool = False) -> list[KafkaError | None]:

@@ -9,8 +9,8 @@ A group is a classic one (`group`), or one of Kafka 4's protocol (`hosted`), and
 it has members; either is under its id, with the same offsets.
 
 A group's state is in the partition of `__consumer_offsets` that its id hashes to, and its coordinator is the leader of
-that partition: `led` has the partitions that are led here. The state in memory runs ahead of what is durable, and only
-the coordinator changes it.
+that partition: `led` has the partitions that are led here. The state in memory runs ahead of the durable records, and
+only the coordinator changes it.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class Reserve:
             os.close(descriptor)
 
     def release(self) -> bool:
-        """Give up half of what it holds, so that something is left if others take it; False if it holds nothing."""
+        """Give up half of the reserve, so that something is left if others take it; False if it is empty."""
         self.is_short = True
         try:
             held_bytes = self.path.stat().st_size

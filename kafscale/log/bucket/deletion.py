@@ -78,13 +78,13 @@ class Deleter:
 
     def forget(self, partition_id: PartitionId) -> None:
         """Forget a partition that was handed over: its new leader finds these objects as orphans and deletes them."""
-        self._waiting = [each for each in self._waiting if each[2].partition_id != partition_id]
+        self._waiting = [entry for entry in self._waiting if entry[2].partition_id != partition_id]
         heapq.heapify(self._waiting)
 
     def _drop(self, dropped: Iterable[_Dropped], delay_seconds: float) -> None:
         due = trio.current_time() + delay_seconds
-        for each in dropped:
-            heapq.heappush(self._waiting, (due, next(self._numbers), each))
+        for dropped_segment in dropped:
+            heapq.heappush(self._waiting, (due, next(self._numbers), dropped_segment))
         self._wake.set()
 
     async def run(self) -> None:
@@ -105,12 +105,12 @@ class Deleter:
         return due
 
     async def _delete(self, dropped: Sequence[_Dropped]) -> None:
-        segments = [each.segment for each in dropped]
+        segments = [dropped_segment.segment for dropped_segment in dropped]
         for segment in segments:
             self.footers.forget(segment)
         keys = [segment.kfs_key for segment in segments], [segment.index_key for segment in segments]
         try:
-            await guarded(self.store).delete_in_turn(keys, max(each.decided for each in dropped))
+            await guarded(self.store).delete_in_turn(keys, max(dropped_segment.decided for dropped_segment in dropped))
         except StoreError as exc:
             self.failed_count.value += 1
             logger.error(

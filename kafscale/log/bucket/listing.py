@@ -56,7 +56,7 @@ async def list_segments(
 
 async def list_again(store: ObjectStore, listed: Iterable[ListedSegment]) -> Sequence[ListedSegment]:
     """List what the directories that these segments are in hold by now. Raises StoreError."""
-    return await list_directories(store, sorted({f"{each.key.key.rpartition('/')[0]}/" for each in listed}))
+    return await list_directories(store, sorted({f"{segment.key.key.rpartition('/')[0]}/" for segment in listed}))
 
 
 async def list_directories(store: ObjectStore, prefixes: Iterable[str]) -> Sequence[ListedSegment]:

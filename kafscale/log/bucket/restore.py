@@ -145,7 +145,7 @@ class Restorer:
         work = _PartitionRestore(
             restorer=self,
             partition_id=partition_id,
-            listed={each.key: each for each in ordered},
+            listed={segment.key: segment for segment in ordered},
             known=self.checkpoint.get(partition_id),
             log_start_offset=self.log_start_offset(partition_id),
             begun=[*self.begun(partition_id), *begun],
@@ -182,19 +182,22 @@ class _PartitionRestore:
         self._assume_ends()
         resolution, end = await self._find_end()
         segments = resolution.segments
-        self.quarantined = [each for each in self.quarantined if not self._is_superseded(each.key)]
-        for each in self.quarantined:
-            each.report(self._what_is_read_instead(each, segments))
-        missing = [each for each in missing if self._is_lost(each)]
+        self.quarantined = [damaged for damaged in self.quarantined if not self._is_superseded(damaged.key)]
+        for damaged in self.quarantined:
+            damaged.report(self._what_is_read_instead(damaged, segments))
+        missing = [lost for lost in missing if self._is_lost(lost)]
         self._report_missing(missing)
         return RestoredPartition(
             segments=segments,
             end=end,
             lost_before=max(
-                [*(self._end_offset(each) for each in self.quarantined), *(each.last_offset + 1 for each in missing)],
+                [
+                    *(self._end_offset(damaged) for damaged in self.quarantined),
+                    *(lost.last_offset + 1 for lost in missing),
+                ],
                 default=0,
             ),
-            quarantined={each.key: self._end_offset(each) - 1 for each in self.quarantined},
+            quarantined={damaged.key: self._end_offset(damaged) - 1 for damaged in self.quarantined},
             missing=missing,
             late=sorted({*resolution.late} & self.footers.keys(), key=_name),  # the others are damaged, too
         )
@@ -218,12 +221,12 @@ class _PartitionRestore:
 
     def _report_missing(self, missing: Sequence[MissingSegment]) -> None:
         self.restorer.statistics.missing_segment_count += len(missing)
-        for each in missing:
+        for lost in missing:
             topic_id, partition = self.partition_id
             logger.error(
                 "offsets %d to %d of partition %d of topic %s are missing: their segment has gone from the bucket",
-                each.base_offset,
-                each.last_offset,
+                lost.base_offset,
+                lost.last_offset,
                 partition,
                 next((key.topic for key in self.listed), topic_id_text(topic_id)),
             )
@@ -286,7 +289,7 @@ class _PartitionRestore:
         return None
 
     def _key_before(self, key: SegmentKey) -> SegmentKey | None:
-        before = [each for each in self.listed if each.base_offset < key.base_offset and each not in self.damaged]
+        before = [other for other in self.listed if other.base_offset < key.base_offset and other not in self.damaged]
         return max(before, key=lambda each: (each.base_offset, each.epoch, each.generation), default=None)
 
     def _assume_ends(self) -> None:
@@ -311,8 +314,8 @@ class _PartitionRestore:
             if last.key in self.footers:
                 footer = self.footers[last.key]
                 needed = self._with_producers(resolution.segments, footer)
-                if await self._open_all(each.key for each in needed):
-                    return resolution, LogEnd.of(footer, [self.footers[each.key] for each in needed])
+                if await self._open_all(segment.key for segment in needed):
+                    return resolution, LogEnd.of(footer, [self.footers[segment.key] for segment in needed])
                 continue
             end = self.known.end() if self.known is not None and last.key in self.vouched else None
             if end is not None and end.last_offset == last.last_offset:
@@ -366,14 +369,14 @@ class _PartitionRestore:
         """Tell whether a flush of an earlier broker was not there when that of the checkpoint had offsets behind it."""
         if key in self.decided.keys or key.epoch >= self.decided.epoch:
             return False
-        decided = (self.segments[each].last_offset for each in self.decided.keys & self.segments.keys())
+        decided = (self.segments[known].last_offset for known in self.decided.keys & self.segments.keys())
         return key.base_offset <= max(decided, default=-1)
 
     def _histories(self) -> Histories:
         histories = {key: footer.epochs for key, footer in self.footers.items()}
         end = None if self.known is None else self.known.end()
         if end is not None:
-            last = [key for key, each in self.segments.items() if each.last_offset == end.last_offset]
+            last = [key for key, segment in self.segments.items() if segment.last_offset == end.last_offset]
             histories |= {key: end.epochs for key in last if key in self.vouched and key not in histories}
         return histories
 
@@ -397,7 +400,7 @@ class _PartitionRestore:
         What a flush wrote ends before the next base offset.
         """
         key = damaged.key
-        begins = [each.start_offset for each in self.begun if each.epoch > key.epoch]
+        begins = [start.start_offset for start in self.begun if start.epoch > key.epoch]
         later = min((begin for begin in begins if begin > key.base_offset), default=OFFSET_MAX)
         if damaged.end_is_known or later < damaged.end_offset:
             return min(damaged.end_offset, later)

@@ -269,9 +269,9 @@ class Verifier:
 
     def _held(self, partition_id: PartitionId) -> Iterator[tuple[int, int]]:
         """Iterate over the offsets, both inclusive, that segments and write-ahead logs hold of a partition."""
-        for each in self._partitions.get(partition_id, ()):
-            if each.last_offset is not None:
-                yield each.base_offset, each.last_offset
+        for segment in self._partitions.get(partition_id, ()):
+            if segment.last_offset is not None:
+                yield segment.base_offset, segment.last_offset
         for log in self._logs:
             if partition_id in log.partitions:
                 logged = log.partitions[partition_id]
@@ -282,20 +282,22 @@ class Verifier:
 
     def _check_partition(self, partition_id: PartitionId, checked: Sequence[CheckedSegment]) -> None:
         """The segments that readers use must follow one another."""
-        if any(each.gone or each.last_offset is None for each in checked):
+        if any(checked_segment.gone or checked_segment.last_offset is None for checked_segment in checked):
             return  # what is wrong has been said, and where this one ends is not known
         known = self.manifests.get(partition_id)
-        decided = NOTHING_DECIDED if known is None else known.decided(each.key for each in checked)
-        histories = {each.key: each.epochs for each in checked}
+        decided = (
+            NOTHING_DECIDED if known is None else known.decided(checked_segment.key for checked_segment in checked)
+        )
+        histories = {checked_segment.key: checked_segment.epochs for checked_segment in checked}
         resolution = resolve(map(_segment, checked), histories, begun=self.begun(partition_id), decided=decided)
         segments = resolution.segments
         used = {segment.key for segment in segments}
-        for each in checked:
-            if each.key in resolution.late:
-                each.is_late = True
-                self._note(each.key.key, Kind.LATE, self._lateness(each))
-            elif each.key not in used:
-                self._note(each.key.key, Kind.SUPERSEDED, "a newer segment covers it")
+        for checked_segment in checked:
+            if checked_segment.key in resolution.late:
+                checked_segment.is_late = True
+                self._note(checked_segment.key.key, Kind.LATE, self._lateness(checked_segment))
+            elif checked_segment.key not in used:
+                self._note(checked_segment.key.key, Kind.SUPERSEDED, "a newer segment covers it")
         if not segments:
             return  # all of it came too late
         topic = self._topic(partition_id)
@@ -318,7 +320,7 @@ class Verifier:
 
     def _check_stable_ends(self, segments: Sequence[Segment], checked: Sequence[CheckedSegment]) -> None:
         """Check that what was decided at the end of one segment is so at the end of all that follow."""
-        told = {each.key: each.stable_end for each in checked}
+        told = {checked_segment.key: checked_segment.stable_end for checked_segment in checked}
         stable_end = 0
         for segment in sorted(segments, key=lambda each: each.last_offset):
             own = told[segment.key]
@@ -330,7 +332,7 @@ class Verifier:
     def _check_transactions(self, segments: Sequence[Segment], checked: Sequence[CheckedSegment]) -> None:
         """Check that what is told of transactions goes on from each segment to the next, without a gap between."""
         self._check_stable_ends(segments, checked)
-        told = {each.key: each.transactions for each in checked}
+        told = {checked_segment.key: checked_segment.transactions for checked_segment in checked}
         for segment, following in pairwise(segments):
             before, after = told[segment.key], told[following.key]
             if before is not None and after is not None and segment.last_offset + 1 == following.base_offset:
@@ -363,8 +365,8 @@ class Verifier:
             if topic is None:
                 continue  # the topic may have been deleted
             found = self._partitions.get(partition_id, [])
-            listed = [ListedSegment(each.key, each.size_bytes, None, FINGERPRINT_UNKNOWN) for each in found]
-            segments = [_segment(each) for each in found if each.last_offset is not None]
+            listed = [ListedSegment(segment.key, segment.size_bytes, None, FINGERPRINT_UNKNOWN) for segment in found]
+            segments = [_segment(segment) for segment in found if segment.last_offset is not None]
             end_offset = max((segment.last_offset + 1 for segment in segments), default=0)
             for missing in known.recognise(listed).missing:
                 wanted = missing.last_offset >= topic.log_start_offsets.get(partition_id[1], 0)
@@ -389,8 +391,8 @@ class Verifier:
     @property
     def last_epoch(self) -> int:
         """The greatest leader epoch in segments, or -1."""
-        found = [each for partition in self._partitions.values() for each in partition]
-        return max((max(each.key.epoch, each.last_epoch) for each in found), default=-1)
+        found = [segment for partition in self._partitions.values() for segment in partition]
+        return max((max(segment.key.epoch, segment.last_epoch) for segment in found), default=-1)
 
     def _topic(self, partition_id: PartitionId) -> KnownTopic | None:
         return None if self.topics is None else self.topics.get(partition_id[0])
@@ -439,10 +441,10 @@ class Verifier:
         for log in self._logs:
             if log.kind is Kind.WAL:
                 outcome = "the next start keeps them aside, and `kafscale adopt` gives them back"
-                self.report.findings += [log.unknown(each, outcome, damage=True) for each in self._unknown(log)]
+                self.report.findings += [log.unknown(batch, outcome, damage=True) for batch in self._unknown(log)]
         outcome = "they were kept aside, and `kafscale adopt` gives them back"
         kept = self._kept_aside
-        self.report.findings += [kept.unknown(each, outcome, damage=False) for each in self._unknown(kept)]
+        self.report.findings += [kept.unknown(batch, outcome, damage=False) for batch in self._unknown(kept)]
 
     def _unknown(self, log: LoggedBatches) -> Sequence[PartitionId]:
         return [
@@ -458,9 +460,9 @@ class Verifier:
     def _segments_end(self, partition_id: PartitionId) -> SegmentsEnd | None:
         """None if it is not known, as the last segment may be damaged."""
         found = self._partitions.get(partition_id, [])
-        if any(each.last_offset is None for each in found):
+        if any(segment.last_offset is None for segment in found):
             return None
-        known = [each for each in found if not each.is_late]
+        known = [segment for segment in found if not segment.is_late]
         last = max(known, key=lambda each: each.last_offset or 0, default=None)
         if last is None or last.last_offset is None:
             return SegmentsEnd()
@@ -485,10 +487,10 @@ class Verifier:
     def _broken(self) -> Iterable[CheckedSegment]:
         """Return the broken segments in order of offset, since the state of producers goes on from one to the next."""
         broken = [
-            each
+            segment
             for found in self._partitions.values()
-            for each in found
-            if any(finding.can_repair for finding in each.findings)
+            for segment in found
+            if any(finding.can_repair for finding in segment.findings)
         ]
         return sorted(broken, key=lambda each: each.key.key)
 

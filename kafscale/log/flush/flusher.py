@@ -43,7 +43,7 @@ from kafscale.metrics import Counter, Histogram, Metrics
 logger = logging.getLogger(__name__)
 
 FAILED_FLUSH_PAUSE_SECONDS = 5.0  # the store has been retried for long before this; nothing is lost by waiting
-PRESSURE_RELIEF_FRACTION = 0.5  # under pressure, flush the largest tails until this much of what is used is under way
+PRESSURE_RELIEF_FRACTION = 0.5  # under pressure, flush the largest tails until this share of the used is under way
 UPLOADING_MAX_FRACTION = 0.5  # of the pool, for uploads under way
 PRESSED_SECONDS = 10.0  # since the pool ran short the last time: between two flushes of a load that fills it
 SMALL_FRACTION = 1 / 2048  # of the pool: 256 KiB of 512 MiB, where an object's price is that of a second of its upload

@@ -18,8 +18,8 @@ from kafscale.wire.batch_header import MIN_TIMESTAMP_UNKNOWN
 def follow_object(partition: Partition, followed: FollowedObject) -> bool:
     """Take what an object has of a partition; False if something is missing before it."""
     return all(
-        _follow(partition, each, followed.written, followed.memory)
-        for each in followed.batches.get(partition.partition_id, ())
+        _follow(partition, followed_batch, followed.written, followed.memory)
+        for followed_batch in followed.batches.get(partition.partition_id, ())
     )
 
 

@@ -166,7 +166,7 @@ class Partition:
 
     @property
     def partition_id(self) -> PartitionId:
-        """Its id while its topic exists, under any leader."""
+        """Return its id, which lasts while its topic exists, under any leader."""
         return self.topic_id, self.index
 
     @property
@@ -426,7 +426,7 @@ class Partition:
     # ---- flush ------------------------------------------------------------------------------------------------
 
     def prepare_flush(self) -> FlushPlan | None:
-        """Choose the flushable batches to upload next; None if there are none yet."""
+        """Choose the flushable batches to upload next; None if no batch is flushable yet."""
         batches = self.tail.select(self.flushed_offset, self.flushable_offset, self.segment_bytes)
         if not batches:
             return None
@@ -584,7 +584,7 @@ class Partition:
         return left
 
     def close(self, error: int = UNKNOWN_TOPIC_OR_PARTITION) -> None:
-        """Let go of what is in memory: the topic was deleted, or the partition was handed over, as `error` says.
+        """Release the memory: the topic was deleted or the partition handed over, as `error` says.
 
         Batches that the WAL has not written yet keep their chunks until it has: `on_durable` of a closed partition
         releases the batch. The transactions stay as they were, for reads under way.

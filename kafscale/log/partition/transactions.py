@@ -167,7 +167,7 @@ class Transactions(OpenTransactions):
     def open_at(self, end_offset: int) -> Sequence[OpenTransaction]:
         """The transactions that are open in a log that ends at this offset (exclusive), in order of first offset."""
         later = self._ended[bisect_left(self._ended, end_offset, key=_marker_offset) :]
-        candidates = [*self.open.values(), *(each.before for each in later)]
+        candidates = [*self.open.values(), *(ended.before for ended in later)]
         return sorted((candidate for candidate in candidates if candidate.first_offset < end_offset), key=_first_offset)
 
     def aborted_by_markers(self, first_offset: int, end_offset: int) -> Sequence[AbortedTransaction]:

@@ -195,8 +195,8 @@ class DiskCache:
             path.unlink(missing_ok=True)
 
     def _write(self, name: str, data: memoryview, dropped: Sequence[str]) -> None:
-        for each in dropped:
-            (self.directory / each).unlink(missing_ok=True)
+        for entry in dropped:
+            (self.directory / entry).unlink(missing_ok=True)
         path = self.directory / name
         try:
             path.write_bytes(data)

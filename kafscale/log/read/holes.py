@@ -6,8 +6,8 @@ gets the next record. At the end an empty answer would make it ask for the same 
 never reaches. Kafka avoids that by keeping the last batch of each compacted segment, empty if need be. So the answer is
 such a batch: every client moves its position behind a batch without records.
 
-OFFSET_OUT_OF_RANGE would be no better: with `auto.offset.reset=earliest` the consumer would read everything again, come
-to the hole, and begin anew.
+OFFSET_OUT_OF_RANGE would not help: with `auto.offset.reset=earliest` the consumer would read everything again, up to
+the same gap.
 """
 
 from __future__ import annotations

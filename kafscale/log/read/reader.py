@@ -415,7 +415,7 @@ class LogReader:
         min_offset = partition.log_start_offset
         tail = partition.select_tail(max(min_offset, partition.flushed_offset), ALL_BYTES)
         segments = [segment for segment in partition.manifest.segments if segment.last_offset >= min_offset]
-        latest_ms = max((each.max_timestamp_ms for each in tail if each.base_offset >= min_offset), default=-1)
+        latest_ms = max((batch.max_timestamp_ms for batch in tail if batch.base_offset >= min_offset), default=-1)
         if tail and tail[0].base_offset < min_offset and tail[0].max_timestamp_ms > latest_ms:
             latest_ms = max(latest_ms, await self._latest_ms_in(await self.read_batches(tail[:1]), min_offset))
         for segment in reversed(segments):  # the one in which the log starts comes last

@@ -245,11 +245,11 @@ class SegmentCache:
 
     def forget(self, key: SegmentKey) -> None:
         """The object is to be deleted. What is pinned stays for those who have it."""
-        for each in self._listed.of(key):
-            self._unlist(each)
-            if each in self._idle:
-                self._remove_idle(each)
-                self._free(each)
+        for range_ in self._listed.of(key):
+            self._unlist(range_)
+            if range_ in self._idle:
+                self._remove_idle(range_)
+                self._free(range_)
         for tell in self.on_forget:
             tell(key)
 

@@ -188,15 +188,15 @@ class CompactionRound:
         """Return the footers of a group, with their producers where a restart still needs these from them."""
         kept_from = self.partition.producers.kept_from
         if kept_from is None or kept_from > group[-1].last_offset:
-            return [await self.footers.get(each) for each in group]
-        return [await read_footer(self.footers.store, each.key) for each in group]
+            return [await self.footers.get(segment) for segment in group]
+        return [await read_footer(self.footers.store, segment.key) for segment in group]
 
     def _is_read(self, group: Sequence[Segment]) -> bool:
         """Tell whether segments are still read.
 
         If not, the topic was deleted or retention has taken some of them, and the objects may be gone.
         """
-        return not self.partition.closed and all(self.partition.manifest.refers_to(each.key) for each in group)
+        return not self.partition.closed and all(self.partition.manifest.refers_to(segment.key) for segment in group)
 
     def _make_footer(self, group: Sequence[Segment], sources: Sequence[Footer], left: RewritePass) -> Footer:
         if not left.spans:
@@ -225,7 +225,7 @@ class CompactionRound:
             aborted=[aborted[offset] for offset in sorted(aborted.keys() & left.marker_offsets)],
             open_transactions=end.open_transactions,
         )
-        last_offset = max(footer.last_offset, *(each.last_offset for each in group))
+        last_offset = max(footer.last_offset, *(segment.last_offset for segment in group))
         return attrs.evolve(footer, last_offset=last_offset, record_count=left.record_count)
 
     # ---- reading ------------------------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ class BatchSpans(Sequence[BatchSpan]):
     def __getitem__(self, index: slice) -> Sequence[BatchSpan]: ...
     def __getitem__(self, index: int | slice) -> BatchSpan | Sequence[BatchSpan]:
         if isinstance(index, slice):
-            return [self[each] for each in range(*index.indices(len(self)))]
+            return [self[number] for number in range(*index.indices(len(self)))]
         return BatchSpan(*(column[index] for column in self._columns))
 
     def __iter__(self) -> Iterator[BatchSpan]:

@@ -73,7 +73,7 @@ async def find_cleanable(partition: Partition, footers: Footers, now_ms: int) ->
         first_dirty_offset=first_dirty,
         end_offset=end_offset,
         clean_bytes=sum(segment.size_bytes for segment in segments if segment.last_offset < first_dirty),
-        dirty_bytes=sum(each.size_bytes for each in dirty if each.base_offset < end_offset),
+        dirty_bytes=sum(segment.size_bytes for segment in dirty if segment.base_offset < end_offset),
         is_overdue=is_overdue,
     )
 

@@ -103,7 +103,7 @@ class DirectWriter:
     _library: ctypes.CDLL = attrs.field(factory=lambda: ctypes.CDLL(None, use_errno=True), init=False)
     _context: ctypes.c_ulong = attrs.field(factory=ctypes.c_ulong, init=False)
     _event: int = attrs.field(default=-1, init=False)
-    _slice: memoryview = attrs.field(init=False)  # aligned, as what is mapped is
+    _slice: memoryview = attrs.field(init=False)  # aligned, as mapped memory is
     _request: _Request = attrs.field(factory=_Request, init=False)
     _requests: ctypes.Array[Any] = attrs.field(init=False)  # that one
     _result: _Result = attrs.field(factory=_Result, init=False)

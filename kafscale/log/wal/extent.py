@@ -170,7 +170,7 @@ class Extents:
         lost = sorted({*self._noted.lost, *self.missing})
         self.missing, self.missing_count = [], 0
         self._known = None
-        extent = attrs.evolve(self._noted, files=files, lost=[each for each in lost if files and each > files[0]])
+        extent = attrs.evolve(self._noted, files=files, lost=[file for file in lost if files and file > files[0]])
         if self.store is not None:
             await self.store.write(extent)
         self._noted = extent

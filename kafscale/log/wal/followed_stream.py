@@ -1,9 +1,9 @@
-"""The stream of a broker that serves, as another one reads it beside: what is acknowledged there and not flushed yet.
+"""Follow the stream of a serving broker from another one: its acknowledged, unflushed batches.
 
-    list        what there is: a run of numbers without a gap, behind what was deleted (`kafscale.formats.wal_runs`)
-    get next    the object at the next number, again and again while somebody waits; there is none, as a rule
-    look back   now and then: is the oldest of then still there? That goes before any other, so nothing was deleted;
-                otherwise it is listed again, and all begins anew if the next one was deleted
+    list        the objects: a run of numbers without a gap, behind the deleted ones (`kafscale.formats.wal_runs`)
+    get next    the object at the next number, repeatedly while a fetch waits; usually it does not exist yet
+    look back   now and then check that the oldest object still exists. It is deleted before any other, so then nothing
+                was deleted; otherwise list again, and begin anew if the next object was deleted
 
 An object counts when all before it exist: the broker that ends this stream puts the fence behind it, and leads with
 all of its entries. So what is read here stays in the log, whether its broker has heard of its own PUT yet or not.

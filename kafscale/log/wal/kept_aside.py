@@ -51,8 +51,8 @@ class KeptAside:
     def forget(self, file: WalFile) -> None:
         """Leave out what a file has: the user knows of it, or will be told by a later start."""
         self.superseded.pop(file, None)
-        for each in [each for each in self.unknown if each[0] is file]:
-            del self.unknown[each]
+        for key in [key for key in self.unknown if key[0] is file]:
+            del self.unknown[key]
 
 
 def kept_name(file: WalFile) -> str:

@@ -7,7 +7,7 @@
 To overwrite what was written before is to write data alone, where new files need a transaction of the file system's
 journal with every sync, one to be made and one to be deleted, and others wait for these. Files are allocated before
 they are used, so on most file systems a full disk shows only when the next one is made: that waits until deletions
-have made room. They are deleted from the oldest on, so that the numbers of what is left have no gap.
+have made room. They are deleted from the oldest on, so that the remaining numbers have no gap.
 
 Entries are not known here, only how many of a file's are pending. Order of use: `restore`, then `prepare` as a task,
 and `rotate` by the writer.
@@ -274,7 +274,7 @@ class LocalFiles:
         return file
 
     async def _delete_released(self) -> bool:
-        """Delete from the oldest on, so that the numbers of what is left have no gap; under the lock.
+        """Delete from the oldest on, so that the remaining numbers have no gap; under the lock.
 
         Returns False if one can't be deleted now.
         """

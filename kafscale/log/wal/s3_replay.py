@@ -173,8 +173,8 @@ class EarlierLog:
 
         with ungrouped():
             async with trio.open_nursery() as nursery:
-                for each in keys:
-                    nursery.start_soon(read, each)
+                for listed_key in keys:
+                    nursery.start_soon(read, listed_key)
         return [(key, contents[key]) for key in keys if key in contents]
 
 
@@ -183,7 +183,7 @@ def _check_unneeded(replayed: Sequence[WalObject], following: NumberedKey) -> No
 
     Raises DamagedObject.
     """
-    needed = next((each for each in replayed if each.pending_count), None)
+    needed = next((object_ for object_ in replayed if object_.pending_count), None)
     if needed is not None:
         missing = attrs.evolve(following, number=replayed[-1].position.number + 1)
         raise DamagedObject(f"{missing.key} is missing: nothing behind {needed.name} can have been deleted on purpose")
@@ -215,17 +215,17 @@ async def take_over(
     """
     listed = await list_log(store, namespace)
     if ignores_later:
-        listed = {each: found for each, found in listed.items() if each < epoch}
+        listed = {earlier: found for earlier, found in listed.items() if earlier < epoch}
     if any(later > epoch for later in listed):
         raise Fenced(f"a broker of epoch {max(listed)} has taken over while this one, of epoch {epoch}, was starting")
     first = max(0, epoch - FENCES_KEPT_COUNT)
     keys: list[NumberedKey] = []
-    for each in sorted({*listed, *range(max(first, kept_until.epoch), epoch)}):
-        ending = _Epoch(store, namespace, each, taken_by=epoch, fence_epoch=epoch)
-        found = await ending.end(listed.get(each, {}), kept_until)
+    for earlier in sorted({*listed, *range(max(first, kept_until.epoch), epoch)}):
+        ending = _Epoch(store, namespace, earlier, taken_by=epoch, fence_epoch=epoch)
+        found = await ending.end(listed.get(earlier, {}), kept_until)
         keys += found
-        if each < first and not found:
-            await _delete(store, [wal_key(namespace, each, number) for number in sorted(listed[each])])
+        if earlier < first and not found:
+            await _delete(store, [wal_key(namespace, earlier, number) for number in sorted(listed[earlier])])
     return EarlierLog(store, keys, kept_until)
 
 
@@ -328,7 +328,7 @@ async def read_entries_of(store: ObjectStore, key: str, partitions: Collection[P
     head = await store.get_range(key, 0, HEAD_BYTES)
     header = decode_header(key, head.data)
     index = find_index(key, header, head.data)
-    runs = [] if index is None else runs_of(index[each] for each in index.keys() & set(partitions))
+    runs = [] if index is None else runs_of(index[wanted] for wanted in index.keys() & set(partitions))
     if index is None or sum(run.size_bytes for run in runs) > head.object_size_bytes * WHOLE_FRACTION:
         return await read_object(store, key)
     entries: dict[int, Sequence[WalEntry]] = {}  # by where they begin

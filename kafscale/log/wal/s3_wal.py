@@ -285,7 +285,7 @@ class S3Wal(LogJournal):
         if self.is_stream:
             return
         self._objects.extendleft(reversed(replayed))
-        self._objects_bytes += sum(each.size_bytes for each in replayed)
+        self._objects_bytes += sum(object_.size_bytes for object_ in replayed)
         self._wake_deleter()
 
     async def recover(

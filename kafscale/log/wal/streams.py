@@ -106,7 +106,7 @@ class Streams:
 
     async def end(self, recover: Recover) -> EarlierStreams:
         """End all of these streams. Raises DamagedObject, StoreError."""
-        numbers = Counter(number for each in recover.values() for number in each)
+        numbers = Counter(number for numbers_of_one in recover.values() for number in numbers_of_one)
         async with self._ending:
             for number in sorted(numbers):
                 if number not in self._ended:

@@ -21,13 +21,13 @@ _prefix = struct.Struct(">h")
 
 
 class Key(Protocol):
-    """What every key class declares beside its attributes, and `VALUE`, the class of its values."""
+    """Declarations of a key class besides its attributes and `VALUE`, the class of its values."""
 
     RECORD_TYPE: ClassVar[int]
 
 
 class Value(Protocol):
-    """What every value class declares beside its attributes."""
+    """Declarations of a value class besides its attributes."""
 
     MIN_VERSION: int
     MAX_VERSION: int
@@ -59,7 +59,7 @@ def decode_key(kinds: Mapping[int, type], data: Buffer) -> Any:
     Kafka passes over records of unknown types: a newer version may have written them before it was taken back.
 
     Raises:
-        DecodeError: the bytes are no key.
+        DecodeError: the bytes are not a key.
     """
     record_type = _read_prefix(data)
     kind = kinds.get(record_type)

@@ -39,7 +39,7 @@ class TransactionLogValue:
     next_producer_epoch: int = wire("int16", since=1, tag=3, default=-1)
     transaction_timeout_ms: int = wire("int32")
     transaction_status: int = wire("int8")  # a `TransactionState`
-    # null where there are none
+    # null without partitions
     transaction_partitions: list[PartitionsSchema] | None = wire(Array(PartitionsSchema))
     transaction_last_update_timestamp_ms: int = wire("int64")
     transaction_start_timestamp_ms: int = wire("int64")  # -1: none is open

@@ -158,8 +158,8 @@ def _known(state: GroupState, request: Heartbeat) -> Member | None:
 def _is_active(member: Member) -> bool:
     """Tell whether only a member itself may join with its instance id: it has not left for a while.
 
-    It does so under its id when the answer to its join was lost, or when it was fenced, and goes on with what it has,
-    as a dynamic member does. Kafka 4.1 refuses it with UNRELEASED_INSTANCE_ID, which ends Java's consumer, so that its
+    It does so under its id when the answer to its join was lost, or when it was fenced, and keeps its partitions, as
+    a dynamic member does. Kafka 4.1 refuses it with UNRELEASED_INSTANCE_ID, which ends Java's consumer, so that its
     partitions are not read until its session is over (apache/kafka#23542).
     """
     return not member.uses_classic_protocol and member.member_epoch != LEAVE_STATIC_EPOCH
