@@ -1,8 +1,8 @@
 """An earlier version beside this one: brokers that share a bucket are upgraded one by one, and die, under load.
 
-The earlier version is a commit of this repository, whose code runs as processes of its own. It knows nothing of loads
-in heartbeats, nor of what a leader tells the next one. Where there is no history, as in an archive of the sources,
-there is nothing to run.
+The earlier version is a commit of this repository, whose code runs as processes of its own: brokers of it ask each
+other of transactions by a field of ListTransactions, and lone brokers run by code of their own. The tests are skipped
+without the history, as in an archive of the sources.
 """
 
 from __future__ import annotations
@@ -11,9 +11,13 @@ import subprocess
 import sys
 import tarfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from tests.devtools.processes.cluster_load import ClusterLoad
 from tests.devtools.processes.process import BrokerProcess
@@ -21,12 +25,14 @@ from tests.devtools.processes.process_cluster import bootstrap_of, broker_proces
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
-EARLIER = "2beda9c4e65e35b7c6f809a0f5d9e66bcc085166"  # the last that told nothing but who runs
+EARLIER = "41639fc2a3cab9d33db060f0fb0168dd6d543e22"
 REPOSITORY = Path(__file__).parent.parent.parent
 PARTITION_COUNT = 6
 QUIET_SECONDS = 3.0  # under load, between two restarts
 AWAY_SECONDS = 5.0  # longer than others wait for a broker that is silent
 ACKNOWLEDGED_LEAST_COUNT = 500
+RECORDS_COUNT = 600
+COMMITTED_OFFSET = 7
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +46,8 @@ def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if made.returncode:
         pytest.skip(f"the history of this repository has no commit {EARLIER}")
     with tarfile.open(archive) as tar:
-        tar.extractall(directory, filter="data")
-    assert not (directory / "kafscale" / "log" / "load.py").exists()
+        tar.extractall(directory)  # made by git a moment ago, so its paths need no filter
+    assert (directory / "kafscale" / "broker_components.py").exists()
     found = subprocess.run(
         [sys.executable, "-P", "-c", "import kafscale; print(kafscale.__file__)"],
         env={"PYTHONPATH": str(directory)},
@@ -89,3 +95,78 @@ def test_a_broker_of_each_version_that_is_killed_is_replaced_by_the_others(durab
     print(f"a broker of each version killed, {durability}: {report}")
     assert report.problems == []
     assert report.acknowledged_count > ACKNOWLEDGED_LEAST_COUNT
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+@pytest.mark.parametrize("durability", ["wal", "segment", "s3-wal"])
+def test_a_lone_broker_serves_the_data_of_the_earlier_version(
+    durability: str, end: str, earlier: Path, tmp_path: Path
+) -> None:
+    """Records that are flushed and not, an open and a committed transaction, offsets of a group, a topic's config."""
+    with BrokerProcess(directory=tmp_path, options=["--durability", durability], package=earlier) as broker:
+        client = {"bootstrap.servers": broker.bootstrap}
+        admin = AdminClient(client)
+        for created in admin.create_topics([NewTopic("orders", 3, config={"retention.ms": "777000000"})]).values():
+            created.result()
+        values = [f"value {number}" for number in range(RECORDS_COUNT)]
+        produce(client, values[: RECORDS_COUNT // 2])
+        commit_offset(client)
+        flush(broker)
+        produce(client, values[RECORDS_COUNT // 2 :])
+        committed, abandoned = (Producer({**client, "transactional.id": name}) for name in ("kept", "lost"))
+        for producer, value in ((committed, "committed"), (abandoned, "open")):
+            producer.init_transactions()
+            producer.begin_transaction()
+            producer.produce("orders", value, partition=0)
+            producer.flush()
+        committed.commit_transaction()
+        getattr(broker, end)()
+        broker.package = None
+        broker.start()
+        abandoned = Producer({**client, "transactional.id": "lost"})
+        abandoned.init_transactions()  # aborts the open one
+        produce(client, ["new"])
+        assert sorted(consume(client, len(values) + 2)) == sorted([*values, "committed", "new"])
+        described = admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, "orders")])
+        assert next(iter(described.values())).result()["retention.ms"].value == "777000000"
+        assert committed_offset(client) == COMMITTED_OFFSET
+
+
+def produce(client: dict[str, str], values: Sequence[str]) -> None:
+    producer = Producer({**client, "enable.idempotence": True})
+    for number, value in enumerate(values):
+        producer.produce("orders", value, partition=number % 3)
+    assert producer.flush(30) == 0
+
+
+def consume(client: dict[str, str], count: int) -> list[str]:
+    """Return all values that a `read_committed` consumer gets, `count` or more."""
+    consumer = Consumer(
+        {**client, "group.id": "reader", "auto.offset.reset": "earliest", "isolation.level": "read_committed"}
+    )
+    consumer.subscribe(["orders"])
+    found: list[str] = []
+    deadline = time.monotonic() + 30
+    while len(found) < count and time.monotonic() < deadline:
+        found += [message.value().decode() for message in consumer.consume(count, timeout=1)]
+    found += [message.value().decode() for message in consumer.consume(count, timeout=1)]
+    consumer.close()
+    return found
+
+
+def commit_offset(client: dict[str, str]) -> None:
+    consumer = Consumer({**client, "group.id": "earlier"})
+    consumer.commit(offsets=[TopicPartition("orders", 1, COMMITTED_OFFSET)], asynchronous=False)
+    consumer.close()
+
+
+def committed_offset(client: dict[str, str]) -> int:
+    consumer = Consumer({**client, "group.id": "earlier"})
+    (found,) = consumer.committed([TopicPartition("orders", 1)], timeout=30)
+    consumer.close()
+    return int(found.offset)
+
+
+def flush(broker: BrokerProcess) -> None:
+    with urlopen(Request(f"http://{broker.admin}/flush", method="POST"), timeout=60) as answer:
+        assert answer.status == 200

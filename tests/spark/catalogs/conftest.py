@@ -139,7 +139,7 @@ def metastore(program: Path, artifact: str, version: str, directory: Path) -> It
     given = {"metastore.artifact": artifact, "metastore.version": version}
     jars = resolve_jars(HERE / "metastore.xml", directory / "jars", **given)
     with tarfile.open(directory / "jars" / f"{artifact}-{version}-bin.tar.gz") as archive:
-        archive.extractall(directory, filter="data")
+        archive.extractall(directory, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     home = directory / f"apache-hive-metastore-{version}-bin"
     properties = {
         "javax.jdo.option.ConnectionURL": DERBY,
