@@ -90,7 +90,7 @@ def test_others_lead_what_a_lost_machine_led_when_the_loss_is_accepted() -> None
 
         wait_until(lambda: state() == "away", "it is known that broker 2 is lost")
         said = kafscale("brokers", "replace", "2", *ask, code=1)
-        assert "partitions wait for broker 2: start it again on its data directory, and nothing is lost" in said
+        assert "partitions wait for broker 2: start it again on its data directory to lose nothing" in said
         assert "others lead the" in kafscale("brokers", "replace", "2", "--accept-loss", *ask)
         produce(bootstrap, "after")
         wanted = {
