@@ -42,11 +42,13 @@ class Assignment:
     find_topic: Callable[[str], Topic | None]
     _nodes: Mapping[int, Node] = attrs.field(factory=dict, init=False)
     _seen_revision: int = attrs.field(default=-1, init=False)
-    _leaders: dict[bytes, tuple[Leader | None, ...]] = attrs.field(factory=dict, init=False)
+    _leaders: dict[bytes, tuple[int, tuple[Leader | None, ...]]] = attrs.field(
+        factory=dict, init=False
+    )  # and for how many
 
     @property
     def controller_id(self) -> int:
-        """The id of the live controller, or NOBODY (-1), as in Kafka."""
+        """Return the id of the live controller, -1 without one, as Kafka does."""
         controller = self.state.controller
         return NOBODY if controller is None or controller.broker_id not in self._live() else controller.broker_id
 
@@ -72,20 +74,23 @@ class Assignment:
 
     def leader(self, topic: Topic, index: int) -> Leader | None:
         """Return the present leader of a partition that the topic has, if any."""
-        return self.leaders(topic)[index]
+        leaders = self.leaders(topic)
+        return leaders[index if len(leaders) > 1 else 0]
 
     def leaders(self, topic: Topic) -> tuple[Leader | None, ...]:
-        """Return the leader of each partition in order."""
+        """Return the leader of each partition in order, or a single one that leads all of them."""
         live = self._live()
-        known = self._leaders.get(topic.topic_id)
-        if known is None or len(known) != topic.partition_count:
+        partition_count, known = self._leaders.get(topic.topic_id, (0, ()))
+        if partition_count != topic.partition_count:
             placements = self.state.placements.get(topic.topic_id, ())
             found = [_leader(placement) if placement.leader in live else None for placement in placements]
             missing_count = topic.partition_count - len(found)
             known = (*found[: topic.partition_count], *(None,) * missing_count)
+            if len({*known}) == 1:
+                known = known[:1]  # a Metadata answer looks its layout up by these
             if len(self._leaders) >= CACHED_TOPICS_MAX_COUNT:
                 self._leaders.clear()
-            self._leaders[topic.topic_id] = known
+            self._leaders[topic.topic_id] = topic.partition_count, known
         return known
 
     def waiting(self, topic: Topic) -> Mapping[int, int]:
