@@ -57,78 +57,44 @@ def load_command(name: str) -> click.Command:
     """Import the module of a command, and no other, so that a command starts quickly."""
     match name:
         case "serve":
-            from kafscale.cli import serve
-
-            return serve.command
+            from kafscale.cli.serve import command
         case "config":
-            from kafscale.cli import serve
-
-            return serve.config_command
+            from kafscale.cli.serve import config_command as command
         case "topics":
-            from kafscale.cli import topics
-
-            return topics.command
+            from kafscale.cli.topics import command
         case "brokers":
-            from kafscale.cli import brokers
-
-            return brokers.command
+            from kafscale.cli.brokers import command
         case "partitions":
-            from kafscale.cli import partitions
-
-            return partitions.command
+            from kafscale.cli.partitions import command
         case "groups":
-            from kafscale.cli import groups
-
-            return groups.command
+            from kafscale.cli.groups import command
         case "transactions":
-            from kafscale.cli import transactions
-
-            return transactions.command
+            from kafscale.cli.transactions import command
         case "users":
-            from kafscale.cli import users
-
-            return users.command
+            from kafscale.cli.users import command
         case "acls":
-            from kafscale.cli import acls
-
-            return acls.command
+            from kafscale.cli.acls import command
         case "produce":
-            from kafscale.cli import produce
-
-            return produce.command
+            from kafscale.cli.produce import command
         case "consume":
-            from kafscale.cli import consume
-
-            return consume.command
+            from kafscale.cli.consume import command
         case "flush":
-            from kafscale.cli import flush
-
-            return flush.command
+            from kafscale.cli.flush import command
         case "inspect":
-            from kafscale.cli import inspect
-
-            return inspect.command
+            from kafscale.cli.inspect import command
         case "adopt":
-            from kafscale.cli import adopt
-
-            return adopt.command
+            from kafscale.cli.adopt import command
         case "verify":
-            from kafscale.cli import verify
-
-            return verify.command
+            from kafscale.cli.verify import command
         case "storage":
-            from kafscale.cli import storage
-
-            return storage.command
+            from kafscale.cli.storage import command
         case "sql":
-            from kafscale.cli import sql
-
-            return sql.command
+            from kafscale.cli.sql import command
         case "pipeline":
-            from kafscale.cli import pipeline
-
-            return pipeline.command
-    raise AssertionError(name)
+            from kafscale.cli.pipeline import command
+        case _:
+            raise AssertionError(name)
+    return command
 
 
 class LazyGroup(click.Group):

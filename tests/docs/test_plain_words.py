@@ -18,7 +18,6 @@ from tests.docs.plain_words import PHRASES, REPOSITORY, findings, rooms, shared_
 BUDGETS = {
     "bench": 107,
     "docs": 4,
-    "kafscale/cluster": 2,
     "tests/devtools": 123,
 }
 SHARED_CLASS_NAMES_BUDGET = 14

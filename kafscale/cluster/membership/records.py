@@ -107,9 +107,9 @@ class BrokerRecord:
 
 @attrs.frozen(kw_only=True)
 class ControllerRecord:
-    """The incarnation of a broker that is the controller. Each one has a `term` of its own.
+    """The broker, and its incarnation, that is the controller for one `term`.
 
-    A controller that has stepped down leaves the id NOBODY.
+    A controller that steps down leaves the broker id -1.
     """
 
     broker_id: int

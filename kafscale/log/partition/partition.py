@@ -147,9 +147,7 @@ class Partition:
     recent_bytes: int = attrs.field(default=0, init=False)  # appended and fetched; who measures it begins anew
     opened_at: float | None = attrs.field(default=None, init=False)
     closed: bool = attrs.field(default=False, init=False)
-    closed_error: int = attrs.field(
-        default=NONE, init=False
-    )  # the error of requests that still hold it after it was closed
+    closed_error: int = attrs.field(default=NONE, init=False)  # of requests that hold it after it was closed
     is_leaving: bool = attrs.field(default=False, init=False)  # it is to be closed: its segments are not rewritten
     encoded_end: bytes = attrs.field(default=b"", init=False)  # LogEnd as of the last segment, for checkpoints
     lost_before: int = attrs.field(default=0, init=False)  # below it, offsets without a segment may be acknowledged

@@ -45,9 +45,10 @@ def wait_seconds(session_timeout_seconds: float) -> float:
 
 @attrs.frozen(eq=False, repr=False)
 class AcknowledgementLease:
-    """That of one incarnation. `looked_at` tells when a look began that found it current; `look` looks again.
+    """The lease of one incarnation to acknowledge. `look` asks the bucket whether the incarnation is current.
 
-    `disowned_at` tells when another broker said last that this incarnation is over.
+    `looked_at` tells when the last look began that found it current, `disowned_at` when another broker last said that
+    the incarnation is over.
     """
 
     liveness: Liveness
