@@ -1,5 +1,6 @@
 """Unmodified clients on a listener with SASL: each mechanism, and what must not let anybody in."""
 
+import gc
 import re
 import shutil
 import time
@@ -40,7 +41,7 @@ from tests.devtools.external.logins import (
 from tests.devtools.processes.sasl import PASSWORD, sasl_broker, sign, signing_key
 from tests.devtools.processes.sasl_users import WITH_LISTS, add, allow, disallow, login_of_somebody, remove
 
-# kafka-python leaves sockets of its own behind when a login fails
+# kafka-python leaves sockets open when a login fails
 pytestmark = [
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
@@ -48,6 +49,13 @@ pytestmark = [
 
 QUICK = ("--connection-failed-authentication-delay", "10ms")
 SESSION_MS = 1500
+
+
+@pytest.fixture(scope="module", autouse=True)
+def free_sockets():
+    """Free the sockets of kafka-python while their warnings are ignored, not in the setup of the next file."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(scope="module")
