@@ -80,9 +80,6 @@ class MemoryMetadataStore:
         await self._reach()
         yield MemorySnapshot(dict(self._entries))
 
-    async def aclose(self) -> None:
-        await trio.lowlevel.checkpoint()
-
     async def _reach(self) -> None:
         await trio.lowlevel.checkpoint()
         if self.failure is not None:

@@ -91,12 +91,6 @@ class MetadataStore(Protocol):
         """Raise StorageFull while there is no room for changes that are not essential, as far as is known."""
         ...
 
-    def snapshot(self) -> AbstractAsyncContextManager[Snapshot]:
-        """Everything as it is now, to be read while it goes on to change. It has nothing that `changes` has not."""
-        ...
-
-    async def aclose(self) -> None: ...
-
 
 class LocalMetadataStore(MetadataStore, Protocol):
     """One that keeps the entries itself, and applies many transactions at the price of one."""
@@ -110,4 +104,8 @@ class LocalMetadataStore(MetadataStore, Protocol):
 
     async def check(self, transactions: Sequence[Transaction]) -> Sequence[PreconditionFailed | None]:
         """Tell for each, taken alone, why it would be refused now, if what it expects does not hold."""
+        ...
+
+    def snapshot(self) -> AbstractAsyncContextManager[Snapshot]:
+        """Everything as it is now, to be read while it goes on to change. It has nothing that `changes` has not."""
         ...

@@ -20,7 +20,7 @@ import attrs
 import trio
 
 from kafscale.buffers import Buffer, size_of
-from kafscale.cluster.metadata.base import LOCAL_PREFIX, MetadataStore, Pair, Transaction
+from kafscale.cluster.metadata.base import LOCAL_PREFIX, LocalMetadataStore, MetadataStore, Pair, Transaction
 from kafscale.cluster.metadata.changes import ChangeReader
 from kafscale.concurrency.signals import Signal
 from kafscale.errors import StoreError
@@ -110,7 +110,7 @@ class Checkpointer:
     """
 
     versions: VersionWriter
-    local: MetadataStore
+    local: LocalMetadataStore
     position: Callable[[], WalPosition]
     objects_max_count: float = math.inf
     on_kept: Callable[[WalPosition], None] = lambda position: None

@@ -334,16 +334,6 @@ async def test_a_change_is_applied_as_a_whole_before_one_that_comes_of_it() -> N
     assert order == [("begin", 1), ("end", 1), ("begin", 2), ("end", 2)]
 
 
-async def test_submitted_changes_are_followed_before_their_submitters_are_called_back(nursery: trio.Nursery) -> None:
-    store = GroupCommit(MemoryMetadataStore())
-    registry = Registry(store)
-    seen: list[dict[str, bytes]] = []
-    store.submit({"r/a": b"1"}, lambda durable: seen.append(dict(registry.held)))
-    await nursery.start(store.run)
-    await wait_all_tasks_blocked()
-    assert seen == [{"r/a": b"1"}]
-
-
 @attrs.define(eq=False)
 class Numbers:
     """What of a store begins with `r/`, as numbers."""

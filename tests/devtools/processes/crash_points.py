@@ -213,9 +213,6 @@ class CrashingMetadataStore:
     async def check(self, transactions: Sequence[Transaction]) -> Sequence[PreconditionFailed | None]:
         return await self.store.check(transactions)
 
-    async def aclose(self) -> None:
-        await self.store.aclose()
-
 
 def crashing_store(store: ObjectStore, point: CrashPoint) -> ObjectStore:
     """A store whose client dies at a point."""
