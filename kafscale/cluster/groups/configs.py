@@ -8,7 +8,7 @@ is deleted. Keys of the store: `group-configs/<group id>`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
@@ -104,9 +104,6 @@ class GroupConfigs(EntryRegistry):
     def __attrs_post_init__(self) -> None:
         self.overrides = MappingProxyType(self._in_force)
         super().__attrs_post_init__()
-
-    def _keys(self) -> Iterable[str]:
-        return map(_key, self._by_group)
 
     def _put(self, key: str, value: bytes) -> None:
         if (configs := self._follower.read(key, value, partial(decode, dict[str, str]))) is not None:

@@ -2,7 +2,7 @@
 
 Keys are `/`-separated text (`topics/orders`, `groups/g1/offsets/orders/0`); values are bytes (JSON, written by
 `converter`). Every transaction that changes something gets the next revision, and a key remembers the revision that
-changed it last. Who follows the store reads its changes after a revision (`changes`).
+changed it last. Listeners are told of every change (`follow`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Protocol
 
 import attrs
 
-from kafscale.cluster.metadata.changes import Change, ChangeReader, Outcome
+from kafscale.cluster.metadata.changes import Change, Listener, Outcome
 from kafscale.errors import PreconditionFailed
 from kafscale.formats.metadata_changes import PlannedFrom, Transaction
 
@@ -61,29 +61,26 @@ class MetadataStore(Protocol):
 
     @property
     def revision(self) -> int:
-        """The revision of the latest change that `changes` has."""
+        """The revision of the latest published change."""
         ...
 
-    def changes(self, after: int, notify: Callable[[], None] | None = None) -> ChangeReader:
-        """Reads what is committed after a revision, in order and without a gap, once it is durable.
-
-        `notify` is called whenever there is something to take. Raises ChangesForgotten where it is too long ago.
-        """
+    def follow(self, listener: Listener) -> None:
+        """Call the listener for each change from now on, in order, once it is durable. It must not wait."""
         ...
+
+    def unfollow(self, listener: Listener) -> None: ...
 
     async def get(self, key: str) -> Entry | None: ...
 
     async def list(self, prefix: str) -> Sequence[Entry]:
-        """All entries whose key starts with `prefix`, in order of key; none is newer than what `changes` has then."""
+        """All entries whose key starts with `prefix`, in order of key; none is newer than the published changes."""
         ...
 
     async def commit(self, transaction: Transaction) -> int:
-        """Apply it, durably, and return its revision.
+        """Apply it durably and return its revision, in the order of the calls; listeners are told before this returns.
 
-        Raises PreconditionFailed if `expect` does not hold, and PlanOutdated if something has changed that it was
-        planned from, or if the store has forgotten whether it has; the caller then plans anew. Raises StorageFull if
-        the disk has no room: nothing has changed then. Transactions take effect in the order of the calls. `changes`
-        has it before this returns.
+        Raises PreconditionFailed if `expect` does not hold, PlanOutdated if something that it was planned from may have
+        changed since, and StorageFull if the disk has no room: nothing has changed then.
         """
         ...
 
@@ -96,16 +93,13 @@ class LocalMetadataStore(MetadataStore, Protocol):
     """One that keeps the entries itself, and applies many transactions at the price of one."""
 
     async def apply(self, transactions: Sequence[Transaction]) -> Sequence[Outcome]:
-        """Apply them in order, with one sync; for each what it has changed, or why it had no effect.
-
-        That is PreconditionFailed, or StorageFull. One that begins later is applied later.
-        """
+        """Apply them in order, with one sync; return for each its change, PreconditionFailed or StorageFull."""
         ...
 
     async def check(self, transactions: Sequence[Transaction]) -> Sequence[PreconditionFailed | None]:
-        """Tell for each, taken alone, why it would be refused now, if what it expects does not hold."""
+        """Return for each, taken alone, why it would be refused now."""
         ...
 
     def snapshot(self) -> AbstractAsyncContextManager[Snapshot]:
-        """Everything as it is now, to be read while it goes on to change. It has nothing that `changes` has not."""
+        """All entries as they are now, to be read while they go on to change; nothing in it is unpublished."""
         ...

@@ -10,13 +10,13 @@ storage that is away must not keep a broker from stopping. If that commit takes 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import attrs
 import trio
 
 from kafscale.cluster.metadata.base import Change, Entry, LocalMetadataStore, Outcome, Transaction
-from kafscale.cluster.metadata.changes import ChangeReader, revision_of
+from kafscale.cluster.metadata.changes import Listener, revision_of
 from kafscale.concurrency.signals import OneShot, Signal
 from kafscale.errors import StorageFailed, StorageFull, StoreError
 from kafscale.metrics import Counter, Metrics
@@ -81,8 +81,11 @@ class GroupCommit:
     def revision(self) -> int:
         return self.local.revision
 
-    def changes(self, after: int, notify: Callable[[], None] | None = None) -> ChangeReader:
-        return self.local.changes(after, notify)
+    def follow(self, listener: Listener) -> None:
+        self.local.follow(listener)
+
+    def unfollow(self, listener: Listener) -> None:
+        self.local.unfollow(listener)
 
     async def get(self, key: str) -> Entry | None:
         return await self.local.get(key)

@@ -21,7 +21,7 @@ import attrs
 import trio
 
 from kafscale.cluster.metadata.base import Entry, Outcome, Take, Transaction
-from kafscale.cluster.metadata.changes import ChangeLog, ChangeReader, revision_of
+from kafscale.cluster.metadata.changes import ChangeLog, Listener, revision_of
 from kafscale.cluster.metadata.database import Database, Row, prefix_range, read_pairs
 from kafscale.cluster.metadata.reserve import Reserve
 from kafscale.errors import PreconditionFailed, StorageFailed
@@ -76,8 +76,11 @@ class SqliteMetadataStore:
     def revision(self) -> int:
         return self._published.revision
 
-    def changes(self, after: int, notify: Callable[[], None] | None = None) -> ChangeReader:
-        return self._published.read(after, notify)
+    def follow(self, listener: Listener) -> None:
+        self._published.follow(listener)
+
+    def unfollow(self, listener: Listener) -> None:
+        self._published.unfollow(listener)
 
     async def get(self, key: str) -> Entry | None:
         rows = await self._read("SELECT key, value, revision FROM entry WHERE key = ?", (key.encode(),))

@@ -11,7 +11,7 @@ and `broker-configs/default`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -243,9 +243,6 @@ class BrokerConfigs(EntryRegistry):
         """Call the listener, which must not raise, now and after each change."""
         super().follow(listener)
         listener()
-
-    def _keys(self) -> Iterable[str]:
-        return self._by_key
 
     def _put(self, key: str, value: bytes) -> None:
         if (configs := self._follower.read(key, value, partial(decode, dict[str, str]))) is not None:

@@ -19,7 +19,7 @@ from kafscale.cluster.metadata.changes import ChangeLog
 from kafscale.cluster.metadata.group_commit import GroupCommit
 from kafscale.cluster.metadata.reserve import Reserve
 from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
-from kafscale.errors import ChangesForgotten, PreconditionFailed, StartupError, StorageFailed, StorageFull
+from kafscale.errors import PreconditionFailed, StartupError, StorageFailed, StorageFull
 from kafscale.wire.error_codes import KAFKA_STORAGE_ERROR
 
 ADVICE_TO_LOSE_DATA = {"remove", "delete", "remove it"}
@@ -330,28 +330,28 @@ async def test_a_file_of_a_later_version_is_refused(path: Path) -> None:
             pass
 
 
-async def test_revisions_go_on_after_reopening_and_earlier_changes_are_forgotten(path: Path) -> None:
+async def test_revisions_go_on_after_reopening(path: Path) -> None:
     async with SqliteMetadataStore.open(path) as store:
         await store.commit(Transaction(puts={"a": b"1"}))
     async with SqliteMetadataStore.open(path) as store:
         assert store.revision == 1
-        with pytest.raises(ChangesForgotten):
-            store.changes(0)
-        with store.changes(1) as changes:
-            await store.commit(Transaction(puts={"a": b"2"}))
-            assert [change.revision for change in changes.take()] == [2]
+        changes: list[Change] = []
+        store.follow(changes.append)
+        await store.commit(Transaction(puts={"a": b"2"}))
+        assert [change.revision for change in changes] == [2]
 
 
 async def test_what_did_not_reach_the_disk_is_no_change(path: Path, monkeypatch) -> None:
     async with SqliteMetadataStore.open(path) as store:
         fill(store)
-        with store.changes(0) as changes:
-            with pytest.raises(StorageFull):
-                await store.commit(Transaction(puts={"big": bytes(100_000)}))
-            failing(monkeypatch, sqlite3.SQLITE_IOERR_FSYNC)
-            with pytest.raises(StorageFailed):
-                await store.commit(Transaction(puts={"a": b""}))
-            assert changes.take() == []
+        changes: list[Change] = []
+        store.follow(changes.append)
+        with pytest.raises(StorageFull):
+            await store.commit(Transaction(puts={"big": bytes(100_000)}))
+        failing(monkeypatch, sqlite3.SQLITE_IOERR_FSYNC)
+        with pytest.raises(StorageFailed):
+            await store.commit(Transaction(puts={"a": b""}))
+        assert changes == []
 
 
 def test_changes_that_are_refused_to_keep_the_reserve_were_not_told(path: Path, caplog) -> None:
