@@ -8,8 +8,7 @@ from contextlib import asynccontextmanager
 import attrs
 import trio
 
-from kafscale.cluster.metadata.base import Change, Entry, Outcome, Take, Transaction
-from kafscale.cluster.metadata.changes import ChangeLog, Listener, revision_of
+from kafscale.cluster.metadata.base import Change, ChangeLog, Entry, Listener, Outcome, Take, Transaction, revision_of
 from kafscale.errors import PreconditionFailed, StorageFull
 
 

@@ -20,8 +20,7 @@ from typing import Protocol, TypeVar
 
 import attrs
 
-from kafscale.cluster.metadata.base import MetadataStore, Transaction
-from kafscale.cluster.metadata.changes import Change, root_of
+from kafscale.cluster.metadata.base import Change, MetadataStore, Transaction, root_of
 from kafscale.concurrency.signals import Signal
 from kafscale.errors import (
     DamagedObject,

@@ -15,8 +15,15 @@ from collections.abc import Sequence
 import attrs
 import trio
 
-from kafscale.cluster.metadata.base import Change, Entry, LocalMetadataStore, Outcome, Transaction
-from kafscale.cluster.metadata.changes import Listener, revision_of
+from kafscale.cluster.metadata.base import (
+    Change,
+    Entry,
+    Listener,
+    LocalMetadataStore,
+    Outcome,
+    Transaction,
+    revision_of,
+)
 from kafscale.concurrency.signals import OneShot, Signal
 from kafscale.errors import StorageFailed, StorageFull, StoreError
 from kafscale.metrics import Counter, Metrics

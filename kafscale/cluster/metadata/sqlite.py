@@ -24,8 +24,7 @@ from typing import Final, TypeVar
 import attrs
 import trio
 
-from kafscale.cluster.metadata.base import Change, Entry, Outcome, Take, Transaction
-from kafscale.cluster.metadata.changes import ChangeLog, Listener, revision_of
+from kafscale.cluster.metadata.base import Change, ChangeLog, Entry, Listener, Outcome, Take, Transaction, revision_of
 from kafscale.cluster.metadata.reserve import Reserve, has_room
 from kafscale.errors import PreconditionFailed, StartupError, StorageFailed, StorageFull
 

@@ -10,7 +10,7 @@ import attrs
 import pytest
 import trio
 
-from kafscale.cluster.metadata import changes as changes_module
+from kafscale.cluster.metadata import base
 from kafscale.cluster.metadata.base import Change, MetadataStore, PlannedFrom, Transaction
 from kafscale.cluster.metadata.group_commit import GroupCommit
 from kafscale.cluster.metadata.journaled import JournaledMetadataStore
@@ -261,7 +261,7 @@ async def test_a_plan_is_carried_out_though_others_change_much_beside_it(
     store: MetadataStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Groups commit offsets all the time: what has changed is forgotten, and that nothing else has is known."""
-    monkeypatch.setattr(changes_module, "REMEMBERED_MAX_BYTES", 1000)
+    monkeypatch.setattr(base, "REMEMBERED_MAX_BYTES", 1000)
     planned_at = await store.commit(Transaction(puts={"topics/a": b""}))
     for number in range(5):
         await store.commit(Transaction(puts={f"groups/{number}": bytes(900)}))
@@ -271,7 +271,7 @@ async def test_a_plan_is_carried_out_though_others_change_much_beside_it(
 async def test_a_plan_from_before_what_is_remembered_is_refused_if_its_part_has_changed_at_all(
     store: MetadataStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changes_module, "REMEMBERED_MAX_BYTES", 1000)
+    monkeypatch.setattr(base, "REMEMBERED_MAX_BYTES", 1000)
     planned_at = await store.commit(Transaction(puts={"topics/a": b""}))
     await store.commit(Transaction(puts={"topics/b": bytes(900)}))
     await store.commit(Transaction(puts={"groups/c": bytes(900)}))
@@ -409,7 +409,7 @@ async def test_plans_from_before_the_remembered_changes_are_outdated(
     store: MetadataStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where something below the same root has changed since. Memory is bounded."""
-    monkeypatch.setattr(changes_module, "REMEMBERED_MAX_BYTES", 10_000)
+    monkeypatch.setattr(base, "REMEMBERED_MAX_BYTES", 10_000)
     for number in range(20):
         await store.commit(Transaction(puts={f"k/{number}": bytes(1000)}))
     with pytest.raises(PlanOutdated):
@@ -419,7 +419,7 @@ async def test_plans_from_before_the_remembered_changes_are_outdated(
 
 
 async def test_who_follows_gets_a_change_however_large(store: MetadataStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changes_module, "REMEMBERED_MAX_BYTES", 1000)
+    monkeypatch.setattr(base, "REMEMBERED_MAX_BYTES", 1000)
     seen = changes_of(store)
     await store.commit(Transaction(puts={"large": bytes(20_000)}))
     assert [change.revision for change in seen] == [1]

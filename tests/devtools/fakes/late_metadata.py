@@ -14,8 +14,7 @@ import attrs
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from kafscale.cluster.metadata.base import Change, Entry
-from kafscale.cluster.metadata.changes import ChangeLog, Listener
+from kafscale.cluster.metadata.base import Change, ChangeLog, Entry, Listener
 from kafscale.concurrency.signals import Signal
 from kafscale.testing.metadata import MemoryMetadataStore
 

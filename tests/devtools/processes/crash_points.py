@@ -41,8 +41,15 @@ from kafscale.broker import Broker
 from kafscale.broker_storage import StorageParts
 from kafscale.buffers import Buffer
 from kafscale.cli.main import run
-from kafscale.cluster.metadata.base import Entry, LocalMetadataStore, Outcome, Snapshot, Transaction
-from kafscale.cluster.metadata.changes import Listener, revision_of
+from kafscale.cluster.metadata.base import (
+    Entry,
+    Listener,
+    LocalMetadataStore,
+    Outcome,
+    Snapshot,
+    Transaction,
+    revision_of,
+)
 from kafscale.errors import PreconditionFailed
 from kafscale.log.wal.disk import Disk
 from kafscale.store.base import ObjectStore
