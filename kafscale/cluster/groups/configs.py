@@ -220,9 +220,8 @@ def _entry(definition: ConfigDefinition, *, own: str | None, default: str) -> Co
     assert definition.broker_name is not None
     synonyms = broker_synonyms(definition.broker_name, default, definition.default)
     if own is not None:
-        synonyms.insert(0, ConfigSynonym(name=definition.name, value=own, source=ConfigSource.GROUP_CONFIG))
-    first = synonyms[0]
-    return ConfigEntry(definition=definition, value=first.value, source=first.source, synonyms=synonyms)
+        synonyms.insert(0, ConfigSynonym(definition.name, own, ConfigSource.GROUP_CONFIG))
+    return ConfigEntry.of(definition, synonyms)
 
 
 def _key(group_id: str) -> str:
