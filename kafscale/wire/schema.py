@@ -1,28 +1,15 @@
 """Declarations of message classes: the layout of each attribute on the wire, and its versions.
 
-A message is an attrs class whose attributes are made by `wire`:
-
     @attrs.define(kw_only=True)
-    class HeartbeatRequest:
-        API_KEY: ClassVar = 12
-        MIN_VERSION: ClassVar = 0
-        MAX_VERSION: ClassVar = 4
-        FLEXIBLE_SINCE: ClassVar = 4
-
+    class HeartbeatRequest(Message, key=12, versions=(0, 4), flexible=4):
         group_id: str = wire("string")
         generation_id: int = wire("int32")
         member_id: str = wire("string")
         group_instance_id: str | None = wire("string", since=3, default=None)
 
-Attributes are laid out in the order of the class. A nested struct is a plain attrs class without the class variables.
-Types are the fixed ones below, "string", "bytes", "records", `Array(of)`, a struct class, or `Nullable(struct)`.
-
-Null is accepted, in every version, where the annotation allows it (`str | None`); elsewhere decoding refuses it, so
-that the annotation holds for whatever a peer sends. Elements of arrays are never null.
-
-A request of which a later version knows topics by id alone says as `NEWEST_WITH_NAMES` which is the last with names.
-
-`codec` compiles these declarations; this module imports nothing of it.
+Attributes are laid out in the order of the class. A nested struct is a plain attrs class. Types are the fixed ones
+below, "string", "bytes", "records", `Array(of)`, a struct class, or `Nullable(struct)`. Null is accepted, in every
+version, where the annotation allows it (`str | None`), and refused elsewhere. Elements of arrays are never null.
 """
 
 from __future__ import annotations
@@ -30,7 +17,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache
-from typing import Any, Final, Generic, TypeAlias, TypeVar, cast
+from typing import Any, ClassVar, Final, Generic, TypeAlias, TypeVar, cast
 
 import attrs
 
@@ -62,6 +49,39 @@ VARIABLE: Final = ("string", "bytes", "records")
 
 STRING_MAX_BYTES: Final = 0x7FFF
 """Of any version, as in Kafka: what came in one whose lengths have room for more goes out in others."""
+
+
+class Message:
+    """Base of messages: the key of their API, their versions, and the first flexible one (KIP-482).
+
+    A request that names topics only up to some version declares that one as NEWEST_WITH_NAMES.
+    """
+
+    __slots__ = ()
+    API_KEY: ClassVar[int]
+    MIN_VERSION: ClassVar[int]
+    MAX_VERSION: ClassVar[int]
+    FLEXIBLE_SINCE: ClassVar[int]
+
+    def __init_subclass__(
+        cls,
+        *,
+        key: int | None = None,
+        versions: tuple[int, int] | None = None,
+        flexible: int = NEVER,
+        answers: type[Message] | None = None,
+    ) -> None:
+        if answers is not None:
+            key, versions, flexible = (
+                answers.API_KEY,
+                (answers.MIN_VERSION, answers.MAX_VERSION),
+                answers.FLEXIBLE_SINCE,
+            )
+        if key is not None:
+            cls.API_KEY = key
+        if versions is not None:  # attrs makes a class with slots a second time, without these arguments
+            cls.MIN_VERSION, cls.MAX_VERSION = versions
+            cls.FLEXIBLE_SINCE = flexible
 
 
 @attrs.frozen
