@@ -8,7 +8,7 @@ from kafscale.errors import QueryError, StartupError
 from kafscale.spark.duckdb import choice
 from kafscale.spark.duckdb.choice import EngineName, Engines
 from kafscale.spark.sql.bucket_topics import BucketTopics
-from tests.devtools.fakes.sql_topics import write_topics
+from tests.spark.sql_topics import write_topics
 
 
 class SparkStarts(Exception):
