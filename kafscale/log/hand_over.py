@@ -1,15 +1,14 @@
-"""One partition leaves this broker, or comes to it, while the others of its topic stay as they are.
+"""Release one partition to another broker, or acquire it, while the others of its topic stay as they are.
 
-    release    no segment is rewritten any more  │  flush all batches                   served as ever
-               gate: clients lose the partition  │  the rest becomes durable, last flush
-               closed, and forgotten everywhere
+    release    stop rewriting its segments, flush everything while it is served
+               hide it from clients, make the rest durable, flush once more
+               close and forget it
 
-    acquire    list its objects, read the footers it needs, as a start does; or take the state from its last leader
-               replay the log of its last leader, if that has failed
-               open, with the leader epoch that it is led with from then on
+    acquire    list its objects and read footers, as a start does; or take the state told by its last leader
+               replay the log of its last leader, if that one has failed
+               serve it with its new leader epoch
 
-So the bucket is complete when a partition has been released, and the write-ahead log has nothing of it that another
-leader would need. Until it is acquired, here or elsewhere, it has no leader. The membership decides who may lead when.
+The bucket is complete when a partition has been released. The membership decides who may lead when.
 """
 
 from __future__ import annotations

@@ -1,17 +1,16 @@
-"""The log: all partitions of this broker, and what they share.
+"""All partitions of this broker, and the parts that they share.
 
-    chunk pool    memory of everything that is not in the bucket yet
+    chunk pool    memory of all records that are not in the bucket yet
     journal       one for all partitions: a log on disk or in the bucket, or the flush itself
-    flusher       takes tails to the bucket
-    spiller       frees memory by means of the WAL when the bucket does not take enough; under `wal` only
+    flusher       uploads tails to the bucket
+    spiller       frees memory that the local log can give back, when the bucket is slow
     reader        memory tail, else one ranged GET
-    deleter       objects of segments that have left the log
+    deleter       deletes objects of segments that have left the log
     merger        makes large segments of small ones in the background
-    checkpointer  manifests in the bucket, which only make the next start shorter
-    compactor     keeps the latest record of each key, of topics that want it
+    checkpointer  writes manifests to the bucket, which shorten the next start
+    compactor     keeps the latest record of each key
 
-`restore` and `replay` bring the partitions back after a start, in this order: what the bucket holds, then what only the
-journal holds. Neither waits for the pool: replayed batches stay in the log's files until they are flushed or fetched.
+After a start, `restore` brings back what the bucket holds, then `replay` what only the journal holds.
 """
 
 from __future__ import annotations
@@ -38,14 +37,13 @@ from kafscale.log.flush.spilling import Spiller
 from kafscale.log.partition.chunks import ChunkPool
 from kafscale.log.partition.log_config import LogConfig
 from kafscale.log.partition.partition import Partition
-from kafscale.log.partition.producer_budget import ProducerBudget
+from kafscale.log.partition.producers import ProducerBudget
 from kafscale.log.partition.traffic import Traffic
 from kafscale.log.read.reader import LogReader
 from kafscale.log.replaying import NotOpen, Replay, RestoreBefore
 from kafscale.log.rewrite.compaction import Compactor
 from kafscale.log.rewrite.merger import Merger
-from kafscale.log.wal.journal import Journal
-from kafscale.log.wal.kept_aside import KeptAside
+from kafscale.log.wal.journal import Journal, KeptAside
 from kafscale.metrics import CounterFamily, Measured, Metrics
 from kafscale.store.guarded import guarded
 from kafscale.store.opening.views import StoreViews

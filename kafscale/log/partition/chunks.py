@@ -1,13 +1,8 @@
-"""The chunk pool: the memory that produced data lives in from the socket until it is in the bucket.
+"""The chunk pool: the memory that produced records live in from the socket until they are in the bucket.
 
-One anonymous mapping, made once and never grown, handed out as runs of whole chunks. A user of a run holds a
-`Lease` on it; a lease that several share (a frame with batches of several partitions) is retained once for
-each. When the pool is exhausted, `acquire` waits: that blocked wait is the broker's backpressure on producers.
-
-Waiters are served strictly in order. A big one at the head holds back small ones behind it, even where these would
-fit, and `acquire_nowait` does not overtake either: otherwise a stream of small batches could starve a large one.
-
-May not import anything of KafScale but metrics: it knows bytes only.
+One anonymous mapping that never grows, handed out as runs of whole chunks. A user of a run holds a `Lease`, which is
+retained once for each further user. When the pool is exhausted, `acquire` waits: that is the backpressure on producers.
+Waiters are served strictly in order, or a stream of small batches would starve a large one.
 """
 
 from __future__ import annotations

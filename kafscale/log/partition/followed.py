@@ -1,7 +1,6 @@
-"""Takes what another broker, who leads a partition, has acknowledged behind the end of the bucket.
+"""Add batches of a leader's stream to the tail of a partition that this broker only follows.
 
-Nothing of it is flushed here, and who produced it is not remembered. Its transactions are, as they tell what is
-decided.
+They are never flushed here, and their producers are not remembered; transactions are, as they bound committed reads.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from kafscale.formats.wal_index import LoggedBatch
 from kafscale.formats.wal_objects import WalObject
 from kafscale.log.partition.partition import Partition
 from kafscale.log.partition.tail import ALONE, Memory, TailBatch
-from kafscale.log.wal.followed_stream import FollowedObject
+from kafscale.log.wal.streams import FollowedObject
 from kafscale.wire.batch_header import MIN_TIMESTAMP_UNKNOWN
 
 

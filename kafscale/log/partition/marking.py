@@ -1,7 +1,7 @@
-"""Ending a transaction in one partition: the marker that its coordinator has decided on. No client's batch comes here.
+"""Append the marker that ends a transaction in one partition, as its coordinator has decided.
 
-A coordinator on this broker appends its decision, the markers and the end of the transaction without anything in
-between, so that one round of the journal makes all of them durable.
+A coordinator on this broker appends its decision, the markers and the end of the transaction without waiting in
+between, so one round of the journal makes all of them durable.
 """
 
 from __future__ import annotations

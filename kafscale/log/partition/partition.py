@@ -1,13 +1,11 @@
-"""One partition's state: offsets, the memory tail, producers, waiting fetches. Every change here is synchronous.
+"""One partition's state: offsets, memory tail, producers, waiting fetches. All changes are synchronous.
 
     log_start_offset ≤ ... segments in the bucket ... ≤ flushed_offset ≤ ... tail ... ≤ high_watermark ≤ next_offset
 
-The way of a batch: `place_nowait` copies it into a chunk (large frames were received into one), `append` gives it its
-offsets and hands it to the journal, `on_durable` moves the high watermark and wakes who waits for it, and a flush takes
-it from the tail into a segment: `prepare_flush`, an upload that holds no lock, `commit_flush`.
-
-The journal decides when a batch is durable (`kafscale.log.wal.journal`): the write-ahead log, or, where that keeps
-nothing, the flush itself, and then a batch is acknowledged by `commit_flush`.
+The path of a batch: `place_nowait` copies it into a chunk (large frames were received into one), `append` assigns
+offsets and hands it to the journal, `on_durable` moves the high watermark and wakes fetches, and a flush moves it into
+a segment: `prepare_flush`, an upload that holds no lock, `commit_flush`. If the journal keeps no entries, the commit
+of the flush acknowledges the batch.
 """
 
 from __future__ import annotations
@@ -30,14 +28,12 @@ from kafscale.formats.segment import EpochStart, Footer
 from kafscale.formats.transactions import AbortedTransaction, OpenTransaction, Producer
 from kafscale.formats.wal_entries import WalEntry
 from kafscale.formats.wal_runs import is_superseded
-from kafscale.log.partition.applying import take_transactional
 from kafscale.log.partition.chunks import ChunkPool, Lease
 from kafscale.log.partition.log_config import LogConfig
-from kafscale.log.partition.producer_budget import ProducerBudget
-from kafscale.log.partition.producers import ProducerStates
+from kafscale.log.partition.producers import ProducerBudget, ProducerStates
 from kafscale.log.partition.tail import ALONE, Tail, TailBatch, without_holes
 from kafscale.log.partition.traffic import Traffic
-from kafscale.log.partition.transactions import NEVER, Transactions
+from kafscale.log.partition.transactions import NEVER, Transactions, take_transactional
 from kafscale.log.wal.journal import EntryJournal, Round
 from kafscale.store.paths import SegmentKey, partition_prefix
 from kafscale.wire.batch_header import TRANSACTIONAL, BatchHeader, set_base_offset

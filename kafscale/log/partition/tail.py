@@ -1,8 +1,8 @@
 """The memory tail of a partition: record batches that are ordered and not yet in the bucket.
 
-A batch's bytes are in a chunk of the pool, from which WAL, fetch and upload send them without a copy. A batch that is
-durable in the WAL may give up its chunk when the pool runs short (`spill`); it is then read from the WAL file. After a
-restart every replayed batch begins like that, so replay needs no chunk at all.
+A batch's bytes are in a chunk of the pool; journal, fetch and upload send them without a copy. A batch that the local
+log has may give up its chunk when the pool runs short (`spill`), and is then read from the log's file. After a restart
+every replayed batch starts spilled.
 """
 
 from __future__ import annotations

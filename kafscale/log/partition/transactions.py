@@ -1,16 +1,10 @@
-"""The transactions of one partition: which are open, which were aborted, and up to where all of it is decided.
+"""The transactions of one partition: open and aborted ones, and the last stable offset.
 
-    a batch with the first records of a producer's transaction      opens it
-    its marker, a control batch of the coordinator's                ends it: committed or aborted
+The first batch of a producer's transaction opens it; its marker commits or aborts it. The last stable offset (LSO) is
+the first offset of the oldest transaction that is open or whose marker is not durable yet, else the high watermark.
 
-Decided is what lies below the last stable offset (LSO): the first offset of the oldest transaction that is open, or
-whose marker is not durable yet, else the high watermark. Offsets are given out in order, so it never goes back.
-
-What has ended is remembered until a segment in the bucket tells of it, since a footer is to say what was open at its
-segment's end, also where the marker has come since. So everything here follows from the batches of the log alone.
-
-Pure and synchronous: the rules of KIP-98, KIP-360 and KIP-890, as Kafka's ProducerStateManager has them. Sequence
-numbers are the affair of `kafscale.log.partition.producers`.
+An ended transaction is remembered until a segment has its marker, because a footer tells which transactions were open
+at its segment's end, also when the marker has come since. Synchronous; the rules of KIP-98, KIP-360 and KIP-890.
 """
 
 from __future__ import annotations
@@ -27,8 +21,9 @@ import attrs
 
 from kafscale.errors import InvalidRecord, KafkaError
 from kafscale.formats.transactions import AbortedTransaction, Ended, OpenTransaction, OpenTransactions, Producer
+from kafscale.log.partition.producers import ProducerStates
 from kafscale.wire.batch_header import BatchHeader
-from kafscale.wire.control_records import EndMarker
+from kafscale.wire.control_records import EndMarker, parse_marker
 from kafscale.wire.error_codes import INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, TRANSACTION_COORDINATOR_FENCED
 
 NEVER: Final = sys.maxsize  # the first unstable offset without open transactions
@@ -197,3 +192,26 @@ class Transactions(OpenTransactions):
 
 def _older_epoch(producer_id: int, epoch: int, given: int) -> KafkaError:
     return KafkaError(INVALID_PRODUCER_EPOCH, f"producer {producer_id} has epoch {epoch}, this batch has {given}")
+
+
+def take_transactional(
+    producers: ProducerStates,
+    transactions: Transactions,
+    header: BatchHeader,
+    data: memoryview,
+    *,
+    base_offset: int,
+    now_ms: int,
+    durable_before: int,
+) -> None:
+    """A batch of a transaction, or the marker that ends one, got this offset. Raises CorruptBatch (of a marker)."""
+    if header.is_control:
+        marker = parse_marker(data, header)
+        if marker is not None:
+            ended = transactions.take_marker(marker, base_offset)
+            goes_on = ended is not None and ended.epoch == marker.producer_epoch
+            producers.record_marker(marker, base_offset, now_ms, goes_on=goes_on, durable_before=durable_before)
+    else:
+        producers.record(header, base_offset, now_ms, durable_before=durable_before)
+        coordinator_epoch = producers.producers[header.producer_id].coordinator_epoch
+        transactions.take_data(header, base_offset, coordinator_epoch)
