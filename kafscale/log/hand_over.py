@@ -35,7 +35,7 @@ from kafscale.log.partition.partition import Partition
 from kafscale.log.replaying import Replay, RestoreBefore
 from kafscale.log.wal.s3_wal import S3Wal
 from kafscale.log.wal.streams import Streams
-from kafscale.store.paths import SegmentKey, topic_name_prefix, version_1_topic_id
+from kafscale.store.paths import topic_name_prefix, version_1_topic_id
 from kafscale.wire.error_codes import NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION
 
 # A smaller tail uploads about as fast as an empty one, so it is flushed once instead of twice: half of the objects when
@@ -184,7 +184,7 @@ async def _find(log: Log, partition: Partition, how: Acquisition) -> None:
         if how.known is None:
             listed = await list_partition(log, partition)
         else:
-            listed = how.known.listed(_any_key(partition))
+            listed = how.known.listed(partition.segment_key(0))
         contents = await restorer.restore_partition(partition.partition_id, listed, begun=how.begun)
 
     async def restore_before(partition_id: PartitionId, begun: EpochStart) -> None:
@@ -193,16 +193,6 @@ async def _find(log: Log, partition: Partition, how: Acquisition) -> None:
     if not partition.closed:
         take_restored(partition, contents)
         await how.recover(partition, restore_before)
-
-
-def _any_key(partition: Partition) -> SegmentKey:
-    return SegmentKey(
-        namespace=partition.namespace,
-        topic=partition.topic,
-        topic_id=partition.topic_id,
-        partition=partition.index,
-        base_offset=0,
-    )
 
 
 async def list_partition(log: Log, partition: Partition) -> Sequence[ListedSegment]:

@@ -25,7 +25,6 @@ import trio
 
 from kafscale.errors import DamagedObject, StoreError
 from kafscale.formats.manifest import ListedSegment, PartitionId
-from kafscale.formats.manifest_checkpoint import MissingSegment
 from kafscale.formats.segment import EpochStart
 from kafscale.formats.wal_entries import WalEntry
 from kafscale.log.bucket.deletion import BuriedTopic, Deleter
@@ -36,9 +35,8 @@ from kafscale.log.flush.flusher import Flusher
 from kafscale.log.flush.spilling import Spiller
 from kafscale.log.partition.chunks import ChunkPool
 from kafscale.log.partition.log_config import LogConfig
-from kafscale.log.partition.partition import Partition
+from kafscale.log.partition.partition import Partition, Traffic
 from kafscale.log.partition.producers import ProducerBudget
-from kafscale.log.partition.traffic import Traffic
 from kafscale.log.read.reader import LogReader
 from kafscale.log.replaying import NotOpen, Replay, RestoreBefore
 from kafscale.log.rewrite.compaction import Compactor
@@ -47,7 +45,7 @@ from kafscale.log.wal.journal import Journal, KeptAside
 from kafscale.metrics import CounterFamily, Measured, Metrics
 from kafscale.store.guarded import guarded
 from kafscale.store.opening.views import StoreViews
-from kafscale.store.paths import SegmentKey, parse_segment_key, topic_name_prefix, topic_prefix, version_1_topic_id
+from kafscale.store.paths import parse_segment_key, topic_name_prefix, topic_prefix, version_1_topic_id
 from kafscale.store.version_writer import VersionWriter
 from kafscale.wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 
@@ -449,7 +447,11 @@ def take_restored(partition: Partition, contents: RestoredPartition) -> None:
     """Set the state of a partition from the bucket."""
     partition.restore(contents.segments, contents.end, lost_before=contents.lost_before)
     partition.quarantined.update(contents.quarantined)
-    partition.missing.update((_key_of(partition, segment), segment.last_offset) for segment in contents.missing)
+    for missing in contents.missing:
+        key = partition.segment_key(
+            missing.base_offset, epoch=missing.epoch, generation=missing.generation, version=missing.version
+        )
+        partition.missing[key] = missing.last_offset
     partition.set_aside(contents.late)
     if not contents.segments or contents.lost_before:
         return  # it has been said what is missing
@@ -461,19 +463,6 @@ def take_restored(partition: Partition, contents: RestoredPartition) -> None:
             partition.log_start_offset,
             first_offset,
         )
-
-
-def _key_of(partition: Partition, missing: MissingSegment) -> SegmentKey:
-    return SegmentKey(
-        namespace=partition.namespace,
-        topic=partition.topic,
-        topic_id=partition.topic_id,
-        partition=partition.index,
-        base_offset=missing.base_offset,
-        epoch=missing.epoch,
-        generation=missing.generation,
-        version=missing.version,
-    )
 
 
 def _report_unknown(listed: Mapping[PartitionId, Sequence[ListedSegment]], known: Container[PartitionId]) -> None:

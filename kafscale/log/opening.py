@@ -20,9 +20,9 @@ from kafscale.log.flush.spilling import Spiller
 from kafscale.log.flush.upload import Uploader
 from kafscale.log.log import Log, TrafficMetrics
 from kafscale.log.partition.chunks import ChunkPool
-from kafscale.log.partition.durable import became_durable, topic_name
 from kafscale.log.partition.partition import Partition
 from kafscale.log.partition.producers import ProducerBudget
+from kafscale.log.partition.tail import became_durable, topic_name
 from kafscale.log.read.disk_cache import DiskCache
 from kafscale.log.read.file_ranges import FileRanges
 from kafscale.log.read.footers import Footers

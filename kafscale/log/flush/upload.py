@@ -229,16 +229,7 @@ def may_be_marker(batch: TailBatch) -> bool:
 
 
 def segment_key_of(partition: Partition, identity: Identity) -> SegmentKey:
-    """The key of the segment with this identity."""
-    return SegmentKey(
-        namespace=partition.namespace,
-        topic=partition.topic,
-        topic_id=partition.topic_id,
-        partition=partition.index,
-        base_offset=identity.base_offset,
-        epoch=identity.leader_epoch,
-        generation=identity.generation,
-    )
+    return partition.segment_key(identity.base_offset, epoch=identity.leader_epoch, generation=identity.generation)
 
 
 async def crc_of(buffers: Sequence[Buffer], size_bytes: int) -> int:

@@ -33,7 +33,7 @@ from kafscale.formats.segment_check import BodyCheck
 from kafscale.formats.segment_v1 import read_exact_footer_v1
 from kafscale.log.partition.partition import Partition
 from kafscale.log.partition.producers import ProducerStates
-from kafscale.log.partition.transactions import Transactions, take_transactional
+from kafscale.log.partition.transactions import Transactions
 from kafscale.log.repair.verify_segment import CheckedSegment, Kind, check_segment
 from kafscale.metrics import Counter, Metrics
 from kafscale.store.base import ObjectStore
@@ -159,26 +159,16 @@ def footer_of_batches(key: SegmentKey, body: memoryview, before: Footer | None, 
 def _replay(
     found: Iterable[tuple[BatchHeader, memoryview]], before: Footer | None
 ) -> tuple[ProducerStates, Transactions]:
-    """Return the state after these batches, of which each begins where the one before it ends."""
-    states, transactions = ProducerStates(), Transactions()
+    """Return the state after these batches, which have no gap."""
+    states = ProducerStates()
     if before is not None:
         states.restore(before.producers)
-        transactions.restore(before.open_transactions)
+        states.transactions.restore(before.open_transactions)
     for header, batch in found:
-        base_offset, now_ms = header.base_offset, header.max_timestamp_ms
-        if header.is_transactional and header.has_producer_id:
-            take_transactional(
-                states,
-                transactions,
-                header,
-                batch,
-                base_offset=base_offset,
-                now_ms=now_ms,
-                durable_before=base_offset,
-            )
-        elif header.has_producer_id and not header.is_control:
-            states.record(header, base_offset, now_ms, durable_before=base_offset)
-    return states, transactions
+        if header.has_producer_id and (header.is_transactional or not header.is_control):
+            base_offset = header.base_offset
+            states.take(header, batch, base_offset, header.max_timestamp_ms, durable_before=base_offset)
+    return states, states.transactions
 
 
 def _trailer_of(body: memoryview) -> bytes:
