@@ -86,7 +86,7 @@ class Message:
 
 @attrs.frozen
 class Array:
-    """A sequence of one type; decoded to a list. Where it `may_be_encoded`, an `EncodedArray` may stand for one."""
+    """A sequence of one type, decoded to a list. If it `may_be_encoded`, an `EncodedArray` may take its place."""
 
     of: FieldType
     may_be_encoded: bool = attrs.field(default=False, kw_only=True)
@@ -94,10 +94,7 @@ class Array:
 
 @attrs.frozen(eq=False, repr=False)
 class EncodedArray:
-    """An array that was encoded before, for the version that it goes out in, with its length in front.
-
-    It iterates over nothing: there is nothing to look at in it any more.
-    """
+    """An array that is encoded already, with its length, for the version that is sent. It iterates over nothing."""
 
     data: bytes
 
@@ -111,9 +108,9 @@ U = TypeVar("U")
 
 @attrs.define(eq=False, repr=False)
 class Mapped(Generic[T, U]):
-    """An array whose elements are made one by one while they are encoded, so that a long answer is never all objects.
+    """An array whose elements are made while they are encoded, so that a long answer is never held as objects.
 
-    Made by `mapped`. `on_made`, if set, is shown each element.
+    `on_made`, if set, is called with each element.
     """
 
     make: Callable[[T], U]
@@ -133,7 +130,7 @@ class Mapped(Generic[T, U]):
 
 
 def mapped(make: Callable[[T], U], of: Collection[T]) -> list[U]:
-    """A `Mapped`, typed as the list that it stands for. `of` must not change until the message has been encoded."""
+    """Return a `Mapped`, typed as its list. `of` must not change until the message is encoded."""
     return cast("list[U]", Mapped(make, of))
 
 
@@ -152,8 +149,6 @@ FieldType: TypeAlias = "str | type | Array | Nullable"
 
 @attrs.frozen
 class Wire:
-    """Layout of one attribute, and its versions."""
-
     type: FieldType
     since: int = 0
     until: int = MAX
@@ -161,13 +156,12 @@ class Wire:
     always: bool = False
 
     def is_in(self, version: int) -> bool:
-        """Tell whether the version has this field."""
         return self.since <= version <= self.until
 
 
 @attrs.frozen
 class Field:
-    """An attribute of a message class together with its layout."""
+    """An attribute of a message class."""
 
     name: str
     wire: Wire
@@ -188,11 +182,9 @@ def wire(
 ) -> Any:
     """Declare an attribute of a message.
 
-    A field that a version does not have keeps its default on decode and is left out on encode. A tagged field (KIP-482)
-    is encoded only when it differs from its default, or `always`.
-
-    Raises:
-        TypeError: the type is unknown, or a tagged field has no default.
+    A field that a version lacks is skipped on encode, and keeps its default on decode. A tagged field (KIP-482) is
+    encoded if it differs from its default, or `always`. Raises TypeError for an unknown type, or a tagged field without
+    a default.
     """
     _check_type(type)
     if tag is not None and default is attrs.NOTHING and factory is None:
@@ -204,7 +196,6 @@ def wire(
 
 
 def fields_of(cls: type) -> Sequence[Field]:
-    """Every wire attribute of a message or struct class, in order."""
     return _fields_of(cls)
 
 
@@ -223,11 +214,7 @@ def _fields_of(cls: type) -> Sequence[Field]:
 
 
 def untagged_fields(cls: type, version: int) -> list[Field]:
-    """The fields of this version that have a place of their own.
-
-    Raises:
-        TypeError: a field that the version does not have has no default either, so it could never be decoded.
-    """
+    """Return the untagged fields of a version. Raises TypeError if an absent field has no default."""
     present = []
     for field in fields_of(cls):
         if not field.wire.is_in(version):
@@ -239,7 +226,6 @@ def untagged_fields(cls: type, version: int) -> list[Field]:
 
 
 def tagged_fields(cls: type, version: int) -> dict[int, Field]:
-    """The tagged fields of this version by tag, ascending."""
     by_tag = {
         field.wire.tag: field for field in fields_of(cls) if field.wire.tag is not None and field.wire.is_in(version)
     }
@@ -247,7 +233,6 @@ def tagged_fields(cls: type, version: int) -> dict[int, Field]:
 
 
 def is_fixed(type_: FieldType) -> typing.TypeGuard[str]:
-    """Tell whether values of the type all have one size."""
     return isinstance(type_, str) and type_ in FIXED
 
 
@@ -265,7 +250,6 @@ def _default_value(default: Any) -> Any:
 
 
 def _allows_none(annotation: Any) -> bool:
-    """Tell whether `... | None` is at the top of an annotation, which is text where annotations are postponed."""
     if isinstance(annotation, str):
         return any(
             alternative in ("None", "Any") or alternative.startswith("Optional[")
@@ -275,10 +259,9 @@ def _allows_none(annotation: Any) -> bool:
 
 
 def _alternatives(annotation: str) -> Iterator[str]:
-    """Return what `|` separates outside of brackets.
+    """Split by `|` outside of brackets.
 
-    By hand: classes are looked at while other threads run, and Python's `ast` may fail in two threads at once
-    (SystemError, "AST constructor recursion depth mismatch").
+    Without `ast`, which may fail in two threads at once (SystemError, "AST constructor recursion depth mismatch").
     """
     depth = start = 0
     for end, character in enumerate(annotation):
