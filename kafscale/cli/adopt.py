@@ -12,8 +12,7 @@ import click
 
 from kafscale.cli.offline import copied_metadata, led_metadata
 from kafscale.cli.options import SETTING, WRITING_OPTIONS, json_option, with_settings
-from kafscale.cli.output import show
-from kafscale.cli.progress import counting
+from kafscale.cli.output import counting, show
 from kafscale.config import Loaded, Settings
 from kafscale.errors import NotFound, StartupError
 

@@ -23,7 +23,7 @@ from kafscale.cli.options import (
     run_with_client,
     take,
 )
-from kafscale.cli.progress import counting
+from kafscale.cli.output import counting
 from kafscale.cli.records import FORMAT_HELP, Formatter, json_formatter, parse_template, text_formatter, unescape
 from kafscale.errors import ConfigError
 

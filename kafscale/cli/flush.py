@@ -18,8 +18,7 @@ import click
 from click.core import ParameterSource
 
 from kafscale.cli.options import BOOTSTRAP, SECONDS, Bootstrap, Parsed, json_option, value_or_file
-from kafscale.cli.output import show_json
-from kafscale.cli.progress import measuring
+from kafscale.cli.output import measuring, show_json
 from kafscale.config import ADMIN_CA_VARIABLE, BOOTSTRAP_VARIABLE, Address
 from kafscale.errors import ConfigError
 from kafscale.network_errors import why_unreachable

@@ -20,7 +20,7 @@ from kafscale.cli.options import (
     with_settings,
 )
 from kafscale.cli.output import show
-from kafscale.cli.sql_options import MASTER_DEFAULT, store_options
+from kafscale.cli.sql import MASTER_DEFAULT, store_options
 from kafscale.config import Loaded, Settings
 from kafscale.errors import KafScaleError
 

@@ -10,8 +10,7 @@ import attrs
 import click
 
 from kafscale.cli.options import INDEX, json_option, with_client
-from kafscale.cli.output import say, show, show_json
-from kafscale.cli.progress import timeout_option, wait_until_none_is_left
+from kafscale.cli.output import say, show, show_json, timeout_option, wait_until_none_is_left
 from kafscale.errors import NotFound
 
 if TYPE_CHECKING:

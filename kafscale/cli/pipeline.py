@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from kafscale.spark.bucket.position import Position
     from kafscale.spark.pipeline.batch import Outcome
     from kafscale.spark.pipeline.config import Pipeline
-    from kafscale.spark.pipeline.directory_tables import DirectoryTables
-    from kafscale.spark.pipeline.maintenance import Care
+    from kafscale.spark.pipeline.inspection import DirectoryTables
     from kafscale.spark.pipeline.reset import Reset
     from kafscale.spark.pipeline.runner import Lag, Observer
+    from kafscale.spark.pipeline.tables import Care
 
 MASTER_DEFAULT = "local[*, 4]"  # a task that fails is tried again, as on a cluster
 Function = Callable[..., Any]
@@ -213,7 +213,7 @@ def maintain_command(file: Path, *, as_json: bool, master: str, conf: Settings) 
     """Compact the tables of FILE, expire old snapshots and delete orphaned files."""
     pipeline = _read(file)
     with _session(pipeline, master, conf) as spark:
-        from kafscale.spark.pipeline.maintenance import Care, maintain
+        from kafscale.spark.pipeline.tables import Care, maintain
 
         done = list(maintain(spark, pipeline))
     show(Care, done, as_json=as_json)
@@ -360,7 +360,7 @@ def _read(file: Path) -> Pipeline:
 
 def _without_spark(pipeline: Pipeline, conf: Settings, look: Callable[[DirectoryTables], T]) -> T | None:
     """Return the result of `look` if it needs no Spark, which takes 20 s to start; else None."""
-    from kafscale.spark.pipeline.directory_tables import DirectoryTables, NeedsSpark
+    from kafscale.spark.pipeline.inspection import DirectoryTables, NeedsSpark
 
     tables = None if conf else DirectoryTables.of(pipeline)
     if tables is None:

@@ -12,8 +12,7 @@ import attrs
 import click
 
 from kafscale.cli.options import INDEX, SETTING, Bootstrap, bootstrap_option, run_with_client, take
-from kafscale.cli.output import say
-from kafscale.cli.progress import counting
+from kafscale.cli.output import counting, say
 
 if TYPE_CHECKING:
     from kafscale.client import Client

@@ -11,8 +11,7 @@ import click
 
 from kafscale.cli.offline import previewed_topics
 from kafscale.cli.options import STORE_OPTIONS, Parsed, json_option, with_settings
-from kafscale.cli.output import iso_time, show, show_json
-from kafscale.cli.progress import counting
+from kafscale.cli.output import counting, iso_time, show, show_json
 from kafscale.config import Loaded, Settings
 from kafscale.errors import DamagedObject, NotFound
 

@@ -10,8 +10,7 @@ import click
 
 from kafscale.cli.offline import copied_metadata, previewed_topics
 from kafscale.cli.options import STORE_OPTIONS, json_option, with_settings
-from kafscale.cli.output import show, show_json
-from kafscale.cli.progress import measuring
+from kafscale.cli.output import measuring, show, show_json
 from kafscale.config import Loaded, Settings
 from kafscale.errors import DamagedObject, NotFound, StartupError
 
@@ -121,7 +120,7 @@ async def _verify(settings: Settings, with_data_dir: bool, repair: bool) -> Repo
 
 def _check_metadata_file(verifier: Verifier, settings: Settings) -> None:
     """Report a missing metadata.db if there is a write-ahead log. Raises StartupError if there is neither."""
-    from kafscale.log.repair.verify_segment import Finding, Kind
+    from kafscale.log.repair.findings import Finding, Kind
     from kafscale.log.wal.data_directory import METADATA_NAME, WAL_NAME
 
     path = settings.data_dir / METADATA_NAME
@@ -153,7 +152,7 @@ async def _learn_topics(verifier: Verifier, settings: Settings, *, with_data_dir
     from kafscale.cluster.membership.leading.leading import begun
     from kafscale.cluster.membership.state import ClusterState
     from kafscale.log.check.verification import KnownTopic
-    from kafscale.log.repair.verify_segment import Finding, Kind
+    from kafscale.log.repair.findings import Finding, Kind
 
     try:
         async with previewed_topics(settings, verifier.store, with_data_dir=with_data_dir) as topics:

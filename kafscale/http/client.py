@@ -1,11 +1,12 @@
 """A pool of HTTP/1.1 connections behind httpx's transport interface, for many small requests at once.
 
-Every step is O(1): a connection is taken from the end of its origin's list and put back there, so that warm ones are
-used; each return checks the oldest one. A small request costs 0.13 ms of CPU at 4 and at 64 connections; with httpx's
-own pool 0.31 and 0.68 ms.
+Every step is O(1): a connection is taken from and put back to the end of its origin's list, so that the warm ones are
+used and the others age; each return looks at the oldest, and closes it if the server has. A small request costs 0.13 ms
+of CPU at 4 and at 64 connections; with the pool inside httpx 0.28 it is 0.31 and 0.68 ms.
 
-A connection is lent to one exchange until the body was read or the response is closed; an early end, also a cancel,
-closes the connection and frees its slot. Changes of the pool's state have no await in them, so no lock is needed.
+No lock is needed: what changes the pool's state has no await in it. A connection is lent to one exchange at a time,
+which ends when the body has been read or the response is closed; whatever ends it early, a cancel included, closes the
+connection and frees its slot.
 """
 
 from __future__ import annotations
@@ -42,15 +43,15 @@ class TransportStatistics:
 
 
 class TrioTransport(httpx.AsyncBaseTransport):
-    """Sends httpx requests over kept connections.
+    """Sends httpx requests over connections that it keeps.
 
-    Request extensions: `timeout` as httpx sets it; `whole_body` returns a body of known length as one buffer;
-    `idempotent` tells whether a request that met a closing connection may be sent again, by default by its method.
-    Bodies are bytes or a `BufferStream`.
+    Request extensions: `timeout` as httpx sets it; `whole_body` (bool) to get a body of known length as one buffer
+    rather than in pieces; `idempotent` (bool) to say whether a request that met a closing connection may be sent
+    again, which its method tells otherwise. Bodies are bytes or a `BufferStream`.
     """
 
     def __init__(self, *, max_connections: float = math.inf, ssl_context: ssl.SSLContext | None = None) -> None:
-        """Make a transport. `max_connections` is per origin; further requests wait for httpx's pool timeout at most."""
+        """`max_connections` is per origin; further requests wait in order, for httpx's pool timeout at most."""
         self._max_connections = max_connections
         self._ssl_context = ssl_context
         self._origins: dict[tuple[str, str, int | None], _Origin] = {}
@@ -58,7 +59,7 @@ class TrioTransport(httpx.AsyncBaseTransport):
         self._reused_count = 0
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send the request and receive the reply's head. Raises httpx.TransportError."""
+        """Send the request and receive the reply's head; its body is still to be read. Raises httpx.TransportError."""
         timeouts = Timeouts.of(request)
         loan = _Loan(self._origin(request.url))
         await loan.wait_for_slot(timeouts.pool)
@@ -80,11 +81,12 @@ class TrioTransport(httpx.AsyncBaseTransport):
         return httpx.Response(head.status, headers=head.headers, stream=body, request=request)
 
     async def aclose(self) -> None:
-        """Close the idle connections; one in use closes with its response."""
+        """Close the idle connections; one in use closes when its response does."""
         for origin in self._origins.values():
             origin.close()
 
     def statistics(self) -> TransportStatistics:
+        """Counts over all origins."""
         origins = self._origins.values()
         return TransportStatistics(
             opened_count=self._opened_count,
@@ -128,7 +130,7 @@ async def fetch(
     timeout_seconds: float,
     deadline_seconds: float = math.inf,
 ) -> tuple[int, bytes]:
-    """Send a request, and return the status and body of the answer.
+    """Send a request, and return the status and the body of the answer.
 
     timeout_seconds: without progress. deadline_seconds: for all of it. Raises httpx.TransportError, also for an answer
     of more than `max_bytes`.
@@ -151,7 +153,7 @@ async def fetch(
 
 @attrs.define(eq=False, repr=False)
 class _Origin:
-    """The connections to one scheme, host and port: a slot for each in use, and the idle ones, warmest last."""
+    """The connections to one scheme, host and port: a slot for each that is in use, and the idle ones, warmest last."""
 
     slots: trio.CapacityLimiter
     idle: deque[HttpConnection] = attrs.field(factory=deque)
@@ -175,7 +177,7 @@ class _Origin:
             self.idle.popleft().close()
 
     def close_idle_since_before(self, moment: float) -> None:
-        """Close the connections unused since this moment, which may be dead."""
+        """Close the connections that nothing has passed on since this moment: they may be as dead as one that was."""
         while self.idle and self.idle[0].idle_since < moment:
             self.idle.popleft().close()
 
@@ -187,7 +189,7 @@ class _Origin:
 
 @attrs.define(eq=False, repr=False)
 class _Loan:
-    """A slot of an origin and its connection, until `end`."""
+    """A slot of an origin and, once there is one, the connection in it, until `end`."""
 
     origin: _Origin
     connection: HttpConnection | None = None
@@ -203,7 +205,7 @@ class _Loan:
         raise httpx.PoolTimeout(f"no connection was free for {timeout_seconds} s")
 
     def end(self, *, keep: bool) -> None:
-        """Give back the slot, and with `keep` the connection. A second call does nothing."""
+        """Give the slot back, and the connection too if it is good for another request. Ending twice is fine."""
         if self.is_over:
             return
         self.is_over = True
@@ -216,7 +218,7 @@ class _Loan:
 
 
 class _Body(httpx.AsyncByteStream):
-    """A reply's body. The loan ends with its last byte, an error, or the closing of the response."""
+    """A reply's body. The loan ends with its last byte, with an error, or when the response is closed."""
 
     def __init__(self, loan: _Loan, head: ReplyHead, *, timeout_seconds: float, max_piece_bytes: int) -> None:
         self._loan = loan

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from kafscale.cli.logs import configure_logging
+from kafscale.cli.serve import configure_logging
 from kafscale.config import LogFormat, LogLevel
 
 pytestmark = pytest.mark.usefixtures("_restored_logging")

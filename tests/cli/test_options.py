@@ -12,7 +12,7 @@ import pytest
 from kafscale.cli import migrate
 from kafscale.cli.main import cli, run
 from kafscale.cli.options import INDEX, ListOption, parse_setting, parse_spark_setting, parse_time
-from kafscale.cli.sql_options import parse_catalog
+from kafscale.cli.sql import parse_catalog
 
 
 @pytest.mark.parametrize(

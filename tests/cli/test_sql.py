@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from kafscale.cli.main import run
-from kafscale.cli.progress import READING_MIN_BYTES, reading
+from kafscale.cli.output import READING_MIN_BYTES, reading
 from kafscale.cli.reference import sql_page
-from kafscale.cli.sql_options import parse_catalog
+from kafscale.cli.sql import parse_catalog
 from kafscale.config import load
-from tests.cli.sql_processes import kafscale_sql, told, write_orders
+from tests.devtools.processes.sql_processes import kafscale_sql, told, write_orders
 
 ENGINES = ("duckdb", "auto", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.timeout(900)]))
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "sql-options.md"
@@ -189,7 +189,7 @@ print(sorted({"duckdb", "pyarrow", "numpy", "pyspark"} & set(sys.modules)))"""
 
 
 def test_a_missing_package_gives_one_line(capsys, monkeypatch, store):
-    monkeypatch.delitem(sys.modules, "kafscale.spark.duckdb.choice", raising=False)
+    monkeypatch.delitem(sys.modules, "kafscale.spark.duckdb.engine", raising=False)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.delitem(sys.modules, "kafscale.spark.duckdb.engine", raising=False)
     assert run(["sql", "--store", store, "select 1"]) == 1

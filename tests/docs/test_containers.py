@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from kafscale.cli.sql_options import parse_catalog
+from kafscale.cli.sql import parse_catalog
 from kafscale.config import Durability, Settings, load, options
 from kafscale.server.http.access import AdminToken
 from kafscale.spark.pipeline.document import read_pipeline

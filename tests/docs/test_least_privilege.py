@@ -25,11 +25,11 @@ from kafscale.spark.source.bounds import QueryBounds
 from kafscale.spark.source.options import BatchOptions, Given, ReadOptions
 from kafscale.spark.source.planning import Planner
 from tests.devtools.external.clients import wait_until
+from tests.devtools.external.minio_users import MinioUser, add_user, root_of
 from tests.devtools.external.s3_processes import S3Process, minio_server
 from tests.devtools.external.spark import flush, skip_without_iceberg
 from tests.devtools.processes import timed_loop
 from tests.devtools.processes.process import BrokerProcess
-from tests.docs.minio_users import MinioUser, add_user, root_of
 
 pytestmark = [
     pytest.mark.timeout(600),
@@ -251,7 +251,7 @@ def test_the_broker_may_do_nothing_elsewhere(bucket: Bucket) -> None:
 @pytest.mark.faults
 def test_a_reader_reads_records_and_nothing_else(written: Bucket, caplog: pytest.LogCaptureFixture) -> None:
     assert read_as(written, "Readers", "orders") == (len(LARGE_VALUES), 1)
-    assert "are unknown" in caplog.text
+    assert "are not known" in caplog.text
     assert read_as(written, "Readers", "payments") == (RECORDS_COUNT, 1)
     client = written.users["Readers"].client()
     refused_at_all(client)
@@ -275,7 +275,7 @@ def test_a_reader_of_checkpoints_knows_all_partitions(written: Bucket, caplog: p
     user = "Readers that know what was deleted"
     assert read_as(written, user, "empty") == (0, 3)
     assert read_as(written, user, "orders") == (len(LARGE_VALUES), 1)
-    assert "are unknown" not in caplog.text
+    assert "are not known" not in caplog.text
     client = written.users[user].client()
     refused_at_all(client)
     for key in written.listed("kafka/_kafscale/"):

@@ -12,9 +12,9 @@ from kafscale.wire.batch_header import DELETE_HORIZON, LOG_APPEND_TIME
 from tests.devtools.external.clients import DEADLINE_SECONDS, wait_until
 from tests.devtools.external.foreign_frames import TAKEN, VALUES, foreign_batches
 from tests.devtools.external.foreign_headers import foreign_headers, sealed
+from tests.devtools.external.java import JavaTools
 from tests.devtools.processes.process import broker_process
 from tests.devtools.processes.raw_produce import error_codes_of
-from tests.java.java_tools import JavaTools
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(1200)]  # the first test may wait for Maven
 

@@ -10,8 +10,8 @@ from typing import Any
 import click
 import trio
 
-from kafscale.cli.logs import configure_logging
 from kafscale.cli.options import settings_flags
+from kafscale.cli.serve import configure_logging
 from kafscale.config import load
 from kafscale.supervisor import supervisor
 

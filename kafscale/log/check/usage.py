@@ -1,4 +1,7 @@
-"""Measure the bytes of each topic in the bucket, the part that is no longer read, and the unflushed part of the WAL."""
+"""Measure the bytes of each topic in the bucket, the part that is no longer read, and the unflushed part of the WAL.
+
+From a listing, the metadata, and the footers of merged segments. It changes nothing and can run beside a live broker.
+"""
 
 from __future__ import annotations
 

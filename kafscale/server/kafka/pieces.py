@@ -1,7 +1,8 @@
-"""Long requests and answers, made in pieces between which others are served, within bounds on their memory.
+"""Long requests and long answers: made in pieces, between which others are served, and within bounds on their memory.
 
-The objects of a long request take up to 40 times its bytes, so it waits until those under way leave room. An answer has
-at most `max_response_bytes`; a long one waits for room of that size, and then keeps what it needs.
+A long request waits until all those under way together leave room for it, since its objects take up to 40 times its
+bytes. An answer has a greatest size (`max_response_bytes`); long ones wait until those that are being made and sent
+leave room for one of that size, and then keep what they need.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ async def decode_in_pieces(message: type, version: int, body: memoryview) -> Any
 
 @attrs.frozen(eq=False, repr=False)
 class EncodedAnswer:
-    """The buffers of a response without its header, and the share to release once they are sent."""
+    """The buffers of a response without its header, and what is to be released once they have been sent."""
 
     buffers: list[Sendable]
     share: Share | None
@@ -56,10 +57,11 @@ class AnswerEncoder:
 
     @property
     def waiting_count(self) -> int:
+        """The number of long answers that wait for others to be sent."""
         return self._budget.waiting_count
 
     async def encode(self, response: object, version: int) -> EncodedAnswer:
-        """Encode a response, a short one without a checkpoint. Raises ProtocolError if it is too long."""
+        """Encode a response, without giving way to anybody if it is short. Raises ProtocolError if it is too long."""
         parts: list[Buffer] = []
         joined = bytearray()
         share: Share | None = None
@@ -89,7 +91,7 @@ class AnswerEncoder:
 
 
 async def encode_with_records(response: object, version: int) -> list[Sendable]:
-    """Encode a response of Fetch, whose records are sent unjoined; the read has bounded its size."""
+    """Encode a Fetch's response, whose records are sent from where they are; its size is bounded where it is read."""
     parts: list[Sendable] = []
     done: list[Sendable] = []
     for _ in encoder_in_pieces(type(response), version)(response, parts.append):
@@ -100,7 +102,7 @@ async def encode_with_records(response: object, version: int) -> list[Sendable]:
 
 
 def _joined(parts: list[Sendable]) -> list[Sendable]:
-    """Join the short pieces between records."""
+    """The same bytes, with the short pieces between records put together."""
     joined: list[Sendable] = []
     for is_encoded, run in groupby(parts, key=lambda part: part.__class__ is bytes):
         if is_encoded:

@@ -1,11 +1,14 @@
-"""A `Transport` over TLS: a `SecuredSocket` after its handshake, with trio waiting for its socket.
+"""A `Transport` over TLS: a `SecuredSocket` whose handshake is done, with trio waiting for its socket.
 
-trio's own TLS stream returns one record at a time, and takes turns of the event loop for it. Here:
+trio's own stream of TLS gives one record at a time, and takes turns of the event loop for it. What is different from
+TCP without TLS:
 
-- One system call receives many records of at most 16 KiB. A read goes on while the socket has more.
-- Received or decrypted bytes don't make the socket readable.
+- What is in the socket is taken by one system call and decrypted record by record, each of at most 16 KiB. A read goes
+  on while the socket has more, so that what was sent together is taken together.
+- What has been taken, or decrypted already, does not make the socket readable.
 - Clients send each record by itself, so the rest of a large frame is waited for in pieces of 64 KiB (SO_RCVLOWAT).
-- Sending takes about a millisecond of CPU per MiB, so others run between pieces of it.
+- Sending takes CPU, about a millisecond for each MiB. Others run between pieces of it; what is sent of a file is read
+  piece by piece, from the page cache.
 - Reading may make OpenSSL write. In trio one task at a time waits until a socket is writable, so a second one waits for
   the first.
 """
@@ -40,7 +43,7 @@ PIECE_BYTES = 64 << 10  # that small buffers are joined to, and large ones and f
 
 @attrs.define(eq=False, repr=False)
 class TlsTransport:
-    """Owns a socket that has done its handshake."""
+    """Made of a socket that has done its handshake, and closes it."""
 
     secured: SecuredSocket
     _writable: trio.Event | None = attrs.field(default=None, init=False)  # while a task waits until it is
@@ -51,7 +54,7 @@ class TlsTransport:
     _low_water_bytes: int = attrs.field(default=1, init=False)  # what makes the socket readable
 
     async def receive(self, max_bytes: int) -> bytes:
-        """Return available bytes, of several records; empty at the end of the stream."""
+        """Whatever is there, of several records if there are; empty at the end of the stream."""
         parts: list[bytes] = []
         wanted = min(max_bytes, RECEIVE_MAX_BYTES)
         decrypt = self.secured.tls.read
@@ -65,9 +68,9 @@ class TlsTransport:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def receive_into(self, buffer: memoryview) -> int:
-        """Fill the buffer as far as bytes are available; at least its size will come.
+        """Fill the buffer, for which enough will come, as far as there is something for it.
 
-        The socket first gathers bytes for a moment: clients send record by record.
+        Before it is looked at, the socket gathers a feed of it for a moment: clients send record by record.
         """
         wanted = min(len(buffer), RECEIVE_MAX_BYTES)
         decrypt = self.secured.tls.read
@@ -80,7 +83,7 @@ class TlsTransport:
         return await self._receive(wanted, read, least_bytes)
 
     async def wait_end(self) -> bool:
-        """Wait as any transport; a peer's close_notify is data, and not the end."""
+        """Wait as any transport; a peer that says that it closes (close_notify) has sent something, and not ended."""
         if self.secured.is_fed or self._has_ended or self._failure:
             await trio.lowlevel.checkpoint()
             return self._has_ended or self._failure is not None
@@ -109,7 +112,7 @@ class TlsTransport:
         return 0
 
     async def _wait_readable(self, least_bytes: int) -> None:
-        """Wait until the socket has `least_bytes` or has ended; after a moment, for any byte."""
+        """Wait until the socket has so much, or has ended; for anything at all if that does not come in a moment."""
         if least_bytes > 1:
             self._set_low_water(least_bytes)
             with trio.move_on_after(GATHERING_SECONDS):
@@ -124,7 +127,7 @@ class TlsTransport:
             self._low_water_bytes = count
 
     def _decrypt(self, wanted: int, read: Callable[[int], int]) -> int:
-        """Read up to `wanted` bytes. An end or error behind them is kept for the next read."""
+        """Read until there is enough or no more. The end, or an error, behind what was read is for the next read."""
         filled = self._read_fed(0, wanted, read) if self.secured.is_fed else 0
         feeds_left = FEEDS_MAX_COUNT
         while filled < wanted and feeds_left and not (self._has_ended or self._failure):
@@ -143,7 +146,7 @@ class TlsTransport:
         return filled
 
     def _read_fed(self, filled: int, wanted: int, read: Callable[[int], int]) -> int:
-        """Read on in the bytes that the socket has given."""
+        """Read on until there is enough, or nothing left of what the socket gave."""
         try:
             while filled < wanted and (count := read(filled)):
                 filled += count
@@ -157,7 +160,7 @@ class TlsTransport:
         return filled
 
     async def send(self, buffers: Sequence[Sendable]) -> None:
-        """Send without a turn of the event loop if it is little, and the socket takes it at once."""
+        """Takes no turn of the event loop if it is little, and the socket takes all of it at once."""
         await trio.lowlevel.checkpoint_if_cancelled()
         in_memory: list[Buffer] = []
         for buffer in buffers:
@@ -212,7 +215,7 @@ class TlsTransport:
         return queued_bytes(self.secured.tcp) + self.secured.to_flush_bytes
 
     async def aclose(self) -> None:
-        """Send close_notify if the socket takes it at once, and close it."""
+        """Say that nothing more comes (close_notify), if the socket takes that at once, and close it."""
         trio.lowlevel.notify_closing(self.secured.tcp)
         with suppress(OSError, ValueError):
             self.secured.tls.unwrap()
@@ -223,7 +226,7 @@ class TlsTransport:
 
 
 def _pieces_of(range: FileRange) -> Iterator[bytes]:
-    """Read a range from the page cache."""
+    """Read it from the page cache, where all of it was a moment ago."""
     position = 0
     while position < len(range):
         piece = range.read(position, min(PIECE_BYTES, len(range) - position))

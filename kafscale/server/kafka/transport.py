@@ -1,4 +1,8 @@
-"""Transports of connections, which receive into buffers, and send buffers and ranges of files unjoined."""
+"""Transports of connections: receive, receive into a buffer, and send buffers and ranges of files unjoined.
+
+`SocketTransport` is for TCP, `kafscale.server.kafka.tls_transport` for TLS over it. `StreamTransport` works over any
+trio stream, as for tests over memory.
+"""
 
 from __future__ import annotations
 
@@ -31,35 +35,37 @@ class Transport(Protocol):
     """A byte stream to one client. Every method may raise trio.BrokenResourceError or trio.ClosedResourceError."""
 
     async def receive(self, max_bytes: int) -> bytes:
-        """Return available bytes; empty at the end of the stream."""
+        """Whatever is there, at least one byte; empty at the end of the stream."""
         ...
 
     async def receive_into(self, buffer: memoryview) -> int:
         """Receive into a buffer, and return the number of bytes; 0 at the end of the stream.
 
-        The peer must send at least the buffer's size before it waits for an answer.
+        The peer must send at least as many bytes before it waits for an answer.
         """
         ...
 
     async def wait_end(self) -> bool:
-        """Wait until there is something to receive, and tell whether that is the end. Receives nothing."""
+        """Wait until there is something to receive, and tell whether that is the end of the stream. Takes nothing."""
         ...
 
     async def wait_closed(self) -> None:
-        """Wait until the peer has closed its side, whatever it sent before. Receives nothing."""
+        """Wait until the peer has closed its side, whatever it has sent before. Takes nothing."""
         ...
 
-    async def send(self, buffers: Sequence[Sendable]) -> None: ...
+    async def send(self, buffers: Sequence[Sendable]) -> None:
+        """Send all of them, in order."""
+        ...
 
     def untaken_bytes(self) -> int:
-        """Return the sent bytes that the peer has not confirmed."""
+        """Return how many sent bytes the peer has not confirmed. Constant while the peer takes nothing."""
         ...
 
     async def aclose(self) -> None: ...
 
 
 def take_socket(stream: trio.SocketStream) -> socket.socket:
-    """Take over the socket of an accepted connection."""
+    """Take over the socket of a connection that trio has accepted."""
     taken = socket.socket(fileno=stream.socket.detach())
     taken.setblocking(False)
     # trio has a socket take only 16 KiB more than it can send at once. Large replies would go in pieces, each with a
@@ -69,6 +75,7 @@ def take_socket(stream: trio.SocketStream) -> socket.socket:
 
 
 async def wait_end_of(taken: socket.socket) -> bool:
+    """Wait until there is something to receive, and tell whether that is the end, or an error. Takes nothing."""
     while True:
         await trio.lowlevel.wait_readable(taken)
         try:
@@ -80,9 +87,9 @@ async def wait_end_of(taken: socket.socket) -> bool:
 
 
 async def wait_closed_of(taken: socket.socket) -> None:
-    """Wait until the peer has closed its side.
+    """Wait until the peer has closed its side, whatever it has sent before. Takes nothing.
 
-    Received data hides the end from every other wait, so the kernel is polled.
+    What it has sent hides the end from all that waits for something to receive, so the kernel is asked now and then.
     """
     ends = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR  # the first is Linux's
     polling = select.poll()
@@ -92,6 +99,7 @@ async def wait_closed_of(taken: socket.socket) -> None:
 
 
 def queued_bytes(queue: socket.socket) -> int:
+    """Return how many sent bytes the peer has not confirmed."""
     (count,) = struct.unpack("i", fcntl.ioctl(queue, termios.TIOCOUTQ, bytes(4)))
     return int(count)
 
@@ -100,15 +108,15 @@ def queued_bytes(queue: socket.socket) -> int:
 class SocketTransport:
     """TCP, without a copy where that pays.
 
-    trio's own socket takes a turn of the event loop for each operation, and each receive begins with a call that mostly
-    fails.
+    The socket is used without trio's own around it, of which each operation takes a turn of the event loop when it is
+    done, and each receive begins with one that most often fails: who waits for a reply has nothing more to say.
     """
 
     socket: socket.socket
 
     @classmethod
     def of(cls, stream: trio.SocketStream) -> SocketTransport:
-        """Take over an accepted connection."""
+        """Take over a connection that trio has accepted."""
         return cls(take_socket(stream))
 
     async def receive(self, max_bytes: int) -> bytes:
@@ -134,7 +142,7 @@ class SocketTransport:
                 raise trio.BrokenResourceError from exc
 
     async def send(self, buffers: Sequence[Sendable]) -> None:
-        """Send without a turn of the event loop if the socket takes all at once."""
+        """Takes no turn of the event loop if the socket takes all of it at once."""
         await trio.lowlevel.checkpoint_if_cancelled()
         try:
             in_memory: list[Buffer] = []
@@ -161,7 +169,7 @@ class SocketTransport:
                 await trio.lowlevel.checkpoint()  # long lists take a while, also where the peer takes them at once
 
     async def _send_some(self, buffers: Sequence[Buffer], flags: int) -> None:
-        """Send at most as many buffers as one sendmsg takes."""
+        """Send as many as one sendmsg takes: what is left of a list is looked at again after each that sent a part."""
         left = [buffer for buffer in buffers if buffer]
         while left:
             try:
@@ -172,7 +180,7 @@ class SocketTransport:
                 drop_first(left, sent)
 
     async def _send_file(self, range: FileRange) -> None:
-        """Let the kernel send a range from the page cache: 100 us a MiB, instead of 500 for reading and sending."""
+        """Let the kernel send a range from the page cache: 100 us a MiB, where reading and sending it took 500."""
         position = range.start
         while position < range.end:
             try:
@@ -196,7 +204,7 @@ class SocketTransport:
 
 @attrs.define(eq=False, repr=False)
 class StreamTransport:
-    """A transport over any trio stream."""
+    """Any trio stream."""
 
     stream: trio.abc.Stream
 
@@ -209,11 +217,12 @@ class StreamTransport:
         return len(data)
 
     async def wait_end(self) -> bool:
-        """Wait for ever: such a stream can't be peeked at."""
+        """Wait for ever: there is no looking at what such a stream has."""
         await trio.sleep_forever()
         raise AssertionError("this is never reached")
 
     async def wait_closed(self) -> None:
+        """Wait for ever, as `wait_end`."""
         await trio.sleep_forever()
 
     async def send(self, buffers: Sequence[Sendable]) -> None:

@@ -1,4 +1,8 @@
-"""Answers a statement by a DuckDB in this process.
+"""Chooses the engine of a statement, and answers it by a DuckDB in this process, which needs no JVM.
+
+    spark     Spark answers everything
+    duckdb    DuckDB answers statements that it answers as Spark does, and refuses others
+    auto      DuckDB answers such statements if they read little, Spark all others; the user is told which and why
 
 DuckDB gets SQL that rules have written, and no access to files or networks; data comes from the scans alone.
 """
@@ -22,18 +26,139 @@ from kafscale.spark.duckdb.expressions import Subquery
 from kafscale.spark.duckdb.kinds import NotAlike, spark_name
 from kafscale.spark.duckdb.parser import parsed, spelled
 from kafscale.spark.duckdb.queries import UNNAMED, Queries
-from kafscale.spark.duckdb.references import References
 from kafscale.spark.duckdb.scans import ScanReading, TopicRead
 from kafscale.spark.duckdb.texts import DuckDBAnswer, text_of
 from kafscale.spark.session import INSTALL
 from kafscale.spark.source.options import Given
-from kafscale.spark.sql.bucket_topics import TOPIC_NAME, BucketTopics, CommandRows, answer_command
-from kafscale.spark.sql.clauses import Clauses
-from kafscale.spark.sql.kafsql import Spoken
+from kafscale.spark.sql.kafsql import Clauses, Spoken
 from kafscale.spark.sql.tokens import tokenize
+from kafscale.spark.sql.topics import TOPIC_NAME, BucketTopics, CommandRows, answer_command
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
+from enum import StrEnum
+from functools import partial
+from importlib.util import find_spec
+from itertools import count
+
+from kafscale.spark.bucket.splits import Period
+from kafscale.spark.duckdb.functions import interval, timestamp
+from kafscale.spark.duckdb.kinds import NoTable, TypedColumn
+from kafscale.spark.duckdb.parser import ParsedNode, Spelled
+from kafscale.spark.duckdb.queries import Table
+from kafscale.spark.duckdb.scans import TopicDataset, TotalsDataset
+from kafscale.spark.source.bounds import QueryBounds
+from kafscale.spark.sql.answers import QueryAnswer, SparkAnswer
+from kafscale.spark.sql.engine import Engine
+from kafscale.spark.sql.kafsql import ASKED_FOR, COLUMNS, TABLE_FUNCTIONS, Argument, Bound, TopicCall, bound_of
+from kafscale.spark.sql.tokens import refuse_mistakes
+from kafscale.spark.values.decoding import DECODED
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class References:
+    """Makes the tables of one statement, and registers their data sets with the connection."""
+
+    connection: DuckDBPyConnection
+    topics: BucketTopics
+    spoken: Spoken
+    clauses: Clauses
+    spelled: Spelled
+    reading: ScanReading
+    _numbers: Iterator[int] = attrs.field(factory=count, init=False)
+
+    def topic(self, node: ParsedNode) -> Table:
+        """Make the table of a name behind FROM. Raises ConfigError, NoTable, QueryError, StoreError."""
+        path = node.node("qualified_name").raw("path")
+        name = ".".join(path)
+        if not (TOPIC_NAME.fullmatch(name) and self.topics.has(name)):
+            raise NoTable(name) if len(path) == 1 else NotAlike(f"'{name}' is not a topic")
+        return self._table(name, self._bound_at(node), name=path[-1])
+
+    def call(self, node: ParsedNode) -> Table:
+        """Make the table of a function behind FROM. Raises as `topic` does."""
+        function = (
+            node.only("function").node("function").only("function_name", "qualified_name", "arguments", "order_bys")
+        )
+        name = function.text("function_name").lower()
+        if name not in TABLE_FUNCTIONS:
+            raise NotAlike(f"{name}() is Spark's")
+        topic, *others = [
+            _argument(node.only("expression").node("expression")) for node in function.nodes("arguments")
+        ] or [Argument(None)]
+        if not isinstance(topic.value, str):
+            raise QueryError(f"{name}() takes a topic first, such as {name}('orders', …)")
+        if not (TOPIC_NAME.fullmatch(topic.value) and self.topics.has(topic.value)):
+            raise NoTable(topic.value)
+        bound, partition = bound_of(TopicCall(start=0, end=0, function=name, topic=topic.value, arguments=others))
+        bound = attrs.evolve(bound, is_full=self._bound_at(node).is_full)
+        return self._table(topic.value, bound, partition=partition, name=topic.value)
+
+    def _bound_at(self, node: ParsedNode) -> Bound:
+        return self.clauses.bound_at(self.spelled.original(node.position_bytes))
+
+    def _table(self, topic: str, bound: Bound, *, name: str, partition: int | None = None) -> Table:
+        options = self.topics.reading(topic, bound, partition=partition, options=self.spoken.options())
+        read = TopicRead.of(Given(options))
+        registered = f"topic{next(self._numbers)}"
+        self.connection.register(registered, TopicDataset(read, self.reading))
+        totals = None if bound.tail_count is not None else partial(self._totals, read, self._since_us(bound))
+        return Table(sql=self._bounded(registered, bound), columns=self._columns(read), name=name, totals=totals)
+
+    def _totals(self, read: TopicRead, since_us: int | None, bounds: QueryBounds) -> str:
+        if since_us is not None:
+            since = Period(first_ms=since_us // 1000)
+            bounds = bounds.within(QueryBounds(period=since))
+        registered = f"totals{next(self._numbers)}"
+        self.connection.register(registered, TotalsDataset(read, bounds, self.reading))
+        return registered
+
+    def _since_us(self, bound: Bound) -> int | None:
+        """Return the beginning of a bound's time, a whole millisecond."""
+        return None if bound.last_ms is None else int(self.topics.clock() * 1000) * 1000 - bound.last_ms * 1000
+
+    def _bounded(self, registered: str, bound: Bound) -> str:
+        """Return SQL of the rows within a bound."""
+        sql = f"FROM {registered}"
+        since_us = self._since_us(bound)
+        if since_us is not None:
+            sql += f' WHERE "timestamp" >= {timestamp(since_us).sql}'
+        if bound.tail_count is None:
+            return registered if since_us is None else f"(SELECT * {sql})"
+        newest = (
+            f'SELECT * {sql} ORDER BY "timestamp" DESC NULLS LAST, "partition", "offset" DESC LIMIT {bound.tail_count}'
+        )
+        return f'(SELECT * FROM ({newest}) ORDER BY "timestamp", "partition", "offset")'
+
+    def _columns(self, read: TopicRead) -> list[TypedColumn]:
+        """Return the columns of a topic in the statement, as `Spoken.select` has them."""
+        columns = {name: TypedColumn.of(name, type_) for name, type_ in read.types.items()}
+        names = self.spoken.names
+        if not self.spoken.has_kafsql_columns:
+            return list(columns.values())
+        own = [
+            attrs.evolve(columns[COLUMNS[column]], name=column)
+            for column in COLUMNS
+            if column not in ASKED_FOR or column in names
+        ]
+        return [*own, *(column for name, column in columns.items() if name.lower() in names or name == DECODED)]
+
+
+def _argument(node: ParsedNode) -> Argument:
+    """Read a literal; or a name, as topics may be given without quotes. Raises NotAlike."""
+    if node.type == "COLUMN_REF":
+        return Argument(".".join(node.raw("column_names")))
+    found = interval(node) if node.type == "FUNCTION" else None
+    if found is not None:
+        assert isinstance(found.literal, int)
+        return Argument(found.literal // 1000, is_time=True)
+    literal = node.raw("literal") or {}
+    if literal.get("kind") == "STRING":
+        return Argument(str(literal.get("text", "")))
+    if literal.get("kind") == "INTEGER":
+        return Argument(int(literal["text"]))
+    raise NotAlike("what last() and tail() take is a constant")
+
 
 BATCH_ROWS = 4096
 SETTINGS = {
@@ -177,3 +302,104 @@ def _listed(told: CommandRows) -> DuckDBAnswer:
     columns = [pa.array([row[index] for row in told.rows], type_) for index, type_ in enumerate(schema.types)]
     batch = pa.RecordBatch.from_arrays(columns, schema=schema)
     return DuckDBAnswer(columns=list(told.types), types=schema.types, batches=[batch])
+
+
+SETTING = ("SET", "RESET")
+
+
+class EngineName(StrEnum):
+    """A choice of engines; see the module."""
+
+    AUTO = "auto"
+    SPARK = "spark"
+    DUCKDB = "duckdb"
+
+
+@attrs.define(kw_only=True, eq=False, repr=False)
+class Engines:
+    """Answers statements by one of both engines, each started on demand.
+
+    max_bytes: the largest read of a statement for which `auto` takes DuckDB. start_spark: called once at most. say:
+    tells the user a line. is_extended: extensions may know more statements than Spark does. spark_alone: the reason why
+    `auto` takes Spark for all statements, as the end of a sentence; SET sets it, as it may change others' meaning, for
+    example by a time zone.
+    """
+
+    name: EngineName
+    topics: BucketTopics
+    max_bytes: int
+    start_spark: Callable[[], Engine]
+    say: Callable[[str], None]
+    spark_alone: str | None = None
+    is_extended: bool = False
+    _duckdb: DuckDBEngine | None = attrs.field(default=None, init=False)
+    _spark: Engine | None = attrs.field(default=None, init=False)
+
+    def answer(self, statement: str, reading: ScanReading | None = None) -> QueryAnswer:
+        """Return the rows of a query, or run a command. `reading` reports progress.
+
+        Raises ConfigError, QueryError, StartupError, StoreError.
+        """
+        reading = reading or ScanReading()
+        if not self.is_extended:
+            refuse_mistakes(statement)
+        if self.name is EngineName.DUCKDB:
+            return self._by_duckdb(statement, reading)
+        if self.name is EngineName.SPARK:
+            return self._by_spark(statement, reading)
+        return self._by_either(statement, reading)
+
+    def cancel(self) -> None:
+        """Cancel the running statement, from another thread."""
+        if self._duckdb is not None:
+            self._duckdb.interrupt()
+        if self._spark is not None:
+            self._spark.topics.spark.sparkContext.cancelAllJobs()
+
+    def close(self) -> None:
+        """Close DuckDB. The caller stops Spark."""
+        if self._duckdb is not None:
+            self._duckdb.close()
+
+    def _by_spark(self, statement: str, reading: ScanReading) -> QueryAnswer:
+        if self._spark is None:
+            self._spark = self.start_spark()
+        return SparkAnswer(self._spark.frame(statement), reading.report)
+
+    def _by_duckdb(self, statement: str, reading: ScanReading) -> QueryAnswer:
+        try:
+            return self._duckdb_engine(None).answer(statement, reading)
+        except NoTable as exc:
+            raise self.topics.no_such(exc.name) from exc
+        except NotAlike as exc:
+            raise QueryError(f"--engine duckdb can't answer this, because {exc}; --engine spark can, and auto") from exc
+
+    def _by_either(self, statement: str, reading: ScanReading) -> QueryAnswer:
+        if self.spark_alone is None and any(token.word in SETTING for token in tokenize(statement)[:1]):
+            self.spark_alone = "SET changes what only Spark has"
+        why = self.spark_alone
+        if why is None and find_spec("duckdb") is None:
+            why = f"duckdb is not installed ({INSTALL})"
+        if why is None:
+            try:
+                answer = self._duckdb_engine(self.max_bytes).answer(statement, reading)
+            except NoTable as exc:
+                if self._spark is None:  # which has views and tables of its own when it has run
+                    raise self.topics.no_such(exc.name) from exc
+                why = str(exc)
+            except NotAlike as exc:
+                why = str(exc)
+            else:
+                if reading.is_planned:
+                    self.say(
+                        f"DuckDB answers, as this reads {reading.planned_bytes:,} bytes and no more than "
+                        f"{self.max_bytes:,} (--duckdb-max-bytes)"
+                    )
+                return answer
+        self.say(f"Spark answers, because {why}")
+        return self._by_spark(statement, reading)
+
+    def _duckdb_engine(self, max_bytes: int | None) -> DuckDBEngine:
+        if self._duckdb is None:
+            self._duckdb = DuckDBEngine(topics=self.topics, max_bytes=max_bytes)
+        return self._duckdb

@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
-from kafscale.spark.duckdb import functions, literals
-from kafscale.spark.duckdb.kinds import INTEGERS, NotAlike, TypedColumn, ValueKind, common
-from kafscale.spark.duckdb.literals import named
+from kafscale.spark.duckdb import functions
+from kafscale.spark.duckdb.functions import named
+from kafscale.spark.duckdb.kinds import INTEGERS, Expression, NotAlike, QueryScope, TypedColumn, ValueKind, common
 from kafscale.spark.duckdb.parser import ParsedNode
-from kafscale.spark.duckdb.scopes import Expression, QueryScope
 
 CALL = ("function_name", "qualified_name", "arguments", "is_operator", "distinct", "order_bys")
 TYPES = {
@@ -57,7 +56,7 @@ class Expressions:
         return found
 
     def _constant(self, node: ParsedNode) -> Expression:
-        return literals.constant(node)
+        return functions.constant(node)
 
     def _column(self, node: ParsedNode) -> Expression:
         parts = node.only("column_names").raw("column_names")
@@ -65,33 +64,33 @@ class Expressions:
             return self.scope.find(parts)
         except NotAlike:
             if len(parts) == 1 and parts[0].lower() == "current_timestamp":
-                return literals.timestamp(self.now_us, "current_timestamp()")
+                return functions.timestamp(self.now_us, "current_timestamp()")
             raise
 
     def _call(self, node: ParsedNode) -> Expression:
         node.only(*CALL)
         name = node.text("function_name").lower()
-        found = literals.interval(node)
+        found = functions.interval(node)
         if found is not None:
             return found
         if name == "count_star":
             return Expression(sql="count(*)", kind=ValueKind.BIGINT, name="count(1)")
         arguments = [self.of(argument.only("expression").node("expression")) for argument in node.nodes("arguments")]
         if name in ("now", "current_timestamp") and not arguments:
-            return literals.timestamp(self.now_us, f"{name}()")
+            return functions.timestamp(self.now_us, f"{name}()")
         return functions.called(name, arguments, is_distinct=node.has("distinct"))
 
     def _comparison(self, node: ParsedNode) -> Expression:
         node.only("left", "right")
-        operator = literals.OPERATORS.get(node.type)
+        operator = functions.OPERATORS.get(node.type)
         if operator is None:
             raise NotAlike(f"of {node.type.lower().replace('_', ' ')} no rule tells")
-        return literals.compared(operator, self.of(node.node("left")), self.of(node.node("right")))
+        return functions.compared(operator, self.of(node.node("left")), self.of(node.node("right")))
 
     def _between(self, node: ParsedNode) -> Expression:
         node.only("input", "lower", "upper")
         value, lower, upper = (self.of(node.node(name)) for name in ("input", "lower", "upper"))
-        above, below = literals.compared(">=", value, lower), literals.compared("<=", value, upper)
+        above, below = functions.compared(">=", value, lower), functions.compared("<=", value, upper)
         name = named("between({}, {}, {})", value, lower, upper)
         return Expression(sql=f"({above.sql} AND {below.sql})", kind=ValueKind.BOOLEAN, name=name)
 
@@ -115,7 +114,7 @@ class Expressions:
 
     def _in(self, node: ParsedNode) -> Expression:
         value, *others = map(self.of, node.only("children").nodes("children"))
-        return literals.one_of(value, others, is_not=node.type == "COMPARE_NOT_IN")
+        return functions.one_of(value, others, is_not=node.type == "COMPARE_NOT_IN")
 
     def _coalesce(self, node: ParsedNode) -> Expression:
         arguments = [self.of(child) for child in node.only("children").nodes("children")]
@@ -144,7 +143,7 @@ class Expressions:
             raise NotAlike(f"{type_.upper()} is Spark's")
         sql = _casted(value, kind)
         if kind is ValueKind.TIMESTAMP and isinstance(value.literal, str):
-            return literals.timestamp_of(value.literal)
+            return functions.timestamp_of(value.literal)
         is_column = node.node("child").type == "COLUMN_REF"
         name = named("CAST({} AS {})", value, kind.upper())
         return Expression(sql=sql, kind=kind, name=name, bare_name=value.name if is_column else None)
@@ -163,7 +162,7 @@ class Expressions:
         value = self.of(node.node("child"))
         if value.kind is not result.kind and {value.kind, result.kind} != INTEGERS:
             raise NotAlike(f"{value.kind} meets {result.kind}")
-        literals.aligned(value, result)
+        functions.aligned(value, result)
         return Expression(sql=f"({value.sql} IN {result.sql})", kind=ValueKind.BOOLEAN)
 
 
@@ -172,17 +171,17 @@ def _casted(value: Expression, kind: ValueKind) -> str:
     if value.kind is kind:
         return value.sql
     if kind is ValueKind.STRING:
-        return literals.to_text(value)
+        return functions.to_text(value)
     if value.kind is ValueKind.STRING and kind is ValueKind.TIMESTAMP and isinstance(value.literal, str):
-        return literals.timestamp_of(value.literal).sql
+        return functions.timestamp_of(value.literal).sql
     if value.kind is ValueKind.STRING and kind in INTEGERS:
-        return f"CAST({literals.to_bigint(value)} AS {kind.upper()})"
+        return f"CAST({functions.to_bigint(value)} AS {kind.upper()})"
     if value.kind is ValueKind.STRING and kind is ValueKind.DOUBLE:
-        return literals.to_double(value)
+        return functions.to_double(value)
     if value.kind in INTEGERS and kind in INTEGERS | {ValueKind.DOUBLE}:
         return f"CAST({value.sql} AS {kind.upper()})"
     if value.kind is ValueKind.TIMESTAMP and kind is ValueKind.DATE:
-        return f"CAST({literals.of_four_digits(value)} AS DATE)"
+        return f"CAST({functions.of_four_digits(value)} AS DATE)"
     raise NotAlike(f"a CAST of {value.kind} to {kind} is Spark's")
 
 

@@ -12,11 +12,19 @@ from itertools import count
 import attrs
 
 from kafscale.spark.duckdb.expressions import Expressions, Subquery
-from kafscale.spark.duckdb.kinds import UNSHOWN, NotAlike, TypedColumn, ValueKind, common
-from kafscale.spark.duckdb.literals import check_compared
+from kafscale.spark.duckdb.functions import check_compared
+from kafscale.spark.duckdb.kinds import (
+    UNSHOWN,
+    Expression,
+    NotAlike,
+    QueryScope,
+    Relation,
+    TypedColumn,
+    ValueKind,
+    common,
+)
 from kafscale.spark.duckdb.parser import FIELDS, ParsedNode
-from kafscale.spark.duckdb.scopes import Expression, QueryScope, Relation
-from kafscale.spark.duckdb.totals import TotalExpressions, exact_bounds, grouping_columns
+from kafscale.spark.duckdb.scans import TotalExpressions, exact_bounds, grouping_columns
 from kafscale.spark.source.bounds import QueryBounds
 
 JOINS = {"INNER": "JOIN", "LEFT": "LEFT JOIN", "RIGHT": "RIGHT JOIN", "FULL": "FULL JOIN"}
@@ -39,7 +47,7 @@ NULLS = {"NULLS FIRST": "NULLS FIRST", "NULLS LAST": "NULLS LAST"}
 class Table:
     """The table that a name behind FROM means: SQL that can stand there, its columns, and its own name.
 
-    totals: makes SQL of the totals (`kafscale.spark.duckdb.totals`) within bounds; None without totals.
+    totals: makes SQL of the totals (`kafscale.spark.duckdb.scans`) within bounds; None without totals.
     """
 
     sql: str

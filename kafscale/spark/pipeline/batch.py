@@ -33,12 +33,11 @@ from kafscale.spark.bucket.position import Position
 from kafscale.spark.catalogs import quoted
 from kafscale.spark.pipeline.checkpoint import QueryCheckpoint
 from kafscale.spark.pipeline.config import DELETES, KEEP, MARK, Pipeline, TableMapping
-from kafscale.spark.pipeline.fan_out import not_before, routed, share_of, tables_for
 from kafscale.spark.pipeline.records import ERROR, RECORD, TOMBSTONE, TRUNCATE, BatchRows, rows_of
 from kafscale.spark.pipeline.schema import fitted
 from kafscale.spark.pipeline.snapshots import CommitsAhead, Committed, Digests, MicroBatch, newest
 from kafscale.spark.pipeline.table_format import TableFormat, TableHead
-from kafscale.spark.pipeline.tables import evolve, format_of
+from kafscale.spark.pipeline.tables import evolve, format_of, not_before, routed, share_of, tables_for
 
 logger = logging.getLogger(__name__)
 

@@ -1,29 +1,288 @@
-"""Status and validation of a pipeline's mappings. This module imports pyspark.
+"""Status and validation of a pipeline's mappings, by Spark, or without it, as Spark takes 20 s to start.
 
-Both look at tables by Spark, or without it (`directory_tables`), as Spark takes some 20 s to start.
+Without Spark, tables are those of a hadoop catalog of Iceberg in a local directory: `metadata/vN.metadata.json` has
+schemas and snapshots, a snapshot names a list of manifests (Avro), and those the data files (Parquet). Other catalogs,
+and tables with deletes, raise NeedsSpark. The columns of rows are those of `records.rows_of`, by the same checks; a
+test compares the answers with Spark's. This module imports pyspark, and starts no JVM by itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import gzip
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import Protocol
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Protocol
+from urllib.parse import unquote
 
 import attrs
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import col
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from kafscale.errors import KafScaleError
 from kafscale.spark.bucket.position import Json, Position
-from kafscale.spark.pipeline.config import Pipeline, TableMapping
-from kafscale.spark.pipeline.directory_tables import NeedsSpark
+from kafscale.spark.catalogs import CatalogOptions
+from kafscale.spark.pipeline.config import MARK, Encoding, Pipeline, TableMapping
 from kafscale.spark.pipeline.document import MappingCheck
-from kafscale.spark.pipeline.records import empty_rows
+from kafscale.spark.pipeline.records import check_names, empty_rows, required, upsert_by
 from kafscale.spark.pipeline.runner import Lag, behind_of, planner_of
 from kafscale.spark.pipeline.schema import changes
-from kafscale.spark.pipeline.snapshots import Commit, newest
+from kafscale.spark.pipeline.snapshots import OFFSETS, Commit, newest
 from kafscale.spark.pipeline.tables import format_of
+from kafscale.spark.source.source import HEADERS
+
+_METADATA_FILE: Final = re.compile(r"v(\d+)(\.gz)?\.metadata\.json(\.gz)?")
+_DECIMAL: Final = re.compile(r"decimal\((\d+),\s*(\d+)\)")
+_DATA: Final = 0  # content of a manifest, and of a file; others are deletes
+_DELETED: Final = 2  # status of a manifest's entry
+
+SIMPLE_TYPES: Final[Mapping[str, Callable[[], DataType]]] = {
+    "boolean": BooleanType,
+    "int": IntegerType,
+    "long": LongType,
+    "float": FloatType,
+    "double": DoubleType,
+    "string": StringType,
+    "binary": BinaryType,
+    "date": DateType,
+    "timestamptz": TimestampType,
+    "timestamp": TimestampNTZType,
+}
+
+
+class NeedsSpark(Exception):
+    """A table or value can't be read without Spark."""
+
+
+@attrs.frozen
+class DirectoryTables:
+    """The tables below a directory, without Spark. See `inspection.Tables`; every method raises NeedsSpark."""
+
+    warehouse: Path
+
+    @classmethod
+    def of(cls, pipeline: Pipeline) -> DirectoryTables | None:
+        """Return the tables of a pipeline; None unless its catalog is a local directory, without settings that may
+        change it.
+        """
+        catalog = pipeline.catalog
+        is_directory = catalog.type == "hadoop" and not catalog.properties and not pipeline.spark
+        path = _local_path(catalog)
+        return cls(path) if is_directory and path is not None else None
+
+    def columns(self, mapping: TableMapping) -> StructType:
+        """Return the columns of the mapping's rows. Raises ConfigError."""
+        return _columns_of(mapping)
+
+    def exists(self, table: str) -> bool:
+        """Tell whether there is such a table."""
+        return self._newest(table) is not None
+
+    def commits(self, table: str) -> Iterator[Commit]:
+        """Iterate over the current snapshot of a table, its parent and so on."""
+        for snapshot in self._ancestry(table):
+            told = {name: value for name, value in snapshot.get("summary", {}).items() if name != "operation"}
+            yield Commit(
+                id=int(snapshot["snapshot-id"]),
+                parent_id=snapshot.get("parent-snapshot-id"),
+                timestamp_ms=int(snapshot["timestamp-ms"]),
+                summary=partial(dict, told if OFFSETS in told else {}),
+            )
+
+    def _ancestry(self, table: str) -> Iterator[Mapping[str, Any]]:
+        metadata = self._metadata(table)
+        snapshots = {snapshot["snapshot-id"]: snapshot for snapshot in metadata.get("snapshots", ())}
+        found = snapshots.get(metadata.get("current-snapshot-id"))
+        while found is not None:
+            yield found
+            found = snapshots.get(found.get("parent-snapshot-id"))
+
+    def schema(self, table: str) -> StructType:
+        """Return the columns of a table as Spark has them."""
+        metadata = self._metadata(table)
+        current = metadata.get("current-schema-id")
+        schema = next((schema for schema in metadata.get("schemas", ()) if schema.get("schema-id") == current), None)
+        if schema is None:
+            raise NeedsSpark(f"{table} has no schema {current}")
+        return _struct(schema)
+
+    def count(self, table: str, column: str, value: str) -> int:
+        """Count the rows of a table that have a value in a column."""
+        import pyarrow as pa
+        import pyarrow.compute
+        import pyarrow.parquet
+
+        found = 0
+        for path in self._data_files(table):
+            try:
+                values = pyarrow.parquet.read_table(path, columns=[column], partitioning=None)[column]
+            except (OSError, pa.ArrowException, LookupError) as exc:
+                raise NeedsSpark(f"{path} can't be read: {exc}") from exc
+            found += pyarrow.compute.sum(pyarrow.compute.equal(values, value)).as_py() or 0
+        return found
+
+    def _data_files(self, table: str) -> Iterator[Path]:
+        current = next(self._ancestry(table), None)
+        if current is None:
+            return
+        for manifest in _avro(current.get("manifest-list", "")):
+            if manifest.get("content", _DATA) != _DATA:
+                raise NeedsSpark(f"{table} has deletes")
+            for entry in _avro(manifest["manifest_path"]):
+                file = entry["data_file"]
+                if file.get("content", _DATA) != _DATA or file["file_format"].upper() != "PARQUET":
+                    raise NeedsSpark(f"{table} has files other than rows of Parquet")
+                if entry["status"] != _DELETED:
+                    yield _path_of(file["file_path"])
+
+    def _metadata(self, table: str) -> Mapping[str, Any]:
+        path = self._newest(table)
+        if path is None:
+            raise NeedsSpark(f"there is no table {table}")
+        try:
+            data = path.read_bytes()
+            found: Mapping[str, Any] = json.loads(gzip.decompress(data) if ".gz" in path.name else data)
+        except (OSError, EOFError, ValueError) as exc:
+            raise NeedsSpark(f"{path} can't be read: {exc}") from exc
+        return found
+
+    def _newest(self, table: str) -> Path | None:
+        directory = self.warehouse.joinpath(*table.split("."), "metadata")
+        try:
+            versions = {
+                int(found[1]): path for path in directory.iterdir() if (found := _METADATA_FILE.fullmatch(path.name))
+            }
+        except FileNotFoundError:
+            return None
+        except OSError as exc:
+            raise NeedsSpark(f"{directory} can't be listed: {exc}") from exc
+        return versions[max(versions)] if versions else None
+
+
+def _local_path(catalog: CatalogOptions) -> Path | None:
+    warehouse = catalog.warehouse or ""
+    if warehouse.startswith("file:"):
+        return _path_of(warehouse)
+    return None if "://" in warehouse else Path(warehouse)
+
+
+def _path_of(location: str) -> Path:
+    """Read a path or a file: URL, which Hadoop writes with one slash or three. Raises NeedsSpark."""
+    if location.startswith("file:"):
+        return Path("/" + unquote(location.removeprefix("file:")).lstrip("/"))
+    if "://" in location:
+        raise NeedsSpark(f"{location} is not a file of this machine")
+    return Path(location)
+
+
+def _avro(location: str) -> Iterator[dict[str, Any]]:
+    import fastavro
+
+    try:
+        with _path_of(location).open("rb") as file:
+            for entry in fastavro.reader(file):
+                assert isinstance(entry, dict)
+                yield entry
+    except (OSError, ValueError, LookupError) as exc:
+        raise NeedsSpark(f"{location} can't be read: {exc}") from exc
+
+
+def _struct(fields: Mapping[str, Any]) -> StructType:
+    return StructType(
+        [StructField(field["name"], _type(field["type"]), not field["required"]) for field in fields["fields"]]
+    )
+
+
+def _type(type_: Any) -> DataType:
+    """Return Spark's type for one of Iceberg's in JSON. Raises NeedsSpark."""
+    if isinstance(type_, str):
+        return simple_type(type_)
+    kind = type_["type"]
+    if kind == "struct":
+        return _struct(type_)
+    if kind == "list":
+        return ArrayType(_type(type_["element"]), not type_["element-required"])
+    if kind == "map":
+        return MapType(_type(type_["key"]), _type(type_["value"]), not type_["value-required"])
+    raise NeedsSpark(f"there is no type {kind} here")
+
+
+def simple_type(name: str) -> DataType:
+    """Return Spark's type for the name of one of Iceberg's scalars. Raises NeedsSpark."""
+    if name in SIMPLE_TYPES:
+        return SIMPLE_TYPES[name]()
+    found = _DECIMAL.fullmatch(name)
+    if found is None:
+        raise NeedsSpark(f"there is no type {name} here")
+    return DecimalType(int(found[1]), int(found[2]))
+
+
+_OF_METADATA: Final[Mapping[str, DataType]] = {
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "timestamp_ms": LongType(),
+    "timestamp_type": IntegerType(),
+    "record_id": StringType(),
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "headers": HEADERS.dataType,
+    "headers_json": StringType(),
+}
+
+
+def _columns_of(mapping: TableMapping) -> StructType:
+    """Return the columns of the mapping's rows. Raises ConfigError, and NeedsSpark where values decide on them."""
+    sides = {side: encoding for side, encoding in (("key", mapping.key), ("value", mapping.value)) if encoding}
+    if mapping.fan_out is not None:
+        raise NeedsSpark("a fan-out names tables by values")
+    columns = [
+        (name, _OF_METADATA[source]) for name, source in mapping.metadata_columns.items() if source in _OF_METADATA
+    ]
+    if len(columns) != len(mapping.metadata_columns):
+        raise NeedsSpark("metadata of changes is in values")
+    if mapping.deletes == MARK:
+        columns.append((mapping.deleted_column, BooleanType()))
+    of_side = {side: list(_side_columns(side, encoding)) for side, encoding in sides.items()}
+    columns += [column for found in of_side.values() for column in found]
+    names = [name for name, _ in columns]
+    check_names(mapping, names)
+    upsert_by(mapping, names, [name for name, _ in of_side.get("key", ())])
+    needed = required(sides)
+    return StructType([StructField(name, type_, name not in needed) for name, type_ in columns])
+
+
+def _side_columns(side: str, encoding: Encoding) -> Iterator[tuple[str, DataType]]:
+    if encoding.envelope is not None or encoding.by_registry:
+        raise NeedsSpark("a schema, or an envelope, says what the columns are")
+    if encoding.format != "json":
+        yield encoding.column or side, BinaryType() if encoding.format == "bytes" else StringType()
+        return
+    for column in encoding.columns:
+        name = column.type.lower()
+        yield column.name, TimestampType() if name == "timestamp" else simple_type(name)
 
 
 class Tables(Protocol):

@@ -18,8 +18,8 @@ from kafscale.metrics import CounterFamily, HistogramFamily, Metrics
 
 if TYPE_CHECKING:
     from kafscale.spark.pipeline.batch import Outcome
-    from kafscale.spark.pipeline.maintenance import Care
     from kafscale.spark.pipeline.runner import Lag
+    from kafscale.spark.pipeline.tables import Care
 
 COMMIT_BUCKETS_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 LABEL = "mapping"

@@ -20,12 +20,11 @@ from kafscale.spark.bucket.digests import of_batches, was_compacted
 from kafscale.spark.bucket.position import Position, TopicPartition, range_options, recreations
 from kafscale.spark.pipeline.batch import truncates_of, upserts
 from kafscale.spark.pipeline.config import Pipeline, TableMapping
-from kafscale.spark.pipeline.fan_out import begun_tables, routed, share_of
 from kafscale.spark.pipeline.records import RECORD, TOMBSTONE, BatchRows, rows_of
 from kafscale.spark.pipeline.runner import planner_of, source_options
 from kafscale.spark.pipeline.schema import fitted
 from kafscale.spark.pipeline.snapshots import Committed, committed_batches
-from kafscale.spark.pipeline.tables import format_of
+from kafscale.spark.pipeline.tables import begun_tables, format_of, routed, share_of
 from kafscale.spark.source.planning import Planner
 
 NUMBER = "_kafscale_batch_number"

@@ -23,11 +23,9 @@ from kafscale.spark.bucket.reading import LOSS_ADVICE
 from kafscale.spark.pipeline.batch import BatchWriter, Outcome
 from kafscale.spark.pipeline.checkpoint import HadoopDirectory, QueryCheckpoint, QueryProgress, take_lock
 from kafscale.spark.pipeline.config import Pipeline, TableMapping
-from kafscale.spark.pipeline.fan_out import ensure_declared
-from kafscale.spark.pipeline.maintenance import Care, maintain
 from kafscale.spark.pipeline.records import empty_rows, needs_headers
 from kafscale.spark.pipeline.snapshots import Committed, Digests, newest
-from kafscale.spark.pipeline.tables import ensure_dead_letters, ensure_table, format_of
+from kafscale.spark.pipeline.tables import Care, ensure_dead_letters, ensure_declared, ensure_table, format_of, maintain
 from kafscale.spark.session import first_line, jvm_may_have_gone
 from kafscale.spark.source.offsets import EARLIEST, OffsetFinder, PartitionNotNamed, parse_offsets
 from kafscale.spark.source.options import Given, ReadOptions

@@ -1,8 +1,9 @@
 """Makes a DataFrame of a statement: each reference to a topic gets a `load()` of its own.
 
-Spark parses the statement; names of topics are replaced by names of temporary views, which are dropped once it has been
-analysed. So conditions on one reference leave out nothing of another one, and a statement reads the bucket as it was
-when it was given.
+Spark's own parser makes a plan, which is searched for tables and calls of `last()` and `tail()`: its nodes know their
+place in the text. Names of topics are replaced by names of temporary views, which are dropped once the statement has
+been analysed. So conditions on one reference leave out nothing of another one, and a statement reads the bucket as it
+was when it was given.
 """
 
 from __future__ import annotations
@@ -18,18 +19,183 @@ import attrs
 
 from kafscale.errors import QueryError
 from kafscale.spark.bucket.decode import COLUMN_TYPES
-from kafscale.spark.sql.bucket_topics import TOPIC_NAME, answer_command
-from kafscale.spark.sql.clauses import Bound, Clauses, bound_of, columns_needed
+from kafscale.spark.sql.answers import explained
 from kafscale.spark.sql.failures import may_be_of_columns, spark_errors
-from kafscale.spark.sql.kafsql import COLUMNS, Spoken, define_functions, with_segments
-from kafscale.spark.sql.progress import explained
-from kafscale.spark.sql.references import StatementReads, TableReference, find
+from kafscale.spark.sql.kafsql import (
+    COLUMNS,
+    Bound,
+    Clauses,
+    Spoken,
+    bound_of,
+    columns_needed,
+    define_functions,
+    with_segments,
+)
 from kafscale.spark.sql.tokens import Edit, edited, tokenize
-from kafscale.spark.sql.topics import Topics
+from kafscale.spark.sql.topics import TOPIC_NAME, Topics, answer_command
 from kafscale.spark.values.decoding import DECODED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+from collections.abc import Mapping
+
+from kafscale.spark.sql.kafsql import TABLE_FUNCTIONS, Argument, TopicCall
+from kafscale.spark.sql.tokens import SqlToken, closing
+
+DESCRIBING = ("DescribeRelation", "ShowColumns", "DescribeColumn")
+CHANGING = ("MergeIntoTable", "UpdateTable", "DeleteFromTable")  # what they change is their first child
+KEEPING = ("CreateView", "CreateViewCommand", "AlterViewAs", "CacheTableAsSelect")  # a query, for others to use
+
+
+@attrs.frozen(kw_only=True)
+class TableReference:
+    """A name in the text, from `start` to `end`.
+
+    is_relation: a query in parentheses could stand there; otherwise a name replaces it.
+    options: of its WITH clause, which is within `end`.
+    """
+
+    start: int
+    end: int
+    parts: Sequence[str]
+    is_relation: bool = True
+    options: Mapping[str, str] = attrs.field(factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Return the parts joined by points, as a topic is named."""
+        return ".".join(self.parts)
+
+
+@attrs.frozen(kw_only=True)
+class StatementReads:
+    """All reads of a statement. `keeps_query`: it makes a view, or caches. `is_explained`: it is an EXPLAIN."""
+
+    references: Sequence[TableReference]
+    calls: Sequence[TopicCall]
+    keeps_query: bool
+    is_explained: bool
+
+
+def find(plan: Any, text: str) -> StatementReads:
+    """Search a plan that Spark has parsed from `text`. Raises QueryError."""
+    if _class(plan) == "CompoundBody":
+        raise QueryError("scripts (BEGIN … END) are not for topics: give their statements one by one")
+    is_explained = _class(plan) == "ExplainCommand"
+    if is_explained:
+        plan = plan.logicalPlan()
+    search = _Search(tokenize(text))
+    found = list(search.find(plan, frozenset()))
+    return StatementReads(
+        references=[read for read in found if isinstance(read, TableReference)],
+        calls=[read for read in found if isinstance(read, TopicCall)],
+        keeps_query=_class(plan) in KEEPING,
+        is_explained=is_explained,
+    )
+
+
+@attrs.frozen
+class _Search:
+    tokens: Sequence[SqlToken]
+
+    def find(self, node: Any, hidden: Set[str]) -> Iterator[TableReference | TopicCall]:
+        """Search a node. hidden: names of common table expressions, in lower case."""
+        kind = _class(node)
+        if kind == "UnresolvedWith":
+            yield from self._find_with(node, hidden)
+            return
+        if kind == "UnresolvedRelation":
+            yield from self._reference(node, hidden)
+        elif kind == "PlanWithUnresolvedIdentifier" and _class(node.identifierExpr()) == "Literal":
+            start, end = _span(node)  # of Spark 4.1; later ones make a relation of IDENTIFIER('orders')
+            yield TableReference(start=start, end=end, parts=[node.identifierExpr().value().toString()])
+        elif kind == "UnresolvedTableValuedFunction" and node.name().mkString(".").lower() in TABLE_FUNCTIONS:
+            yield self._call(node)
+        children = _items(node.children())
+        if kind in DESCRIBING and _class(children[0]) == "UnresolvedTableOrView":
+            yield self._place(children[0], is_relation=False)
+        for child in children[kind in CHANGING :]:
+            yield from self.find(child, hidden)
+        for subquery in _items(node.subqueries()):
+            yield from self.find(subquery, hidden)
+
+    def _find_with(self, node: Any, hidden: Set[str]) -> Iterator[TableReference | TopicCall]:
+        """Search a WITH. Each expression sees those before it, and itself if it is recursive."""
+        for relation in _items(node.cteRelations()):
+            name = relation._1().lower()
+            yield from self.find(relation._2(), hidden | {name} if node.allowRecursion() else hidden)
+            hidden = hidden | {name}
+        for child in _items(node.children()):
+            yield from self.find(child, hidden)
+
+    def _reference(self, node: Any, hidden: Set[str]) -> Iterator[TableReference]:
+        parts = _items(node.multipartIdentifier())
+        if len(parts) == 1 and parts[0].lower() in hidden:
+            return
+        if node.isStreaming():
+            raise QueryError(f"STREAM {'.'.join(parts)}: a statement ends; streams are for spark.readStream")
+        yield self._place(node, options=_map(node.options().asCaseSensitiveMap()))
+
+    def _place(
+        self, node: Any, *, is_relation: bool = True, options: Mapping[str, str] | None = None
+    ) -> TableReference:
+        start, end = _span(node)
+        behind = [index for index, token in enumerate(self.tokens) if token.start >= end]
+        if options and behind and self.tokens[behind[0]].word == "WITH":
+            end = self.tokens[closing(self.tokens, behind[0] + 1)].end
+        before = [token.word for token in self.tokens if token.end <= start]
+        return TableReference(
+            start=start,
+            end=end,
+            parts=_items(node.multipartIdentifier()),
+            is_relation=is_relation and before[-1:] != ["TABLE"],
+            options=options or {},
+        )
+
+    def _call(self, node: Any) -> TopicCall:
+        start, _ = _span(node)  # its end is behind the alias
+        function = node.name().mkString(".").lower()
+        opening = next(i for i, token in enumerate(self.tokens) if token.start >= start and token.text == "(")
+        arguments = [_argument(argument, function) for argument in _items(node.functionArgs())]
+        if not arguments or not isinstance(arguments[0].value, str):
+            raise QueryError(f"{function}() takes a topic first, such as {function}('orders', …)")
+        return TopicCall(
+            start=start,
+            end=self.tokens[closing(self.tokens, opening)].end,
+            function=function,
+            topic=arguments[0].value,
+            arguments=arguments[1:],
+        )
+
+
+def _argument(node: Any, function: str) -> Argument:
+    """Read a literal; or a name, as topics may be given without quotes."""
+    if _class(node) == "UnresolvedAttribute":
+        return Argument(node.nameParts().mkString("."))
+    if _class(node) != "Literal":
+        raise QueryError(f"{function}() takes literals, not {node.sql()}")
+    type_, value = node.dataType().simpleString(), node.value()
+    if type_.startswith("interval") and isinstance(value, int) and "month" not in type_ and "year" not in type_:
+        return Argument(value // 1000, is_time=True)
+    return Argument(value.toString() if type_ == "string" else value)
+
+
+def _span(node: Any) -> tuple[int, int]:
+    origin = node.origin()
+    return origin.startIndex().get(), origin.stopIndex().get() + 1
+
+
+def _class(node: Any) -> str:
+    name: str = node.getClass().getSimpleName()
+    return name.removesuffix("$")
+
+
+def _items(sequence: Any) -> list[Any]:
+    return [sequence.apply(index) for index in range(sequence.size())]
+
+
+def _map(java_map: Any) -> dict[str, str]:
+    return {str(entry.getKey()): str(entry.getValue()) for entry in java_map.entrySet()}
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)

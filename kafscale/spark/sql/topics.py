@@ -1,4 +1,10 @@
-"""Topics as DataFrames, each by a `load()` of its own, since Spark keeps conditions and plans for all its queries."""
+"""The topics of a bucket for statements of either engine, and as DataFrames.
+
+SHOW TOPICS [LIKE 'pattern'] and SHOW PARTITIONS FROM topic are answered by a listing; no record is read. Footers of the
+last segments, and the log behind them, tell where the last records of a topic begin; records are read only where
+producers write transactions, since footers count markers and aborted records too. Each DataFrame has a `load()` of its
+own, since Spark keeps conditions and plans for all its queries.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +18,268 @@ from typing import TYPE_CHECKING
 import attrs
 
 from kafscale.spark.source.options import FORMAT, Given
-from kafscale.spark.sql.bucket_topics import BucketTopics
-from kafscale.spark.sql.clauses import Bound
+from kafscale.spark.sql.kafsql import Bound
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+import json
+import re
+import time
+from collections.abc import Callable
+from contextlib import closing
+from fnmatch import fnmatchcase
+from itertools import chain
+from typing import Any
+
+from kafscale.errors import QueryError
+from kafscale.formats.segment import Footer
+from kafscale.formats.transactions import NO_COORDINATOR_EPOCH
+from kafscale.spark.bucket.catalog import Catalog, PartitionLog
+from kafscale.spark.bucket.position import some_of
+from kafscale.spark.bucket.reading import SplitReader
+from kafscale.spark.bucket.splits import Extent, plan
+from kafscale.spark.source.options import ReadOptions
+from kafscale.spark.source.planning import Planner
+from kafscale.spark.sql.tokens import SqlToken, tokenize
+from kafscale.store.paths import topic_name_prefix
+
+
+def tail_offsets(catalog: Catalog, topic: str, count: int, partition: int | None = None) -> Mapping[int, int]:
+    """Return by partition an offset with `count` records from there on, or all if there are fewer.
+
+    There may be more in a segment with holes by compaction. partition: of this one alone. Raises StoreError.
+    """
+    logs = catalog.partitions(topic)
+    return {
+        index: _start(catalog, log, count) for index, log in logs.items() if partition is None or index == partition
+    }
+
+
+def _start(catalog: Catalog, log: PartitionLog, count: int) -> int:
+    end_offset, has_transactions = log.end_offset, False
+    if not count:
+        return end_offset
+    if log.behind is not None and log.behind.base_offset < end_offset:
+        found = _Read(catalog, log).last_offsets(log.behind.base_offset, end_offset, count)
+        if len(found) >= count:
+            return found[-count]
+        count, end_offset = count - len(found), log.behind.base_offset
+    for batch in reversed(log.tail.batches):
+        available = 0 if batch.header is not None else min(end_offset, batch.next_offset) - batch.base_offset
+        if available >= count:
+            return min(end_offset, batch.next_offset) - count
+        count -= max(0, available)
+        end_offset = min(end_offset, batch.base_offset)
+    for segment in reversed(log.segments):
+        footer = catalog.footers([segment.key]).get(segment.key)
+        if footer is None:
+            continue  # damaged: the query that reads these offsets tells
+        has_transactions = has_transactions or _has_transactions(footer)
+        if has_transactions:
+            found = _Tail(_Read(catalog, log), footer).last_offsets(end_offset, count)
+            available = len(found)
+            if found and available >= count:
+                return found[0]
+        else:
+            is_dense = footer.record_count == footer.last_offset + 1 - segment.base_offset
+            available = _available(footer, segment.base_offset, end_offset, is_dense=is_dense)
+            if available >= count:
+                return min(end_offset, footer.last_offset + 1) - count if is_dense else segment.base_offset
+        count -= available
+        end_offset = min(end_offset, segment.base_offset)
+    return log.earliest_offset
+
+
+def _available(footer: Footer, base_offset: int, end_offset: int, *, is_dense: bool) -> int:
+    """Return the least number of records before `end_offset`; a segment with holes does not tell more."""
+    if is_dense:
+        return min(end_offset, footer.last_offset + 1) - base_offset
+    return footer.record_count if footer.last_offset < end_offset else 0
+
+
+def _has_transactions(footer: Footer) -> bool:
+    """Tell whether a segment, or one before it, may have transactions, as far as it remembers its producers."""
+    return bool(footer.aborted) or any(
+        producer.coordinator_epoch != NO_COORDINATOR_EPOCH for producer in footer.producers
+    )
+
+
+@attrs.frozen(eq=False, repr=False)
+class _Tail:
+    """The last records of one segment, found by reading back from its end."""
+
+    read: _Read
+    footer: Footer
+
+    def last_offsets(self, end_offset: int, count: int) -> Sequence[int]:
+        """Return the offsets of the last `count` records before `end_offset`, or of all if there are fewer."""
+        found: list[int] = []
+        row, rows_count = self.footer.row_of(end_offset - 1) + 1, 1
+        while row and len(found) < count:
+            first = max(0, row - rows_count)
+            start_offset = max(self.footer.row_offset(first), self.read.log.start_offset)
+            found = [*self.read.offsets(start_offset, end_offset), *found]
+            row, rows_count, end_offset = first, 2 * rows_count, start_offset
+        return found[-count:]
+
+
+@attrs.frozen(eq=False, repr=False)
+class _Read:
+    """Offsets of existing records, by reading them."""
+
+    catalog: Catalog
+    log: PartitionLog
+
+    def last_offsets(self, start_offset: int, end_offset: int, count: int) -> Sequence[int]:
+        """Return the offsets of at least the last `count` records between two offsets, or of all."""
+        found: list[int] = []
+        width = count
+        while start_offset < end_offset and len(found) < count:
+            first = max(start_offset, end_offset - width)
+            found = [*self.offsets(first, end_offset), *found]
+            end_offset, width = first, 2 * width
+        return found
+
+    def offsets(self, start_offset: int, end_offset: int) -> Sequence[int]:
+        reader = SplitReader(
+            bucket=self.catalog.bucket,
+            namespace=self.catalog.namespace,
+            columns=["offset"],
+            fail_on_data_loss=False,  # the query that reads these offsets tells
+            committed_only=self.catalog.committed_only,
+            with_log=self.catalog.with_log,
+            brokers=self.catalog.brokers,
+        )
+        splits = plan(self.catalog, [Extent(log=self.log, start_offset=start_offset, end_offset=end_offset)])
+        read = chain.from_iterable(map(reader.read, splits))
+        return [offset for records in read for offset in records["offset"].to_pylist()]
+
+
+TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")  # Kafka's rule
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class BucketTopics:
+    """The topics of a bucket.
+
+    options: of `format("kafscale")`, without those that say what to read. `clock` is in seconds.
+    """
+
+    options: Mapping[str, str]
+    max_scan_bytes: int | None = None
+    clock: Callable[[], float] = time.time
+
+    def names(self) -> Sequence[str]:
+        """Return the names of all topics, in order. Raises ConfigError, StoreError."""
+        with closing(self.planner()) as planner:
+            return planner.catalog.topics()
+
+    def has(self, name: str) -> bool:
+        """Tell whether a topic has objects in the bucket, or is known to be empty. Raises ConfigError, StoreError."""
+        with closing(self.planner()) as planner:
+            if planner.catalog.brokers is not None:
+                return name in planner.catalog.topics()
+            prefix = topic_name_prefix(name, namespace=planner.options.namespace)
+            is_listed = next(iter(planner.catalog.bucket.list(prefix)), None) is not None
+            return is_listed or name in planner.catalog.metadata.topics
+
+    def logs(self, topic: str) -> Mapping[int, PartitionLog]:
+        """Return the partitions of a topic as of now. Raises ConfigError, StoreError."""
+        with closing(self.planner()) as planner:
+            return planner.catalog.partitions(topic)
+
+    def reading(
+        self, topic: str, bound: Bound, *, partition: int | None = None, options: Mapping[str, str] | None = None
+    ) -> dict[str, str]:
+        """Return the options to read one reference to a topic. Raises ConfigError, QueryError, StoreError.
+
+        partition: read the tail of this partition alone. options: for this reference alone.
+        """
+        what = {"subscribe": topic} if bound.tail_count is None else self._tail(topic, bound.tail_count, partition)
+        return {**self.options, **self._limit(bound), **what, **(options or {})}
+
+    def no_such(self, name: str) -> QueryError:
+        """Return the error for an unknown topic, which names existing ones."""
+        told = some_of(self.names(), near_to=name, label="topics")
+        return QueryError(
+            f"there is no topic, table or view '{name}' ({told}). Check the name, --store and --namespace; records "
+            "that were just produced come into the bucket by `kafscale flush`, and a new topic within 10 s"
+        )
+
+    def planner(self) -> Planner:
+        """Open a planner, which the caller closes. Raises ConfigError."""
+        return Planner.of(ReadOptions.of(Given({**self.options, "subscribePattern": ".*"})))
+
+    def _limit(self, bound: Bound) -> dict[str, str]:
+        if self.max_scan_bytes is None or bound.is_full:
+            return {}
+        return {"maxScanBytes": str(self.max_scan_bytes)}
+
+    def _tail(self, topic: str, count: int, partition: int | None) -> dict[str, str]:
+        with closing(self.planner()) as planner:
+            starts = tail_offsets(planner.catalog, topic, count, partition)
+        if not starts:
+            raise QueryError(f"topic '{topic}' has no partition {partition} in the bucket")
+        return {
+            "assign": json.dumps({topic: list(starts)}),
+            "startingOffsets": json.dumps({topic: {str(index): start for index, start in starts.items()}}),
+        }
+
+
+TOPIC_COLUMNS = {"topic": "STRING"}
+PARTITION_COLUMNS = {
+    "partition": "INT",
+    "start_offset": "BIGINT",
+    "end_offset": "BIGINT",
+    "segments": "INT",
+    "bytes": "BIGINT",
+}
+
+
+@attrs.frozen(kw_only=True)
+class CommandRows:
+    """Rows of a command, and the types of their columns by Spark's names."""
+
+    types: Mapping[str, str]
+    rows: Sequence[tuple[Any, ...]]
+
+
+def answer_command(statement: str, topics: BucketTopics) -> CommandRows | None:
+    """Answer a command about topics; None for any other statement. Raises ConfigError, QueryError, StoreError."""
+    tokens = [token for token in tokenize(statement) if token.text != ";"]
+    words = [token.word for token in tokens]
+    if words[:2] == ["SHOW", "TOPICS"]:
+        return _show_topics(tokens[2:], topics)
+    if words[:2] == ["SHOW", "PARTITIONS"] and words[2:3] in (["FROM"], ["IN"]):
+        return _show_partitions("".join(token.name for token in tokens[3:]), topics)
+    return None
+
+
+def _show_topics(rest: Sequence[SqlToken], topics: BucketTopics) -> CommandRows:
+    pattern = rest[-1].text.strip("'\"").lower() if rest else "*"
+    if rest and [token.word for token in rest[:-1]] not in ([], ["LIKE"]):
+        raise QueryError(f"SHOW TOPICS {rest[0].text}: allowed: SHOW TOPICS, or SHOW TOPICS LIKE 'pattern*'")
+    names = [name for name in topics.names() if any(fnmatchcase(name.lower(), part) for part in pattern.split("|"))]
+    return CommandRows(types=TOPIC_COLUMNS, rows=[(name,) for name in names])
+
+
+def _show_partitions(topic: str, topics: BucketTopics) -> CommandRows:
+    logs = topics.logs(topic)
+    if not logs:
+        raise topics.no_such(topic)
+    rows = [
+        (
+            index,
+            log.start_offset,
+            log.end_offset,
+            len(log.segments),
+            sum(segment.size_bytes for segment in log.segments),
+        )
+        for index, log in logs.items()
+    ]
+    return CommandRows(types=PARTITION_COLUMNS, rows=rows)
+
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"  # what conditions spare reading by needs it
 ALWAYS = "offset >= 0"  # a condition for scans that have no other, as the source is not told of those without one

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import attrs
 
-from kafscale.wire.schema import Array, Message, wire
+from kafscale.wire.schema import Array, wire
 
 
 @attrs.define(kw_only=True)
-class ApiVersionsRequest(Message, key=18, versions=(0, 4), flexible=3):
+class ApiVersionsRequest:
     """ApiVersions (key 18, versions 0 to 4): which APIs and versions the broker offers, and the client's name.
 
     The reply's header is always version 0, so that a client can read it before it knows what the broker speaks; a
     version that the broker doesn't know gets a version-0 body with UNSUPPORTED_VERSION and the list (KIP-511).
     """
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 18, 0, 4, 3
 
     client_software_name: str = wire("string", since=3, default="")
     client_software_version: str = wire("string", since=3, default="")
@@ -41,7 +43,9 @@ class FinalizedFeatureKey:
 
 
 @attrs.define(kw_only=True)
-class ApiVersionsResponse(Message, answers=ApiVersionsRequest):
+class ApiVersionsResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 18, 0, 4, 3
+
     error_code: int = wire("int16", default=0)
     api_keys: list[ApiVersion] = wire(Array(ApiVersion), factory=list)
     throttle_time_ms: int = wire("int32", since=1, default=0)
@@ -52,8 +56,10 @@ class ApiVersionsResponse(Message, answers=ApiVersionsRequest):
 
 
 @attrs.define(kw_only=True)
-class DescribeClusterRequest(Message, key=60, versions=(0, 2), flexible=0):
+class DescribeClusterRequest:
     """DescribeCluster (key 60, versions 0 to 2): the cluster's id and brokers (KIP-700)."""
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 60, 0, 2, 0
 
     include_cluster_authorized_operations: bool = wire("bool", default=False)
     endpoint_type: int = wire("int8", since=1, default=1)  # 1 brokers, 2 controllers
@@ -70,7 +76,9 @@ class DescribeClusterBroker:
 
 
 @attrs.define(kw_only=True)
-class DescribeClusterResponse(Message, answers=DescribeClusterRequest):
+class DescribeClusterResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 60, 0, 2, 0
+
     throttle_time_ms: int = wire("int32", default=0)
     error_code: int = wire("int16", default=0)
     error_message: str | None = wire("string", default=None)
@@ -83,12 +91,14 @@ class DescribeClusterResponse(Message, answers=DescribeClusterRequest):
 
 
 @attrs.define(kw_only=True)
-class FindCoordinatorRequest(Message, key=10, versions=(0, 6), flexible=3):
+class FindCoordinatorRequest:
     """FindCoordinator (key 10, versions 0 to 6): the broker that coordinates a group or a transactional id.
 
     From version 4 on one request asks for several keys (KIP-699), with fields of its own on both sides. Version 6 knows
     share partitions, whose keys are `groupId:topicId:partition` (KIP-932).
     """
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 10, 0, 6, 3
 
     key: str = wire("string", until=3, default="")
     key_type: int = wire("int8", since=1, default=0)  # 0 a group, 1 a transactional id, 2 (from 6) a share partition
@@ -106,7 +116,9 @@ class Coordinator:
 
 
 @attrs.define(kw_only=True)
-class FindCoordinatorResponse(Message, answers=FindCoordinatorRequest):
+class FindCoordinatorResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 10, 0, 6, 3
+
     throttle_time_ms: int = wire("int32", since=1, default=0)
     error_code: int = wire("int16", until=3, default=0)
     error_message: str | None = wire("string", since=1, until=3, default=None)
@@ -128,12 +140,14 @@ class TopicToDescribe:
 
 
 @attrs.define(kw_only=True)
-class DescribeQuorumRequest(Message, key=55, versions=(0, 2), flexible=0):
+class DescribeQuorumRequest:
     """DescribeQuorum (key 55, versions 0 to 2): leader, voters and observers of the metadata's log (KIP-595).
 
     Version 1 tells when replicas fetched and caught up (KIP-836), version 2 the directories and listeners of voters
     (KIP-853).
     """
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 55, 0, 2, 0
 
     topics: list[TopicToDescribe] = wire(Array(TopicToDescribe), factory=list)
 
@@ -179,7 +193,9 @@ class QuorumNode:
 
 
 @attrs.define(kw_only=True)
-class DescribeQuorumResponse(Message, answers=DescribeQuorumRequest):
+class DescribeQuorumResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 55, 0, 2, 0
+
     error_code: int = wire("int16", default=0)
     error_message: str | None = wire("string", since=2, default=None)
     topics: list[QuorumTopicData] = wire(Array(QuorumTopicData), factory=list)
@@ -195,11 +211,13 @@ class FeatureUpdateKey:
 
 
 @attrs.define(kw_only=True)
-class UpdateFeaturesRequest(Message, key=57, versions=(0, 2), flexible=0):
+class UpdateFeaturesRequest:
     """UpdateFeatures (key 57, versions 0 to 2): raise or lower the cluster's feature levels (KIP-584).
 
     Version 1 has kinds of downgrades and a dry run (KIP-778). Version 2 answers as a whole, no longer by feature.
     """
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 57, 0, 2, 0
 
     timeout_ms: int = wire("int32", default=60000)
     feature_updates: list[FeatureUpdateKey] = wire(Array(FeatureUpdateKey), factory=list)
@@ -214,7 +232,9 @@ class UpdatableFeatureResult:
 
 
 @attrs.define(kw_only=True)
-class UpdateFeaturesResponse(Message, answers=UpdateFeaturesRequest):
+class UpdateFeaturesResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 57, 0, 2, 0
+
     throttle_time_ms: int = wire("int32", default=0)
     error_code: int = wire("int16", default=0)
     error_message: str | None = wire("string", default=None)

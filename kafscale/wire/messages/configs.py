@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from kafscale.wire.schema import Array, Message, wire
+from kafscale.wire.schema import Array, wire
 
 
 @attrs.define(kw_only=True)
@@ -15,8 +15,10 @@ class DescribeConfigsResource:
 
 
 @attrs.define(kw_only=True)
-class DescribeConfigsRequest(Message, key=32, versions=(1, 4), flexible=4):
+class DescribeConfigsRequest:
     """DescribeConfigs (key 32, versions 1 to 4): the configs of topics and brokers, with their sources."""
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 32, 1, 4, 4
 
     resources: list[DescribeConfigsResource] = wire(Array(DescribeConfigsResource), factory=list)
     include_synonyms: bool = wire("bool", default=False)
@@ -54,7 +56,9 @@ class DescribeConfigsResult:
 
 
 @attrs.define(kw_only=True)
-class DescribeConfigsResponse(Message, answers=DescribeConfigsRequest):
+class DescribeConfigsResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 32, 1, 4, 4
+
     throttle_time_ms: int = wire("int32", default=0)
     results: list[DescribeConfigsResult] = wire(Array(DescribeConfigsResult), factory=list)
 
@@ -73,8 +77,10 @@ class AlterConfigsResource:
 
 
 @attrs.define(kw_only=True)
-class AlterConfigsRequest(Message, key=33, versions=(0, 2), flexible=2):
+class AlterConfigsRequest:
     """AlterConfigs (key 33, versions 0 to 2): replace all configs of a resource; the rest fall back to defaults."""
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 33, 0, 2, 2
 
     resources: list[AlterConfigsResource] = wire(Array(AlterConfigsResource), factory=list)
     validate_only: bool = wire("bool", default=False)
@@ -89,7 +95,9 @@ class AlterConfigsResourceResponse:
 
 
 @attrs.define(kw_only=True)
-class AlterConfigsResponse(Message, answers=AlterConfigsRequest):
+class AlterConfigsResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 33, 0, 2, 2
+
     throttle_time_ms: int = wire("int32", default=0)
     responses: list[AlterConfigsResourceResponse] = wire(Array(AlterConfigsResourceResponse), factory=list)
 
@@ -109,25 +117,31 @@ class IncrementalAlterConfigsResource:
 
 
 @attrs.define(kw_only=True)
-class IncrementalAlterConfigsRequest(Message, key=44, versions=(0, 1), flexible=1):
+class IncrementalAlterConfigsRequest:
     """IncrementalAlterConfigs (key 44, versions 0 and 1): change single configs (KIP-339)."""
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 44, 0, 1, 1
 
     resources: list[IncrementalAlterConfigsResource] = wire(Array(IncrementalAlterConfigsResource), factory=list)
     validate_only: bool = wire("bool", default=False)
 
 
 @attrs.define(kw_only=True)
-class IncrementalAlterConfigsResponse(Message, answers=IncrementalAlterConfigsRequest):
+class IncrementalAlterConfigsResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 44, 0, 1, 1
+
     throttle_time_ms: int = wire("int32", default=0)
     responses: list[AlterConfigsResourceResponse] = wire(Array(AlterConfigsResourceResponse), factory=list)
 
 
 @attrs.define(kw_only=True)
-class ListConfigResourcesRequest(Message, key=74, versions=(0, 1), flexible=0):
+class ListConfigResourcesRequest:
     """ListConfigResources (key 74, versions 0 and 1): the resources that have configs (KIP-1142).
 
     Version 0 was ListClientMetricsResources, and lists those only (KIP-714).
     """
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 74, 0, 1, 0
 
     resource_types: list[int] = wire(Array("int8"), since=1, factory=list)  # empty: all
 
@@ -139,7 +153,9 @@ class ListedConfigResource:
 
 
 @attrs.define(kw_only=True)
-class ListConfigResourcesResponse(Message, answers=ListConfigResourcesRequest):
+class ListConfigResourcesResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 74, 0, 1, 0
+
     throttle_time_ms: int = wire("int32", default=0)
     error_code: int = wire("int16", default=0)
     config_resources: list[ListedConfigResource] = wire(Array(ListedConfigResource), factory=list)
@@ -153,8 +169,10 @@ class DescribeClientQuotasComponent:
 
 
 @attrs.define(kw_only=True)
-class DescribeClientQuotasRequest(Message, key=48, versions=(0, 1), flexible=1):
+class DescribeClientQuotasRequest:
     """DescribeClientQuotas (key 48, versions 0 and 1): the quotas of clients and users (KIP-546)."""
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 48, 0, 1, 1
 
     components: list[DescribeClientQuotasComponent] = wire(Array(DescribeClientQuotasComponent), factory=list)
     strict: bool = wire("bool", default=False)
@@ -179,7 +197,9 @@ class DescribeClientQuotasEntry:
 
 
 @attrs.define(kw_only=True)
-class DescribeClientQuotasResponse(Message, answers=DescribeClientQuotasRequest):
+class DescribeClientQuotasResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 48, 0, 1, 1
+
     throttle_time_ms: int = wire("int32", default=0)
     error_code: int = wire("int16", default=0)
     error_message: str | None = wire("string", default=None)
@@ -200,8 +220,10 @@ class AlterClientQuotasEntry:
 
 
 @attrs.define(kw_only=True)
-class AlterClientQuotasRequest(Message, key=49, versions=(0, 1), flexible=1):
+class AlterClientQuotasRequest:
     """AlterClientQuotas (key 49, versions 0 and 1): set and remove quotas of clients and users (KIP-546)."""
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 49, 0, 1, 1
 
     entries: list[AlterClientQuotasEntry] = wire(Array(AlterClientQuotasEntry), factory=list)
     validate_only: bool = wire("bool", default=False)
@@ -215,6 +237,8 @@ class AlterClientQuotasResult:
 
 
 @attrs.define(kw_only=True)
-class AlterClientQuotasResponse(Message, answers=AlterClientQuotasRequest):
+class AlterClientQuotasResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 49, 0, 1, 1
+
     throttle_time_ms: int = wire("int32", default=0)
     entries: list[AlterClientQuotasResult] = wire(Array(AlterClientQuotasResult), factory=list)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from kafscale.wire.schema import Array, Message, wire
+from kafscale.wire.schema import Array, wire
 
 
 @attrs.define(kw_only=True)
@@ -14,12 +14,14 @@ class JoinGroupRequestProtocol:
 
 
 @attrs.define(kw_only=True)
-class JoinGroupRequest(Message, key=11, versions=(0, 9), flexible=6):
+class JoinGroupRequest:
     """JoinGroup (key 11, versions 0 to 9): take part in the next generation of a consumer group.
 
     From version 4 on a new member is first given its id (KIP-394), 5 added static membership (KIP-345), 9 lets the
     leader skip the assignment.
     """
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 11, 0, 9, 6
 
     group_id: str = wire("string")
     session_timeout_ms: int = wire("int32")
@@ -39,7 +41,9 @@ class JoinGroupResponseMember:
 
 
 @attrs.define(kw_only=True)
-class JoinGroupResponse(Message, answers=JoinGroupRequest):
+class JoinGroupResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 11, 0, 9, 6
+
     throttle_time_ms: int = wire("int32", since=2, default=0)
     error_code: int = wire("int16", default=0)
     generation_id: int = wire("int32", default=-1)
@@ -58,8 +62,10 @@ class SyncGroupRequestAssignment:
 
 
 @attrs.define(kw_only=True)
-class SyncGroupRequest(Message, key=14, versions=(0, 5), flexible=4):
+class SyncGroupRequest:
     """SyncGroup (key 14, versions 0 to 5): the leader's assignment out, a member's own part back."""
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 14, 0, 5, 4
 
     group_id: str = wire("string")
     generation_id: int = wire("int32")
@@ -72,7 +78,9 @@ class SyncGroupRequest(Message, key=14, versions=(0, 5), flexible=4):
 
 
 @attrs.define(kw_only=True)
-class SyncGroupResponse(Message, answers=SyncGroupRequest):
+class SyncGroupResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 14, 0, 5, 4
+
     throttle_time_ms: int = wire("int32", since=1, default=0)
     error_code: int = wire("int16", default=0)
     protocol_type: str | None = wire("string", since=5, default=None)
@@ -81,8 +89,10 @@ class SyncGroupResponse(Message, answers=SyncGroupRequest):
 
 
 @attrs.define(kw_only=True)
-class HeartbeatRequest(Message, key=12, versions=(0, 4), flexible=4):
+class HeartbeatRequest:
     """Heartbeat (key 12, versions 0 to 4): a member is alive; the reply says whether the group rebalances."""
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 12, 0, 4, 4
 
     group_id: str = wire("string")
     generation_id: int = wire("int32")
@@ -91,7 +101,9 @@ class HeartbeatRequest(Message, key=12, versions=(0, 4), flexible=4):
 
 
 @attrs.define(kw_only=True)
-class HeartbeatResponse(Message, answers=HeartbeatRequest):
+class HeartbeatResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 12, 0, 4, 4
+
     throttle_time_ms: int = wire("int32", since=1, default=0)
     error_code: int = wire("int16", default=0)
 
@@ -104,8 +116,10 @@ class MemberIdentity:
 
 
 @attrs.define(kw_only=True)
-class LeaveGroupRequest(Message, key=13, versions=(0, 5), flexible=4):
+class LeaveGroupRequest:
     """LeaveGroup (key 13, versions 0 to 5): members leave their group: one, or from version 3 on several (KIP-345)."""
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 13, 0, 5, 4
 
     group_id: str = wire("string")
     member_id: str = wire("string", until=2, default="")
@@ -120,18 +134,22 @@ class MemberResponse:
 
 
 @attrs.define(kw_only=True)
-class LeaveGroupResponse(Message, answers=LeaveGroupRequest):
+class LeaveGroupResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 13, 0, 5, 4
+
     throttle_time_ms: int = wire("int32", since=1, default=0)
     error_code: int = wire("int16", default=0)
     members: list[MemberResponse] = wire(Array(MemberResponse), since=3, factory=list)
 
 
 @attrs.define(kw_only=True)
-class ListGroupsRequest(Message, key=16, versions=(0, 5), flexible=3):
+class ListGroupsRequest:
     """ListGroups (key 16, versions 0 to 5): the groups of this broker.
 
     Version 4 added states (KIP-518), 5 types (KIP-848).
     """
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 16, 0, 5, 3
 
     states_filter: list[str] = wire(Array("string"), since=4, factory=list)  # empty: all
     types_filter: list[str] = wire(Array("string"), since=5, factory=list)  # empty: all
@@ -146,18 +164,22 @@ class ListedGroup:
 
 
 @attrs.define(kw_only=True)
-class ListGroupsResponse(Message, answers=ListGroupsRequest):
+class ListGroupsResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 16, 0, 5, 3
+
     throttle_time_ms: int = wire("int32", since=1, default=0)
     error_code: int = wire("int16", default=0)
     groups: list[ListedGroup] = wire(Array(ListedGroup), factory=list)
 
 
 @attrs.define(kw_only=True)
-class DescribeGroupsRequest(Message, key=15, versions=(0, 6), flexible=5):
+class DescribeGroupsRequest:
     """DescribeGroups (key 15, versions 0 to 6): state, protocol and members of groups.
 
     In version 6 a group that does not exist is an error (KIP-1043).
     """
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 15, 0, 6, 5
 
     groups: list[str] = wire(Array("string"), factory=list)
     include_authorized_operations: bool = wire("bool", since=3, default=False)
@@ -187,14 +209,18 @@ class DescribedGroup:
 
 
 @attrs.define(kw_only=True)
-class DescribeGroupsResponse(Message, answers=DescribeGroupsRequest):
+class DescribeGroupsResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 15, 0, 6, 5
+
     throttle_time_ms: int = wire("int32", since=1, default=0)
     groups: list[DescribedGroup] = wire(Array(DescribedGroup), factory=list)
 
 
 @attrs.define(kw_only=True)
-class DeleteGroupsRequest(Message, key=42, versions=(0, 2), flexible=2):
+class DeleteGroupsRequest:
     """DeleteGroups (key 42, versions 0 to 2): groups to delete with their offsets."""
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 42, 0, 2, 2
 
     groups_names: list[str] = wire(Array("string"), factory=list)
 
@@ -206,6 +232,8 @@ class DeletableGroupResult:
 
 
 @attrs.define(kw_only=True)
-class DeleteGroupsResponse(Message, answers=DeleteGroupsRequest):
+class DeleteGroupsResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 42, 0, 2, 2
+
     throttle_time_ms: int = wire("int32", default=0)
     results: list[DeletableGroupResult] = wire(Array(DeletableGroupResult), factory=list)

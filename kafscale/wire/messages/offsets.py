@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from kafscale.wire.schema import Array, Message, wire
+from kafscale.wire.schema import NEVER, Array, wire
 
 
 @attrs.define(kw_only=True)
@@ -23,12 +23,13 @@ class OffsetCommitRequestTopic:
 
 
 @attrs.define(kw_only=True)
-class OffsetCommitRequest(Message, key=8, versions=(2, 10), flexible=8):
+class OffsetCommitRequest:
     """OffsetCommit (key 8, versions 2 to 10): consumed positions to store for a group.
 
     Version 9 may be used by members of either protocol (KIP-848), 10 has topic ids in place of names.
     """
 
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 8, 2, 10, 8
     NEWEST_WITH_NAMES = 9
 
     group_id: str = wire("string")
@@ -53,7 +54,9 @@ class OffsetCommitResponseTopic:
 
 
 @attrs.define(kw_only=True)
-class OffsetCommitResponse(Message, answers=OffsetCommitRequest):
+class OffsetCommitResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 8, 2, 10, 8
+
     throttle_time_ms: int = wire("int32", since=3, default=0)
     topics: list[OffsetCommitResponseTopic] = wire(Array(OffsetCommitResponseTopic), factory=list)
 
@@ -73,12 +76,14 @@ class TxnOffsetCommitRequestTopic:
 
 
 @attrs.define(kw_only=True)
-class TxnOffsetCommitRequest(Message, key=28, versions=(0, 5), flexible=3):
+class TxnOffsetCommitRequest:
     """TxnOffsetCommit (key 28, versions 0 to 5): offsets that become a group's when the transaction commits (KIP-98).
 
     Version 3 names the member, so that a consumer that lost its partitions is refused (KIP-447). Version 5 adds the
     group to the transaction by itself (KIP-890).
     """
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 28, 0, 5, 3
 
     transactional_id: str = wire("string")
     group_id: str = wire("string")
@@ -103,7 +108,9 @@ class TxnOffsetCommitResponseTopic:
 
 
 @attrs.define(kw_only=True)
-class TxnOffsetCommitResponse(Message, answers=TxnOffsetCommitRequest):
+class TxnOffsetCommitResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 28, 0, 5, 3
+
     throttle_time_ms: int = wire("int32", default=0)
     topics: list[TxnOffsetCommitResponseTopic] = wire(Array(TxnOffsetCommitResponseTopic), factory=list)
 
@@ -124,7 +131,7 @@ class OffsetFetchRequestGroup:
 
 
 @attrs.define(kw_only=True)
-class OffsetFetchRequest(Message, key=9, versions=(1, 10), flexible=6):
+class OffsetFetchRequest:
     """OffsetFetch (key 9, versions 1 to 10): the positions that groups have committed.
 
     Versions 1 to 7 ask for one group by `group_id` and `topics`, from 8 on for several in `groups` (KIP-709). The
@@ -132,6 +139,7 @@ class OffsetFetchRequest(Message, key=9, versions=(1, 10), flexible=6):
     has topic ids in place of names.
     """
 
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 9, 1, 10, 6
     NEWEST_WITH_NAMES = 9
 
     group_id: str = wire("string", until=7, default="")
@@ -166,7 +174,9 @@ class OffsetFetchResponseGroup:
 
 
 @attrs.define(kw_only=True)
-class OffsetFetchResponse(Message, answers=OffsetFetchRequest):
+class OffsetFetchResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 9, 1, 10, 6
+
     throttle_time_ms: int = wire("int32", since=3, default=0)
     topics: list[OffsetFetchResponseTopic] = wire(Array(OffsetFetchResponseTopic), until=7, factory=list)
     error_code: int = wire("int16", since=2, until=7, default=0)
@@ -185,8 +195,10 @@ class OffsetDeleteRequestTopic:
 
 
 @attrs.define(kw_only=True)
-class OffsetDeleteRequest(Message, key=47, versions=(0, 0)):
+class OffsetDeleteRequest:
     """OffsetDelete (key 47, version 0): committed offsets to forget (KIP-496). Never flexible."""
+
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 47, 0, 0, NEVER
 
     group_id: str = wire("string")
     topics: list[OffsetDeleteRequestTopic] = wire(Array(OffsetDeleteRequestTopic), factory=list)
@@ -205,7 +217,9 @@ class OffsetDeleteResponseTopic:
 
 
 @attrs.define(kw_only=True)
-class OffsetDeleteResponse(Message, answers=OffsetDeleteRequest):
+class OffsetDeleteResponse:
+    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 47, 0, 0, NEVER
+
     error_code: int = wire("int16", default=0)
     throttle_time_ms: int = wire("int32", default=0)
     topics: list[OffsetDeleteResponseTopic] = wire(Array(OffsetDeleteResponseTopic), factory=list)

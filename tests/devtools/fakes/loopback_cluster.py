@@ -19,7 +19,7 @@ import trio
 
 from kafscale.broker import Broker
 from kafscale.broker_storage import StorageParts
-from kafscale.cli import progress
+from kafscale.cli import output
 from kafscale.client.connection import Connection, connect_to
 from kafscale.cluster.membership.peers import heartbeats, lease
 from kafscale.cluster.membership.placement import controller, leaving
@@ -44,7 +44,7 @@ _WAITS = (
     (lease, "GIVEN_UP_WAIT_SECONDS"),
     (sharing_member, "LOOK_SECONDS"),
     (leaving, "PAUSE_SECONDS"),
-    (progress, "LOOK_SECONDS"),
+    (output, "LOOK_SECONDS"),
 )
 
 

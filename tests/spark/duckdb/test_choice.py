@@ -5,10 +5,10 @@ import sys
 import pytest
 
 from kafscale.errors import QueryError, StartupError
-from kafscale.spark.duckdb import choice
-from kafscale.spark.duckdb.choice import EngineName, Engines
-from kafscale.spark.sql.bucket_topics import BucketTopics
-from tests.spark.sql_topics import write_topics
+from kafscale.spark.duckdb import engine
+from kafscale.spark.duckdb.engine import EngineName, Engines
+from kafscale.spark.sql.topics import BucketTopics
+from tests.devtools.fakes.sql_topics import write_topics
 
 
 class SparkStarts(Exception):
@@ -135,7 +135,7 @@ class _Spark:
 
 
 def test_without_duckdb_spark_answers_and_says_how_to_get_it(engines, said, monkeypatch):
-    monkeypatch.setattr(choice, "find_spec", lambda name: None)
+    monkeypatch.setattr(engine, "find_spec", lambda name: None)
     with pytest.raises(SparkStarts):
         engines("auto").answer("select count(*) from orders")
     assert said == ["Spark answers, because duckdb is not installed (pip install 'kafscale[spark]')"]

@@ -127,9 +127,8 @@ def test_a_batch_is_found_behind_a_compaction(table):
 
 
 def test_maintenance_keeps_the_snapshot_that_the_pipeline_goes_on_from(table):
-    from kafscale.spark.pipeline.maintenance import maintain
     from kafscale.spark.pipeline.snapshots import newest
-    from kafscale.spark.pipeline.tables import format_of
+    from kafscale.spark.pipeline.tables import format_of, maintain
 
     for batch_id in range(6):
         table.write([(b"a", b"1")], batch_id)
@@ -391,7 +390,7 @@ UNKNOWN = "org.apache.iceberg.exceptions.CommitStateUnknownException: lost the r
 @pytest.mark.parametrize("had", [0, 1])
 def test_a_commit_that_comes_late_comes_once(table, monkeypatch, had, late_of):
     """The catalog did not answer, and commits what it was sent between the next look and the next commit."""
-    from kafscale.spark.pipeline.iceberg import IcebergTables
+    from kafscale.spark.pipeline.table_format import IcebergTables
 
     append = IcebergTables.append
     sent: list[Any] = []

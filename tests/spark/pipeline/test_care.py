@@ -24,8 +24,7 @@ WIDER_ORDER = {
 
 
 def test_status_tells_how_far_each_mapping_is(lake, topic, produce):
-    from kafscale.spark.pipeline.directory_tables import DirectoryTables
-    from kafscale.spark.pipeline.inspection import SparkTables, status
+    from kafscale.spark.pipeline.inspection import DirectoryTables, SparkTables, status
 
     first = f"\n- {{topic: {topic}, table: db.{topic}, value: {{format: string}}, dead_letters: db.{topic}_dead}}"
     second = f"\n- {{topic: {topic}, table: db.{topic}_later}}"
@@ -78,8 +77,7 @@ SIMPLE = """
 
 def test_a_look_without_spark_tells_what_spark_tells(lake, topic, produce):
     """validate took 18 s and status 22 s, most of it for Spark, which they do not need."""
-    from kafscale.spark.pipeline.directory_tables import DirectoryTables
-    from kafscale.spark.pipeline.inspection import SparkTables, check
+    from kafscale.spark.pipeline.inspection import DirectoryTables, SparkTables, check
 
     produce(topic, [(0, b"attic", b'{"id": 1, "big": 2}')])
     text = SIMPLE.format(topic=topic)

@@ -16,10 +16,9 @@ import pytest
 
 from kafscale.errors import KafScaleError
 from kafscale.spark.catalogs import CatalogOptions
-from kafscale.spark.pipeline.delta import DeltaEntry, in_effect
+from kafscale.spark.pipeline.table_format import DeltaEntry, in_effect
 from tests.devtools.external.spark import environ_of
-from tests.spark.pipeline.conftest import JAVA_OPTIONS, QUICK_JAVA, Lake
-from tests.spark.pipeline.pipeline_driver import (
+from tests.devtools.processes.pipelines import (
     LOCAL_OPTIONS,
     MAPPINGS,
     Expected,
@@ -27,6 +26,7 @@ from tests.spark.pipeline.pipeline_driver import (
     batches_in,
     pipeline_command,
 )
+from tests.spark.pipeline.conftest import JAVA_OPTIONS, QUICK_JAVA, Lake
 from tests.spark.pipeline.test_fan_out import event, proofs
 from tests.spark.pipeline.test_fan_out import mapping as fanned_out
 
@@ -223,7 +223,7 @@ class TestTables:
 
     def test_a_table_is_proven_cared_for_and_its_status_told(self, delta, topic, produce):
         from kafscale.spark.pipeline.inspection import SparkTables, status
-        from kafscale.spark.pipeline.maintenance import maintain
+        from kafscale.spark.pipeline.tables import maintain
 
         mapping = f"- {{topic: {topic}, table: db.{topic}, max_records: 10, metadata: [partition, offset]}}"
         produce(topic, [(number % 2, b"k", b"%d" % number) for number in range(30)])

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from kafscale.spark.pipeline.iceberg import spec_changes
+from kafscale.spark.pipeline.table_format import spec_changes
 
 pytestmark = [
     pytest.mark.spark,

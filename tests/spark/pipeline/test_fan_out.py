@@ -109,8 +109,7 @@ def test_tables_are_made_on_first_sight_within_the_bound_and_each_row_is_in_one_
     """Also where the driver ends between two of the tables, and the checkpoint is lost then."""
     from kafscale.spark.pipeline import batch
     from kafscale.spark.pipeline.inspection import SparkTables, status
-    from kafscale.spark.pipeline.maintenance import tables_of
-    from kafscale.spark.pipeline.tables import format_of
+    from kafscale.spark.pipeline.tables import format_of, tables_of
 
     seen = f'tables: {{old: db.{topic}_declared}}, create: "db.{topic}_of_{{value}}", max_tables: 2'
     made = mapping(topic, seen)

@@ -208,7 +208,7 @@ def test_a_query_that_could_not_be_asked_went_on_beside_the_next_one(is_bug):
 
 def test_tables_were_never_cared_for_again_when_a_catalog_had_not_answered_once(monkeypatch):
     from kafscale.spark.pipeline import runner
-    from kafscale.spark.pipeline.maintenance import Care
+    from kafscale.spark.pipeline.tables import Care
 
     answers = iter([unanswered("the catalog does not answer"), Care(table="a.b")])
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import attrs
 
-from kafscale.spark.pipeline.iceberg import ancestry
 from kafscale.spark.pipeline.snapshots import CommitsAhead, committed_batches
+from kafscale.spark.pipeline.table_format import ancestry
 
 
 @attrs.define(kw_only=True)

@@ -21,7 +21,7 @@ from kafscale.spark.source.bounds import QueryBounds
 from kafscale.spark.source.options import BatchOptions, Given, ReadOptions, StreamOptions
 from kafscale.spark.source.planning import Planner
 from kafscale.spark.source.progress import StreamProgress
-from kafscale.spark.sql.tails import tail_offsets
+from kafscale.spark.sql.topics import tail_offsets
 from kafscale.wire.messages.records import FetchAbortedTransaction, FetchRequest, ListOffsetsRequest
 from tests.devtools.external.spark import flush, store_of
 from tests.devtools.processes.process import BrokerProcess, broker_process

@@ -16,7 +16,7 @@ from kafscale.spark.source.bounds import QueryBounds
 from kafscale.spark.source.options import BatchOptions, Given, ReadOptions, StreamOptions
 from kafscale.spark.source.planning import Planner
 from kafscale.spark.source.progress import StreamProgress
-from kafscale.spark.sql.tails import _has_transactions, tail_offsets
+from kafscale.spark.sql.topics import _has_transactions, tail_offsets
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.wire.batch_header import TRANSACTIONAL

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kafscale.errors import QueryError
-from tests.spark.sql_topics import NOW_SECONDS, write_topics
+from tests.devtools.fakes.sql_topics import NOW_SECONDS, write_topics
 
 ENGINES = ("duckdb", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.timeout(900)]))
 pytestmark = pytest.mark.filterwarnings(
@@ -54,7 +54,7 @@ def ask(request, store):
     """Gives a statement to an engine."""
     if request.param == "duckdb":
         from kafscale.spark.duckdb.engine import DuckDBEngine
-        from kafscale.spark.sql.bucket_topics import BucketTopics
+        from kafscale.spark.sql.topics import BucketTopics
 
         topics = BucketTopics(options={"store": store}, clock=lambda: NOW_SECONDS)
         return DuckDBEngine(topics=topics).answer

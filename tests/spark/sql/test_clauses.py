@@ -3,7 +3,7 @@
 import pytest
 
 from kafscale.errors import QueryError
-from kafscale.spark.sql.clauses import Bound, Clauses
+from kafscale.spark.sql.kafsql import Bound, Clauses
 
 MINUTE_MS = 60_000
 

@@ -3,8 +3,7 @@
 import pytest
 
 from kafscale.spark.bucket.decode import COLUMN_TYPES
-from kafscale.spark.sql.clauses import columns_needed
-from kafscale.spark.sql.kafsql import COLUMNS
+from kafscale.spark.sql.kafsql import COLUMNS, columns_needed
 
 
 @pytest.mark.parametrize(

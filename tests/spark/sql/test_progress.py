@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from kafscale.spark.sql import progress
-from kafscale.spark.sql.progress import Reads, told
+from kafscale.spark.sql import answers
+from kafscale.spark.sql.answers import Reads, told
 
 
 def test_bytes_are_told_by_the_tasks_of_stages_that_have_as_many_as_a_scan():
@@ -31,10 +31,10 @@ def test_a_statement_that_takes_long_tells_how_far_it_is(spark, store, monkeypat
     from kafscale.spark.sql.answers import SparkAnswer
     from kafscale.spark.sql.engine import Engine
     from kafscale.spark.sql.topics import Topics
-    from tests.spark.sql.spark_plans import splits_of
+    from tests.devtools.external.spark_plans import splits_of
 
-    monkeypatch.setattr(progress, "QUIET_SECONDS", 0.0)
-    monkeypatch.setattr(progress, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(answers, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(answers, "LOOK_SECONDS", 0.01)
     spark.udf.register("slowly", lambda value: time.sleep(0.01) or len(value), "int")
     engine = Engine(topics=Topics(spark=spark, options={"store": store}))
     frame = engine.frame("SELECT sum(slowly(value)) AS total FROM orders WITH (minPartitions = '8')")

@@ -78,7 +78,7 @@ def ask(request):
     def engine(options):
         if request.param == "duckdb":
             from kafscale.spark.duckdb.engine import DuckDBEngine
-            from kafscale.spark.sql.bucket_topics import BucketTopics
+            from kafscale.spark.sql.topics import BucketTopics
 
             return DuckDBEngine(topics=BucketTopics(options=options)).answer
         from kafscale.spark.sql.answers import SparkAnswer

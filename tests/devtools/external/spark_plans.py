@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kafscale.spark.bucket.splits import Split
-from kafscale.spark.sql.progress import reads_of
+from kafscale.spark.sql.answers import reads_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
