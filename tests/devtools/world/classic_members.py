@@ -17,6 +17,8 @@ import trio
 
 from kafscale.client.connection import Connection
 from kafscale.wire import error_codes
+from kafscale.wire.codec import encode
+from kafscale.wire.messages.consumer_groups import ConsumerProtocolSubscription
 from kafscale.wire.messages.groups import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -36,7 +38,6 @@ from kafscale.wire.messages.offsets import (
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
 )
-from tests.devtools.fakes.groups import subscription
 from tests.devtools.history.generation_history import NO_GENERATION, Assignment, GenerationsSeen, Participant
 from tests.devtools.history.group_reads import GroupReads, MemberReads
 from tests.devtools.history.history import History
@@ -126,13 +127,14 @@ class ClassicMember:
             await self._sync(connection, member, answer)
 
     async def _send_join(self, connection: Connection, member: Participant) -> JoinGroupResponse:
+        subscription = b"".join((bytes(2), *encode(ConsumerProtocolSubscription(topics=[self.topic.name]), 0)))
         request = JoinGroupRequest(
             group_id=self.group,
             session_timeout_ms=round(1000 * self.seen.session_seconds),
             rebalance_timeout_ms=round(1000 * self.seen.rebalance_seconds),
             member_id=member.member_id,
             protocol_type="consumer",
-            protocols=[JoinGroupRequestProtocol(name="range", metadata=subscription(self.topic.name))],
+            protocols=[JoinGroupRequestProtocol(name="range", metadata=subscription)],
         )
         return await connection.request(request, JoinGroupResponse)
 
