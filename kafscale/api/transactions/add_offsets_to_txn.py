@@ -14,7 +14,7 @@ from kafscale.api.handling.coordinators import prepare_groups
 from kafscale.api.handling.services import Services
 from kafscale.cluster.coordinator.partitions import TopicPartition, coordinator_partition
 from kafscale.cluster.registries.topic_names import CONSUMER_OFFSETS_NAME
-from kafscale.cluster.transactions.requests import AddPartitions, ProducerIdentity
+from kafscale.cluster.transactions.requests import ProducerIdentity
 from kafscale.cluster.transactions.versions import ADD_OFFSETS_FENCED_VERSION, fenced_code
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import COORDINATOR_NOT_AVAILABLE
@@ -28,11 +28,8 @@ async def handle(services: Services, call: Call, request: AddOffsetsToTxnRequest
         return AddOffsetsToTxnResponse(error_code=COORDINATOR_NOT_AVAILABLE)
     at = TopicPartition(topic.name, coordinator_partition(request.group_id, topic.partition_count))
     identity = ProducerIdentity(request.transactional_id, request.producer_id, request.producer_epoch)
-    added = AddPartitions(identity=identity, partitions=frozenset({at}), transaction_version=0)
     try:
-        reply = await services.transactions.decide(
-            identity.transactional_id, lambda coordinator, now, _id: coordinator.add_partitions(added, now_ms=now)
-        )
+        reply = await services.transactions.add_partitions(identity, frozenset({at}), transaction_version=0)
     except KafkaError as exc:
         return AddOffsetsToTxnResponse(error_code=exc.code)
     return AddOffsetsToTxnResponse(error_code=fenced_code(reply.error_of(at), call.version, ADD_OFFSETS_FENCED_VERSION))

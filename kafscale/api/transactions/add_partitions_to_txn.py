@@ -19,7 +19,7 @@ from kafscale.api.handling.partitions import know_topics
 from kafscale.api.handling.services import Services
 from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.registries.topic_names import is_internal
-from kafscale.cluster.transactions.requests import AddPartitions, ProducerIdentity, VerifyPartitions
+from kafscale.cluster.transactions.requests import ProducerIdentity
 from kafscale.cluster.transactions.versions import (
     ADD_PARTITIONS_BUMP_VERSION,
     ADD_PARTITIONS_FENCED_VERSION,
@@ -124,17 +124,10 @@ async def _ask(
 ) -> dict[TopicPartition, int]:
     identity = ProducerIdentity(wanted.transactional_id, wanted.producer_id, wanted.producer_epoch)
     protocol = transaction_version(version, ADD_PARTITIONS_BUMP_VERSION)
-    added = AddPartitions(identity=identity, partitions=partitions, transaction_version=protocol)
-    verified = VerifyPartitions(identity=identity, partitions=partitions)
     try:
-        if wanted.verify_only:
-            reply = await services.transactions.decide(
-                identity.transactional_id, lambda coordinator, _now, _id: coordinator.verify_partitions(verified)
-            )
-        else:
-            reply = await services.transactions.decide(
-                identity.transactional_id, lambda coordinator, now, _id: coordinator.add_partitions(added, now_ms=now)
-            )
+        reply = await services.transactions.add_partitions(
+            identity, partitions, transaction_version=protocol, verify_only=wanted.verify_only
+        )
     except KafkaError as exc:
         return dict.fromkeys(partitions, exc.code)
     return {at: fenced_code(reply.error_of(at), version, ADD_PARTITIONS_FENCED_VERSION) for at in partitions}

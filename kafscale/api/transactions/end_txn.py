@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
-from kafscale.cluster.transactions.requests import EndTransaction, ProducerIdentity
+from kafscale.cluster.transactions.requests import ProducerIdentity
 from kafscale.cluster.transactions.versions import (
     END_TXN_BUMP_VERSION,
     END_TXN_FENCED_VERSION,
@@ -22,13 +22,10 @@ from kafscale.wire.messages.transactions import EndTxnRequest, EndTxnResponse
 
 
 async def handle(services: Services, call: Call, request: EndTxnRequest) -> EndTxnResponse:
-    asked = EndTransaction(
-        identity=ProducerIdentity(request.transactional_id, request.producer_id, request.producer_epoch),
-        committed=request.committed,
-        transaction_version=transaction_version(call.version, END_TXN_BUMP_VERSION),
-    )
+    identity = ProducerIdentity(request.transactional_id, request.producer_id, request.producer_epoch)
+    protocol = transaction_version(call.version, END_TXN_BUMP_VERSION)
     try:
-        reply = await services.transactions.end(asked)
+        reply = await services.transactions.end(identity, committed=request.committed, transaction_version=protocol)
     except KafkaError as exc:
         return EndTxnResponse(error_code=exc.code)
     return EndTxnResponse(

@@ -18,7 +18,7 @@ import logging
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
 from kafscale.cluster.transactions.requests import InitProducerId
-from kafscale.cluster.transactions.settings import TRANSACTIONAL_ID_MAX_COUNT
+from kafscale.cluster.transactions.values import TRANSACTIONAL_ID_MAX_COUNT
 from kafscale.cluster.transactions.versions import INIT_PRODUCER_ID_FENCED_VERSION, fenced_code
 from kafscale.errors import KafkaError, StorageFull
 from kafscale.security.acls import WRITE_IDEMPOTENTLY, WRITE_TOPIC, WRITE_TRANSACTION

@@ -6,19 +6,20 @@ v2  only ids that fit a regular expression of RE2, as a whole (KIP-1152)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
+from kafscale.cluster.coordinator import LedPartitions
 from kafscale.cluster.patterns import InvalidPattern, Pattern, Piece, compile_pattern
-from kafscale.cluster.transactions.questions import ListFilter, list_transactions
-from kafscale.cluster.transactions.state_records import now_ms
+from kafscale.cluster.transactions.coordinator import TransactionCoordinator
 from kafscale.cluster.transactions.transaction import ProducerTransaction
+from kafscale.cluster.transactions.values import STATES_BY_NAME, TransactionState, now_ms
 from kafscale.concurrency.metering import run_in_thread
 from kafscale.concurrency.turns import in_turns
 from kafscale.errors import KafkaError
 from kafscale.security.acls import DESCRIBE_TRANSACTION
-from kafscale.wire.error_codes import INVALID_REGULAR_EXPRESSION
+from kafscale.wire.error_codes import COORDINATOR_LOAD_IN_PROGRESS, INVALID_REGULAR_EXPRESSION
 from kafscale.wire.messages.transactions import (
     ListedTransactionState,
     ListTransactionsRequest,
@@ -27,22 +28,21 @@ from kafscale.wire.messages.transactions import (
 
 
 async def handle(services: Services, call: Call, request: ListTransactionsRequest) -> ListTransactionsResponse:
-    wanted = ListFilter(
-        producer_ids=frozenset(request.producer_id_filters),
-        state_names=frozenset(request.state_filters),
-        longer_than_ms=request.duration_filter,
-    )
     try:
         await services.transactions.wait_settled()
-        listed = list_transactions(services.transactions.led, wanted, now_ms=now_ms())
-        listed = await _visible(services, call, listed)
+        fitting = fitting_transactions(services.transactions.led, request, now_ms=now_ms())
+        listed = [
+            transaction
+            async for transaction in in_turns(fitting)
+            if services.access.allows(call, DESCRIBE_TRANSACTION, transaction.transactional_id, tells=False)
+        ]
         pattern = request.transactional_id_pattern
         if pattern and (listed or services.access.allows_some(call, DESCRIBE_TRANSACTION)):
             listed = await _matching(services, _compile(pattern), listed)
     except KafkaError as exc:
         return ListTransactionsResponse(error_code=exc.code)
     return ListTransactionsResponse(
-        unknown_state_filters=sorted(wanted.unknown_state_names),
+        unknown_state_filters=sorted(set(request.state_filters) - STATES_BY_NAME.keys()),
         transaction_states=[
             ListedTransactionState(
                 transactional_id=transaction.transactional_id,
@@ -54,8 +54,31 @@ async def handle(services: Services, call: Call, request: ListTransactionsReques
     )
 
 
+def fitting_transactions(
+    led: LedPartitions[TransactionCoordinator], request: ListTransactionsRequest, *, now_ms: int
+) -> list[ProducerTransaction]:
+    """Return the transactions here that fit the filters, in order of id.
+
+    Raises KafkaError COORDINATOR_LOAD_IN_PROGRESS.
+    """
+    if led.is_loading:
+        raise KafkaError(COORDINATOR_LOAD_IN_PROGRESS)
+    producer_ids, states = set(request.producer_id_filters), set(request.state_filters)
+    longer_than_ms = request.duration_filter  # negative: any duration
+
+    def fits(transaction: ProducerTransaction) -> bool:
+        return (
+            transaction.state is not TransactionState.DEAD
+            and (not producer_ids or transaction.producer_id in producer_ids)
+            and (not states or transaction.state.kafka_name in states)
+            and (longer_than_ms < 0 or now_ms - transaction.start_timestamp_ms > longer_than_ms)
+        )
+
+    transactions = [held.transaction for coordinator in led for held in coordinator if fits(held.transaction)]
+    return sorted(transactions, key=lambda transaction: transaction.transactional_id)
+
+
 def _compile(text: str) -> Pattern:
-    """Return the compiled expression. Raises KafkaError INVALID_REGULAR_EXPRESSION."""
     try:
         return compile_pattern(text)
     except InvalidPattern as exc:
@@ -64,19 +87,10 @@ def _compile(text: str) -> Pattern:
         ) from exc
 
 
-async def _visible(services: Services, call: Call, found: Iterable[ProducerTransaction]) -> list[ProducerTransaction]:
-    allows = services.access.allows
-    return [
-        transaction
-        async for transaction in in_turns(found)
-        if allows(call, DESCRIBE_TRANSACTION, transaction.transactional_id, tells=False)
-    ]
-
-
 async def _matching(
     services: Services, pattern: Pattern, listed: Sequence[ProducerTransaction]
 ) -> list[ProducerTransaction]:
-    """Return those whose ids fit as a whole. Connections take turns in one thread."""
+    """Return the transactions whose whole id matches. Connections take turns in one thread."""
     matching: list[ProducerTransaction] = []
     for start in range(0, len(listed), pattern.piece_count):
         several = listed[start : start + pattern.piece_count]

@@ -12,7 +12,7 @@ from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.partitions import led_partition
 from kafscale.api.handling.services import Services
 from kafscale.cluster.coordinator import Appended, EndEntry
-from kafscale.cluster.transactions.state_records import now_ms
+from kafscale.cluster.transactions.values import now_ms
 from kafscale.concurrency.turns import Turns
 from kafscale.errors import KafkaError, StorageFailed
 from kafscale.wire.control_records import EndMarker

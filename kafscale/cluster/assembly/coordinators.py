@@ -26,7 +26,7 @@ from kafscale.cluster.registries.topics import TopicPolicy, TopicRegistry
 from kafscale.cluster.transactions.hanging import CoordinatedBy, HangingSearch, Knowledge
 from kafscale.cluster.transactions.offset_commits import TransactionalOffsets
 from kafscale.cluster.transactions.service import TransactionService
-from kafscale.cluster.transactions.settings import TransactionSettings
+from kafscale.cluster.transactions.values import TransactionSettings
 from kafscale.config import Settings
 from kafscale.log.log import Log
 from kafscale.metrics import Metrics

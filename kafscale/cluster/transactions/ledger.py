@@ -1,30 +1,29 @@
-"""The transactional ids of one coordinator, how much of them is durable, and their deadlines.
+"""The transactional ids of one coordinator with their decisions and deadlines.
 
-Decisions are numbered: each is a group of entries of the write-ahead log, and groups become durable in order. A
-decision counts at once; the last one can be taken back as long as none of its group is written.
+Decisions are numbered. Each is a group of entries in the write-ahead log, and groups become durable in order.
+A decision counts at once. The last one can be undone until its group is written.
 
-A deadline that is moved later, as most commits do to the expiration of their id, costs nothing until the former one is
-reached. Memory is bounded by the number of ids, however often their deadlines change.
+Moving a deadline later, as most commits do to the expiration of their id, costs nothing before the former deadline.
+Memory is bounded by the number of ids.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import attrs
 
 from kafscale.cluster.coordinator.partitions import TopicPartition
-from kafscale.cluster.transactions.requests import CoordinatorOutcome, Former, Held, MarkersToSend, Reply
-from kafscale.cluster.transactions.settings import TransactionSettings
+from kafscale.cluster.transactions.requests import CoordinatorOutcome, Held, MarkersToSend, Reply
 from kafscale.cluster.transactions.transaction import ProducerTransaction
-from kafscale.cluster.transactions.values import Marker, StateRecord, TransactionState
+from kafscale.cluster.transactions.values import Marker, StateRecord, TransactionSettings, TransactionState
 
 
 @attrs.frozen(order=True)
 class _Alarm:
-    """A time at which a key is looked at; it is not due then if its deadline was set later since."""
+    """A time to look at a key. It is not due then if its deadline has been moved later."""
 
     time_ms: int
     key: str
@@ -32,10 +31,10 @@ class _Alarm:
 
 @attrs.define(eq=False, repr=False)
 class Timers:
-    """The deadlines of some keys."""
+    """Deadlines by key."""
 
     _deadlines: dict[str, int] = attrs.field(factory=dict, init=False)
-    _alarms: dict[str, int] = attrs.field(factory=dict, init=False)  # the time of the one that counts; none is later
+    _alarms: dict[str, int] = attrs.field(factory=dict, init=False)  # time of the valid alarm, at most the deadline
     _heap: list[_Alarm] = attrs.field(factory=list, init=False)
 
     def __len__(self) -> int:
@@ -43,11 +42,10 @@ class Timers:
 
     @property
     def alarm_count(self) -> int:
-        """Return how many are kept, those included that do not count any more."""
         return len(self._heap)
 
     def set(self, key: str, deadline_ms: int | None) -> None:
-        """Give the key this deadline instead of the one it has; None: it has none."""
+        """Set or, with None, remove the deadline of a key."""
         if deadline_ms is None:
             self._deadlines.pop(key, None)
             self._alarms.pop(key, None)
@@ -58,12 +56,11 @@ class Timers:
             self._push(key, deadline_ms)
 
     def next_ms(self) -> int | None:
-        """Return the earliest deadline."""
         self._settle()
         return self._heap[0].time_ms if self._heap else None
 
     def take(self, until_ms: int) -> str | None:
-        """Take the key with the earliest deadline, if that is not after `until_ms`; it has none from now on."""
+        """Remove and return the key with the earliest deadline, if that is at most `until_ms`."""
         self._settle()
         if not self._heap or self._heap[0].time_ms > until_ms:
             return None
@@ -74,12 +71,12 @@ class Timers:
     def _push(self, key: str, time_ms: int) -> None:
         self._alarms[key] = time_ms
         heapq.heappush(self._heap, _Alarm(time_ms, key))
-        if len(self._heap) > 2 * len(self._deadlines) + 64:  # most count no more
+        if len(self._heap) > 2 * len(self._deadlines) + 64:  # most are invalid
             self._heap = [_Alarm(time_ms, of) for of, time_ms in self._alarms.items()]
             heapq.heapify(self._heap)
 
     def _settle(self) -> None:
-        """Drop alarms that do not count until the first one is the deadline of its key."""
+        """Drop alarms until the first one is the deadline of its key."""
         while self._heap:
             first = self._heap[0]
             if self._alarms.get(first.key) != first.time_ms:
@@ -105,18 +102,19 @@ class Places:
 
 @attrs.define(eq=False, repr=False)
 class Ledger:
-    """The transactional ids of one partition of `__transaction_state`."""
+    """The transactional ids of one partition of `__transaction_state`, until this broker resigns."""
 
     settings: TransactionSettings
     places: Places
     _held: dict[str, Held] = attrs.field(factory=dict, init=False)
-    _unfinished: dict[str, None] = attrs.field(factory=dict, init=False)  # the ids whose markers are outstanding
-    _owed: dict[str, Held] = attrs.field(factory=dict, init=False)  # what is complete, and no record says so yet
+    _unfinished: dict[str, None] = attrs.field(factory=dict, init=False)  # ids with outstanding markers
+    _owed: dict[str, Held] = attrs.field(factory=dict, init=False)  # complete ids without a record that says so
     _timers: Timers = attrs.field(factory=Timers, init=False)
     _latest_start_ms: int = attrs.field(default=0, init=False)  # of all transactions that are or were ongoing
     _decided: int = attrs.field(default=0, init=False)
     _durable: int = attrs.field(default=0, init=False)
     _withheld: deque[MarkersToSend] = attrs.field(factory=deque, init=False)
+    is_resigned: bool = attrs.field(default=False, init=False)
 
     def __len__(self) -> int:
         return len(self._held)
@@ -128,32 +126,37 @@ class Ledger:
         return self._held.get(transactional_id)
 
     def unfinished(self) -> tuple[str, ...]:
-        """Return the ids of which it is decided how their transaction ends, and which is not complete."""
+        """Return the ids whose transaction is prepared but not complete."""
         return tuple(self._unfinished)
 
     def owed(self) -> tuple[Held, ...]:
-        """Return what is complete and in no record that says so."""
+        """Return complete transactions without a record that says so."""
         return tuple(self._owed.values())
 
     @property
     def is_settled(self) -> bool:
-        """Tell whether all that was decided is durable."""
+        """Tell whether all decisions are durable."""
         return self._decided == self._durable
 
-    def is_durable(self, group: int) -> bool:
-        return group <= self._durable
+    def is_durable(self, outcome: CoordinatorOutcome[Reply]) -> bool:
+        """Tell whether the reply may be sent already."""
+        return outcome.group <= self._durable
 
-    def restore(self, transaction: ProducerTransaction) -> None:
-        """Take over what the log says of an id.
+    def restore(self, transactions: Iterable[ProducerTransaction]) -> None:
+        """Add transactions from the log, also beyond the limit of ids, so that they end.
 
-        All markers of a prepared transaction count as missing: a partition ignores one that it has, by its epoch.
+        All markers of a prepared transaction count as missing: a partition ignores a repeated marker by its epoch.
         """
-        assert transaction.transactional_id not in self._held
-        outstanding = transaction.partitions if transaction.state.is_prepared else frozenset()
-        self._put(transaction.transactional_id, Held(transaction=transaction, outstanding=outstanding))
+        for transaction in transactions:
+            assert transaction.transactional_id not in self._held
+            outstanding = transaction.partitions if transaction.state.is_prepared else frozenset()
+            self._put(transaction.transactional_id, Held(transaction=transaction, outstanding=outstanding))
 
-    def clear(self) -> None:
-        """Forget everything, without writing anything."""
+    def resign(self) -> None:
+        """Forget everything: another broker leads the partition, or decisions can't be written."""
+        if self.is_resigned:
+            return
+        self.is_resigned = True
         self.places.count -= len(self._held)
         self._held.clear()
         self._unfinished.clear()
@@ -171,12 +174,12 @@ class Ledger:
         outstanding: tuple[Marker, ...] = (),
         is_owed: bool = False,
     ) -> CoordinatorOutcome[Reply]:
-        """Set the state of an id, whose entries are to be written; without a transaction the id is forgotten.
+        """Set the state of an id, and return the entries to write. Without a transaction the id is forgotten.
 
-        `is_owed` says that it is complete and that the entries do not tell.
+        With `is_owed` the transaction is complete, and the entries do not say so.
         """
         assert entries
-        former = Former(transactional_id=transactional_id, held=self._held.get(transactional_id))
+        former = transactional_id, self._held.get(transactional_id)
         self._decided += 1
         held = None
         if transaction is not None:
@@ -187,16 +190,23 @@ class Ledger:
         self._put(transactional_id, held)
         return CoordinatorOutcome(reply=reply, entries=entries, group=self._decided, former=former)
 
-    def complete(self, held: Held) -> CoordinatorOutcome[None]:
-        """Write that an owed transaction is complete, which requests have been told before."""
-        transaction = held.transaction
-        former = Former(transactional_id=transaction.transactional_id, held=held)
-        self._decided += 1
-        self._put(transaction.transactional_id, attrs.evolve(held, is_owed=False))
-        return CoordinatorOutcome(reply=None, entries=(transaction.record(),), group=self._decided, former=former)
+    def completions(self, owed: Iterable[Held]) -> Iterator[CoordinatorOutcome[None]]:
+        """Write that owed transactions are complete, except where the id has changed since `owed`.
+
+        Each outcome must be written before the next one is taken.
+        """
+        for held in owed:
+            transaction = held.transaction
+            if self._held.get(transaction.transactional_id) is held:
+                self._decided += 1
+                self._put(transaction.transactional_id, attrs.evolve(held, is_owed=False))
+                former = transaction.transactional_id, held
+                yield CoordinatorOutcome(
+                    reply=None, entries=(transaction.record(),), group=self._decided, former=former
+                )
 
     def answer(self, transactional_id: str, reply: Reply) -> CoordinatorOutcome[Reply]:
-        """Reply without a decision; true as soon as the id's last one is durable, which may have been to forget it."""
+        """Reply without a decision. The reply waits for the id's last decision, which may have been to forget it."""
         held = self._held.get(transactional_id)
         return CoordinatorOutcome(reply=reply, group=self._decided if held is None else held.group)
 
@@ -213,34 +223,33 @@ class Ledger:
         )
 
     def written(self, transactional_id: str, partitions: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
-        """Note that markers are durable there; return where they are outstanding."""
+        """Note the partitions in which markers are durable; return those that still lack one."""
         held = self._held[transactional_id]
         outstanding = held.outstanding - partitions
-        if outstanding:  # the last one is noted by the decision that it leads to
+        if outstanding:  # the decision to complete the transaction notes the last ones
             self._held[transactional_id] = attrs.evolve(held, outstanding=outstanding)
         return outstanding
 
-    def done(self, group: int) -> tuple[MarkersToSend, ...]:
-        """Note that this group is durable, and all before it; return what need not be withheld any more."""
-        self._durable = max(self._durable, group)
+    def done(self, outcome: CoordinatorOutcome[Reply]) -> tuple[MarkersToSend, ...]:
+        """Note that a decision and all before it are durable; return the markers that other brokers must write now."""
+        self._durable = max(self._durable, outcome.group)
         released = []
         while self._withheld and self._withheld[0].group <= self._durable:
             released.append(self._withheld.popleft())
         return tuple(released)
 
     def undo(self, outcome: CoordinatorOutcome[Reply]) -> None:
-        """Take back the last decision."""
-        former = outcome.former
-        if former is None:
+        """Take back the last decision: nothing of its group was, or will be, written."""
+        if outcome.former is None or self.is_resigned:
             return
-        assert outcome.group == self._decided > self._durable, "only what was decided last can be taken back"
+        assert outcome.group == self._decided > self._durable, "only the last decision can be undone"
         while self._withheld and self._withheld[-1].group == outcome.group:
             self._withheld.pop()
         self._decided -= 1
-        self._put(former.transactional_id, former.held)
+        self._put(*outcome.former)
 
     def begin_by(self, now_ms: int) -> None:
-        """Set later starts of ongoing transactions to now: a clock that was ahead has begun them."""
+        """Set later starts of ongoing transactions to now: the clock that began them was ahead."""
         if self._latest_start_ms <= now_ms:
             return
         self._latest_start_ms = now_ms
@@ -251,10 +260,11 @@ class Ledger:
                 self._put(transactional_id, attrs.evolve(held, transaction=begun))
 
     def next_due_ms(self) -> int | None:
+        """Return the time of the next timeout or expiration, if there is one."""
         return self._timers.next_ms()
 
     def take_due(self, now_ms: int) -> Held | None:
-        """Return an id that is due; a decision about it has to follow, which is when its timer is set again."""
+        """Return an id that is due. The caller must decide about it, which sets its timer again."""
         transactional_id = self._timers.take(now_ms)
         return None if transactional_id is None else self._held[transactional_id]
 
@@ -281,7 +291,7 @@ class Ledger:
     def _due_ms(self, transaction: ProducerTransaction) -> int | None:
         deadline_ms = transaction.deadline_ms
         if deadline_ms is not None:
-            return deadline_ms + 1  # Kafka aborts what is past its deadline, and expires an id at its
+            return deadline_ms + 1  # Kafka aborts a transaction after its deadline, and expires an id at its deadline
         if transaction.state.may_expire:
             return transaction.last_update_timestamp_ms + self.settings.transactional_id_expiration_ms
         return None

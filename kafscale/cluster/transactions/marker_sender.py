@@ -1,8 +1,7 @@
-"""Send markers that could not be written together with the decision, until each is written or needed no more.
+"""Sends markers that could not be in the group of the decision, until each is written or no longer needed.
 
-Under `segment`, where partitions have no log in common, these are all markers; otherwise those of partitions that other
-brokers lead, which get WriteTxnMarkers, or that have no leader just now. The fate of a marker by the answer of another
-broker is that of Kafka's `TransactionMarkerRequestCompletionHandler`.
+Under `segment` these are all markers, otherwise those of partitions that other brokers lead (WriteTxnMarkers) or that
+have no leader now. Answers of other brokers mean what they do in Kafka's `TransactionMarkerRequestCompletionHandler`.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import enum
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 
 import attrs
 import trio
@@ -18,9 +18,8 @@ from kafscale.cluster.coordinator import Appended, EndEntry, InternalLog
 from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.transactions.coordinator import TransactionCoordinator
 from kafscale.cluster.transactions.remote_coordinators import RemoteCoordinators
-from kafscale.cluster.transactions.requests import CoordinatorOutcome, MarkersToSend, MarkersWritten
-from kafscale.cluster.transactions.state_records import end_marker, now_ms
-from kafscale.cluster.transactions.values import Marker
+from kafscale.cluster.transactions.requests import CoordinatorOutcome, MarkersToSend
+from kafscale.cluster.transactions.values import Marker, end_marker, now_ms
 from kafscale.concurrency.signals import Signal
 from kafscale.errors import KafkaError, StorageFailed
 from kafscale.wire.error_codes import (
@@ -33,20 +32,17 @@ from kafscale.wire.error_codes import (
 
 
 class MarkerFate(enum.Enum):
-    """The fate of a marker that was sent."""
+    """What to do after sending a marker."""
 
-    WRITTEN = enum.auto()  # or not needed there: tell the coordinator by `MarkersWritten`
-    RETRY = enum.auto()  # to the leader of the partition by then
-    FENCED = enum.auto()  # another coordinator has written there: resign
+    WRITTEN = enum.auto()  # or not needed: tell the coordinator
+    RETRY = enum.auto()  # send it again to the leader of that time
+    FENCED = enum.auto()  # resign: another coordinator has written there
 
 
 def marker_fate(error_code: int) -> MarkerFate:
-    """Return what the error of one partition in a WriteTxnMarkers response means.
-
-    INVALID_PRODUCER_EPOCH: the partition knows a later epoch of the producer, as after an administrator's abort, so
-    that nothing of this transaction is open there; Kafka leaves such a transaction in PREPARE until the coordinator is
-    loaded anew. For the partition of a deleted topic the sender itself counts the marker as written.
-    """
+    """Return what to do after a partition's error in a WriteTxnMarkers response."""
+    # INVALID_PRODUCER_EPOCH: the partition knows a later epoch of the producer, as after an administrator's abort, so
+    # nothing of this transaction is open there. Kafka leaves the transaction in PREPARE until the coordinator reloads.
     if error_code in (NONE, INVALID_PRODUCER_EPOCH, UNSUPPORTED_FOR_MESSAGE_FORMAT, UNSUPPORTED_VERSION):
         return MarkerFate.WRITTEN
     return MarkerFate.FENCED if error_code == TRANSACTION_COORDINATOR_FENCED else MarkerFate.RETRY
@@ -57,12 +53,12 @@ logger = logging.getLogger(__name__)
 RETRY_SECONDS = 0.1  # Kafka: retry.backoff.ms of a broker, 100
 SENDINGS_AT_ONCE_COUNT = 64
 
-Report = Callable[[TransactionCoordinator, Callable[[int], CoordinatorOutcome[None]]], Awaitable[None]]
+Report = Callable[[TransactionCoordinator, Callable[..., CoordinatorOutcome[None]]], Awaitable[None]]
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class MarkerSender:
-    """Writes markers; `progress` wakes tasks that wait for a transaction to be complete."""
+    """Writes markers. `progress` wakes when the state of a transaction may have changed."""
 
     internal: InternalLog
     exists: Callable[[TopicPartition], bool]
@@ -75,32 +71,21 @@ class MarkerSender:
     )
 
     async def send(self, coordinator: TransactionCoordinator, sending: MarkersToSend) -> None:
-        """Write these markers, and tell the coordinator, until all of them are written or it has resigned."""
+        """Write markers and report them to the coordinator, until all are written or it has resigned."""
         missing: Mapping[TopicPartition, Marker] = {marker.partition: marker for marker in sending.markers}
         while missing and not coordinator.is_resigned:
             async with self._limiter:
                 written = await self._attempt(coordinator, missing.values())
             missing = {at: marker for at, marker in missing.items() if at not in written}
             if written:
-                await self._tell(coordinator, sending, frozenset(written))
+                await self.report(coordinator, partial(coordinator.markers_written, sending, frozenset(written)))
                 self.progress.wake()
             if missing:
                 await trio.sleep(RETRY_SECONDS)
         self.progress.wake()
 
-    async def _tell(
-        self, coordinator: TransactionCoordinator, sending: MarkersToSend, written: frozenset[TopicPartition]
-    ) -> None:
-        told = MarkersWritten(
-            transactional_id=sending.transactional_id,
-            producer_id=sending.producer_id,
-            producer_epoch=sending.producer_epoch,
-            partitions=written,
-        )
-        await self.report(coordinator, lambda now_ms: coordinator.markers_written(told, now_ms=now_ms))
-
     async def _attempt(self, coordinator: TransactionCoordinator, markers: Collection[Marker]) -> set[TopicPartition]:
-        """Return where markers are durable now, or needed no more."""
+        """Return the partitions whose marker is durable now, or no longer needed."""
         waiting: dict[TopicPartition, Appended] = {}
         fates: dict[TopicPartition, MarkerFate] = {}
         for marker in markers:
@@ -123,7 +108,6 @@ class MarkerSender:
         return {at for at, fate in fates.items() if fate is MarkerFate.WRITTEN}
 
     def _by_leader(self, markers: Iterable[Marker]) -> Mapping[int, Sequence[Marker]]:
-        """The markers of partitions that other brokers lead, as far as this one knows."""
         found: dict[int, list[Marker]] = {}
         for marker in markers:
             leader = self.remote.leader(marker.partition)
@@ -138,7 +122,7 @@ class MarkerSender:
             fates[at] = marker_fate(error_code)
 
     def _append(self, marker: Marker, waiting: dict[TopicPartition, Appended]) -> MarkerFate | None:
-        """Append it, and note in `waiting` what makes it durable; otherwise return what becomes of it."""
+        """Append a marker and note it in `waiting`, or else return its fate."""
         at = marker.partition
         partition = self.internal.partition(at.topic, at.partition)
         if partition is None:

@@ -23,7 +23,7 @@ from kafscale.cluster.groups.log_records import offset_record
 from kafscale.cluster.transactions.enrolling import ProducerEnrolment
 from kafscale.cluster.transactions.requests import ProducerIdentity as Producer
 from kafscale.cluster.transactions.service import FATAL_TO_PRODUCERS, TransactionService
-from kafscale.cluster.transactions.state_records import now_ms
+from kafscale.cluster.transactions.values import now_ms
 from kafscale.errors import KafkaError, StorageFailed
 from kafscale.log.partition.partition import Partition
 from kafscale.wire.error_codes import COORDINATOR_NOT_AVAILABLE, NONE, NOT_COORDINATOR, NOT_ENOUGH_REPLICAS

@@ -17,9 +17,8 @@ import attrs
 from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.transactions.hanging import Knowledge
 from kafscale.cluster.transactions.requests import ProducerIdentity
-from kafscale.cluster.transactions.state_records import end_marker
 from kafscale.cluster.transactions.transaction import EPOCH_BUMP_VERSION
-from kafscale.cluster.transactions.values import Marker
+from kafscale.cluster.transactions.values import Marker, end_marker
 from kafscale.concurrency.sharing import Gathering
 from kafscale.errors import BrokerUnavailable, KafkaError, KafScaleError, ProtocolError
 from kafscale.wire.error_codes import (

@@ -77,14 +77,6 @@ class Held:
 
 
 @attrs.frozen(kw_only=True)
-class Former:
-    """The state before a decision, to take it back."""
-
-    transactional_id: str
-    held: Held | None
-
-
-@attrs.frozen(kw_only=True)
 class CoordinatorOutcome(Generic[Reply]):
     """The decision of a coordinator on one request."""
 
@@ -92,7 +84,7 @@ class CoordinatorOutcome(Generic[Reply]):
     entries: tuple[StateRecord | Marker, ...] = ()
     group: int = 0  # durable with it, and with all before it, is what the reply says
     needs_producer_id: bool = False  # ask again with a new one; nothing was decided
-    former: Former | None = None  # only where there are entries, or markers are to be sent again
+    former: tuple[str, Held | None] | None = None  # the id and its state before, if the decision can be taken back
 
 
 @attrs.frozen(kw_only=True)
@@ -103,7 +95,6 @@ class InitProducerId:
     transaction_timeout_ms: int
     producer_id: int = NO_PRODUCER_ID  # this and the epoch are those of a producer that wants to go on (KIP-360)
     producer_epoch: int = NO_PRODUCER_EPOCH
-    new_producer_id: int | None = None  # an unused one; asked for by `Outcome.needs_producer_id`
 
 
 @attrs.frozen
@@ -113,43 +104,3 @@ class ProducerIdentity:
     transactional_id: str
     producer_id: int
     producer_epoch: int
-
-
-@attrs.frozen(kw_only=True)
-class AddPartitions:
-    """Partitions that are to take part: AddPartitionsToTxn, AddOffsetsToTxn, a Produce 12 or a TxnOffsetCommit 5.
-
-    Whether they exist, and the producer may write there, has been looked at before.
-    """
-
-    identity: ProducerIdentity
-    partitions: frozenset[TopicPartition]
-    transaction_version: int  # what `kafscale.cluster.transactions.versions` says of the request's version
-
-
-@attrs.frozen(kw_only=True)
-class VerifyPartitions:
-    """Tell whether partitions take part, without enrolling them (KIP-890, part 1): a transactional Produce below 12."""
-
-    identity: ProducerIdentity
-    partitions: frozenset[TopicPartition]
-
-
-@attrs.frozen(kw_only=True)
-class EndTransaction:
-    """An EndTxn request."""
-
-    identity: ProducerIdentity
-    committed: bool
-    transaction_version: int
-    new_producer_id: int | None = None  # as in `InitProducerId`
-
-
-@attrs.frozen(kw_only=True)
-class MarkersWritten:
-    """Markers that are durable in these partitions, or not needed there; of others nothing is said."""
-
-    transactional_id: str
-    producer_id: int
-    producer_epoch: int  # the marker's
-    partitions: frozenset[TopicPartition]

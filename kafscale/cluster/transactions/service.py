@@ -1,13 +1,12 @@
-"""The transaction coordinators of this broker at work, on the partitions of `__transaction_state` that it leads.
+"""Runs the transaction coordinators of the partitions of `__transaction_state` that this broker leads.
 
-A question is answered at once by the coordinator of its id (`kafscale.cluster.transactions`). What that decides goes
-into the log as one group, in the same synchronous step, and the reply is given when it is durable. So decisions are
-in the log in their order, even if a request is cancelled in between: `run` finishes a decision whose client has gone.
+The coordinator of an id decides a request at once. The decision goes into the log as one group, in the same synchronous
+step, and the reply is sent when the group is durable. So decisions are in the log in their order, even if a request is
+cancelled: `run` finishes a decision whose client has gone.
 
-Where the journal is one log for all partitions, a group has the markers too, so that one sync ends a transaction. That
-it is complete is written a moment later, unless its id has gone on by then. Under `segment` the decision becomes
-durable first, then the markers, and then the end; the reply waits for that as well, and no client meets
-CONCURRENT_TRANSACTIONS.
+With one log for all partitions, a group contains the markers too, so that one sync ends a transaction. COMPLETE is
+written a moment later, unless the id has gone on by then. Under `segment` the decision becomes durable first, then the
+markers, then COMPLETE. The reply waits for all of them, so that no client meets CONCURRENT_TRANSACTIONS.
 """
 
 from __future__ import annotations
@@ -29,19 +28,22 @@ from kafscale.cluster.transactions.ledger import Places
 from kafscale.cluster.transactions.marker_sender import MarkerSender
 from kafscale.cluster.transactions.remote_coordinators import RemoteCoordinators, no_peers
 from kafscale.cluster.transactions.requests import (
-    AddPartitions,
     CoordinatorOutcome,
-    EndTransaction,
     InitProducerId,
     PartitionsReply,
     ProducerIdentity,
     ProducerReply,
-    VerifyPartitions,
 )
-from kafscale.cluster.transactions.settings import TransactionSettings
-from kafscale.cluster.transactions.state_records import encode_state, end_marker, now_ms
 from kafscale.cluster.transactions.transaction import EPOCH_BUMP_VERSION
-from kafscale.cluster.transactions.values import Marker, StateRecord, TransactionState
+from kafscale.cluster.transactions.values import (
+    Marker,
+    StateRecord,
+    TransactionSettings,
+    TransactionState,
+    encode_state,
+    end_marker,
+    now_ms,
+)
 from kafscale.concurrency.signals import Signal
 from kafscale.errors import DamagedObject, Fenced, KafkaError, StorageFailed, StoreError
 from kafscale.metrics import Counter, Metrics
@@ -60,12 +62,12 @@ from kafscale.wire.error_codes import (
 
 logger = logging.getLogger(__name__)
 
-COMPLETION_SECONDS = 10.0  # for which a reply waits for markers that are written after the decision
+COMPLETION_SECONDS = 10.0  # maximum wait of a reply for markers that are written after the decision
 DECISIONS_PER_TURN = 64
-# For which COMPLETE is put off: a producer that goes on by then has its next record say it. What a crash leaves without
-# it writes its markers again. Kafka Streams' commit.interval.ms is 100 with exactly_once_v2.
+# Delay of COMPLETE: if the producer goes on by then, its next record says the same. Without it a crash only repeats the
+# markers. Kafka Streams' commit.interval.ms is 100 with exactly_once_v2.
 OWED_SECONDS = 0.1
-# What ends a producer, or its transaction.
+# Errors that end a producer or its transaction.
 FATAL_TO_PRODUCERS = frozenset({INVALID_PRODUCER_ID_MAPPING, INVALID_TXN_STATE, PRODUCER_FENCED, TRANSACTION_ABORTABLE})
 R = TypeVar("R")
 Answer = TypeVar("Answer", bound=ProducerReply | PartitionsReply)
@@ -76,7 +78,7 @@ Ask = Callable[
 
 @attrs.frozen(eq=False, repr=False)
 class _Written:
-    """A decision that is in the log."""
+    """A decision that was appended to the log."""
 
     coordinator: TransactionCoordinator
     outcome: CoordinatorOutcome[Any]
@@ -85,11 +87,10 @@ class _Written:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class TransactionService:
-    """All transactional ids that are coordinated here. `run` it, and have it told of leadership: it is a `Keeper`.
+    """All transactional ids that this broker coordinates: a `Keeper` of `topic`, `__transaction_state`.
 
-    `topic` is `__transaction_state`, `partition_count` tells how many partitions it has, 0 while it does not exist.
-    `exists` tells whether the cluster has a partition, wherever it is led. `check_lead` raises Fenced if another broker
-    has taken over.
+    `partition_count` returns 0 while the topic does not exist. `exists` tells whether the cluster has a partition.
+    `check_lead` raises Fenced if another broker has taken over.
     """
 
     internal: InternalLog
@@ -104,12 +105,12 @@ class TransactionService:
     led: LedPartitions[TransactionCoordinator] = attrs.field(init=False)
     places: Places = attrs.field(init=False)
     ended: dict[str, Counter] = attrs.field(init=False)
-    hanging: Counter = attrs.field(factory=Counter, init=False)  # that were found open, and known to no coordinator
+    hanging: Counter = attrs.field(factory=Counter, init=False)  # transactions without a coordinator that were aborted
     _sender: MarkerSender = attrs.field(init=False)
     _written: deque[_Written] = attrs.field(factory=deque, init=False)
     _latest: dict[TransactionCoordinator, Appended] = attrs.field(factory=dict, init=False)
     _work: Signal = attrs.field(factory=Signal, init=False)
-    _owing: Signal = attrs.field(factory=Signal, init=False)  # something may be owed to the log
+    _owing: Signal = attrs.field(factory=Signal, init=False)  # COMPLETE records may be owed
     _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
     _has_ended: bool = attrs.field(default=False, init=False)
 
@@ -132,7 +133,6 @@ class TransactionService:
         self.ended = {"commit": Counter(), "abort": Counter()}
 
     def register(self, metrics: Metrics) -> None:
-        """Export the number of ids, and of transactions by their outcome."""
         metrics.gauge("kafscale_transactional_ids", "Transactional ids coordinated here.", lambda: self.places.count)
         help = "Transactions that were decided here."
         name = "kafscale_transactions_total"
@@ -143,14 +143,13 @@ class TransactionService:
             lambda: self.hanging.value,
         )
 
-    # ---- a question, and its answer ---------------------------------------------------------------------------
+    # ---- requests ---------------------------------------------------------------------------------------------
 
     async def decide(self, transactional_id: str, ask: Ask[Answer], *, until_complete: bool = False) -> Answer:
-        """Ask the coordinator of an id, and return its reply once it is true. `ask` may be called several times.
+        """Ask the coordinator of an id, and return its reply when it is durable. `ask` may be called several times.
 
-        With `until_complete` wait as well, for a bounded time, until no markers of it are outstanding. Raises
-        KafkaError: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, and what
-        `allocate_producer_id` raises.
+        With `until_complete` wait, for a bounded time, until no markers are outstanding. Raises KafkaError:
+        NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, and as `allocate_producer_id`.
         """
         coordinator, outcome = await self._decide(transactional_id, ask)
         if self._may_be_outdated(outcome):
@@ -162,7 +161,6 @@ class TransactionService:
     async def _decide(
         self, transactional_id: str, ask: Ask[Answer]
     ) -> tuple[TransactionCoordinator, CoordinatorOutcome[Answer]]:
-        """Ask the coordinator of an id, and return it with its outcome once that is durable. Raises as `decide`."""
         new_producer_id: int | None = None
         while True:
             coordinator = self.led.find(transactional_id)
@@ -180,22 +178,16 @@ class TransactionService:
             return coordinator, outcome
 
     def _may_be_outdated(self, outcome: CoordinatorOutcome[Answer]) -> bool:
-        """Tell whether a broker that was superseded may answer this, from its memory.
-
-        Entries of a reply have become durable, which a superseded broker can't achieve in the bucket. A log on a local
-        disk takes entries from a superseded broker, too: there a repeated success is answered without a look, with
-        several brokers as long as this one may acknowledge.
-        """
+        """Tell whether another broker may have taken over, and this answer is only from memory."""
+        # A superseded broker can't make entries durable in the bucket. A local log does accept its entries, so there
+        # checking the lead would not help a repeated success.
         if outcome.entries:
             return False
         error_code = outcome.reply.error_code
         return error_code in FATAL_TO_PRODUCERS or (error_code == NONE and not self.internal.is_last_word)
 
     async def confirm_lead(self) -> None:
-        """Look whether another broker has taken over, whose answer may be another one.
-
-        Raises KafkaError NOT_COORDINATOR.
-        """
+        """Raise KafkaError NOT_COORDINATOR if another broker has taken over."""
         try:
             await self.check_lead()
         except (Fenced, StoreError, DamagedObject) as exc:
@@ -207,33 +199,55 @@ class TransactionService:
         def ask(
             coordinator: TransactionCoordinator, time_ms: int, new_producer_id: int | None
         ) -> CoordinatorOutcome[ProducerReply]:
-            asked = request if new_producer_id is None else attrs.evolve(request, new_producer_id=new_producer_id)
-            return coordinator.init_producer_id(asked, now_ms=time_ms)
+            return coordinator.init_producer_id(request, new_producer_id=new_producer_id, now_ms=time_ms)
 
         reply = await self.decide(request.transactional_id, ask, until_complete=True)
         if reply.error_code == CONCURRENT_TRANSACTIONS:  # the transaction that was open had to be aborted first
             reply = await self.decide(request.transactional_id, ask)
         return reply
 
-    async def end(self, request: EndTransaction) -> ProducerReply:
+    async def end(self, identity: ProducerIdentity, *, committed: bool, transaction_version: int) -> ProducerReply:
         """Commit or abort. Raises as `decide`."""
+        return await self.decide(
+            identity.transactional_id,
+            lambda coordinator, time_ms, new_producer_id: coordinator.end_transaction(
+                identity,
+                committed=committed,
+                transaction_version=transaction_version,
+                new_producer_id=new_producer_id,
+                now_ms=time_ms,
+            ),
+            until_complete=True,
+        )
+
+    async def add_partitions(
+        self,
+        identity: ProducerIdentity,
+        partitions: frozenset[TopicPartition],
+        *,
+        transaction_version: int,
+        verify_only: bool = False,
+    ) -> PartitionsReply:
+        """Enrol partitions, or with `verify_only` tell which are enrolled. Raises as `decide`."""
 
         def ask(
-            coordinator: TransactionCoordinator, time_ms: int, new_producer_id: int | None
-        ) -> CoordinatorOutcome[ProducerReply]:
-            asked = request if new_producer_id is None else attrs.evolve(request, new_producer_id=new_producer_id)
-            return coordinator.end_transaction(asked, now_ms=time_ms)
+            coordinator: TransactionCoordinator, time_ms: int, _: int | None
+        ) -> CoordinatorOutcome[PartitionsReply]:
+            if verify_only:
+                return coordinator.verify_partitions(identity, partitions)
+            return coordinator.add_partitions(
+                identity, partitions, transaction_version=transaction_version, now_ms=time_ms
+            )
 
-        return await self.decide(request.identity.transactional_id, ask, until_complete=True)
+        return await self.decide(identity.transactional_id, ask)
 
     def enrol_nowait(
         self, identity: ProducerIdentity, partitions: frozenset[TopicPartition], *, transaction_version: int
     ) -> dict[TopicPartition, int]:
-        """Make partitions part of a producer's transaction whose batches are appended next, without an await between.
+        """Enrol partitions whose batches are appended next, without an await in between; below version 2 only verify.
 
-        With version 2 they are added, before they only have to be enrolled. Returns an error code for each. Where the
-        journal is not one log, they have to be enrolled durably before (`enrol`); if they are not, and where there is
-        no room, NOT_ENOUGH_REPLICAS, after which producers try again.
+        Returns an error code for each. Without one log for all partitions, they must be enrolled durably before
+        (`enrol`). If they are not, or there is no room, the code is NOT_ENOUGH_REPLICAS: producers try again.
         """
         try:
             coordinator = self.led.find(identity.transactional_id)
@@ -255,9 +269,9 @@ class TransactionService:
     async def enrol(
         self, identity: ProducerIdentity, partitions: frozenset[TopicPartition], *, transaction_version: int
     ) -> dict[TopicPartition, int]:
-        """Make partitions part of a producer's transaction, durably; as `enrol_nowait`.
+        """Enrol partitions durably; below version 2 only verify. Returns an error code for each.
 
-        There is no look whether this broker still leads: the next append shows that.
+        The next append shows whether this broker still leads.
         """
         try:
             _, outcome = await self._decide(
@@ -270,7 +284,7 @@ class TransactionService:
 
     @property
     def enrols_at_once(self) -> bool:
-        """Tell whether enrolment never waits: this broker coordinates every id, and has one log for all partitions."""
+        """Tell whether enrolment never waits: this broker coordinates every id and has one log for all partitions."""
         return self.internal.is_one_log and not self.remote.has_peers
 
     def is_remote(self, transactional_id: str) -> bool:
@@ -278,18 +292,15 @@ class TransactionService:
         return self.led.error_code(transactional_id) == NOT_COORDINATOR
 
     async def wait_settled(self) -> None:
-        """Wait until all that was decided before is durable, so that a question about all ids may be answered.
-
-        Raises KafkaError COORDINATOR_NOT_AVAILABLE.
-        """
+        """Wait until all earlier decisions are durable. Raises KafkaError COORDINATOR_NOT_AVAILABLE."""
         for coordinator, appended in list(self._latest.items()):
             if not coordinator.is_settled:
                 await _until_durable(appended)
 
-    # ---- a decision -------------------------------------------------------------------------------------------
+    # ---- decisions --------------------------------------------------------------------------------------------
 
     def write(self, coordinator: TransactionCoordinator, outcome: CoordinatorOutcome[R]) -> Appended | None:
-        """Append what was just decided; None if there is no room. Unless it is in the log, the decision is taken back.
+        """Append the last decision, or undo it: returns None if there is no room.
 
         Raises KafkaError NOT_COORDINATOR, StorageFailed.
         """
@@ -326,7 +337,7 @@ class TransactionService:
     def _entries(
         self, coordinator: TransactionCoordinator, decided: Sequence[StateRecord | Marker], time_ms: int
     ) -> Sequence[Entry]:
-        """Return what is to be appended: no markers for what exists no more."""
+        """Return the log entries of a decision, without markers for deleted partitions."""
         own = self.internal.led_partition(self.topic, coordinator.partition)
         entries: list[Entry] = []
         for entry in decided:
@@ -339,7 +350,7 @@ class TransactionService:
         return entries
 
     def _leads(self, partition: TopicPartition) -> bool:
-        """Tell whether a marker can be in the decision's own group: it can be written here, or is not needed."""
+        """Tell whether a marker can be in the group of the decision: it is written here, or not needed."""
         if not self.internal.is_one_log:
             return False
         return self.internal.partition(partition.topic, partition.partition) is not None or not self.exists(partition)
@@ -367,10 +378,10 @@ class TransactionService:
             while (held := coordinator.get(transactional_id)) is not None and held.transaction.state.is_prepared:
                 await self._sender.progress.wait()
 
-    async def report(self, coordinator: TransactionCoordinator, ask: Callable[[int], CoordinatorOutcome[None]]) -> None:
-        """Tell a coordinator what has happened, and write what it makes of that, however long there is no room."""
+    async def report(self, coordinator: TransactionCoordinator, ask: Callable[..., CoordinatorOutcome[None]]) -> None:
+        """Ask a coordinator for a decision and write it, however long there is no room."""
         while not coordinator.is_resigned:
-            outcome = ask(now_ms())
+            outcome = ask(now_ms=now_ms())
             if not outcome.entries:
                 return
             try:
@@ -378,7 +389,7 @@ class TransactionService:
                     return
                 await self._wait_for_room(coordinator, outcome)
             except KafkaError:
-                return  # it is coordinated elsewhere
+                return  # another broker coordinates it
 
     # ---- leadership -------------------------------------------------------------------------------------------
 
@@ -401,15 +412,14 @@ class TransactionService:
         self._latest.pop(coordinator, None)
 
     def _resign(self, coordinator: TransactionCoordinator) -> None:
-        """Stop coordinating a partition whose decisions can't be written any more."""
         if self.led.is_current(coordinator):
             self.led.resign(coordinator.partition)
 
     async def abort(self, hanging: Sequence[Suspect]) -> None:
-        """Abort transactions that no coordinator knows, as far as they are still open."""
+        """Abort transactions without a coordinator that are still open."""
         for suspect in hanging:
             if not suspect.is_open:
-                continue  # it has ended since the question
+                continue  # it has ended since the search
             self.hanging.value += 1
             logger.warning(
                 "%s: aborting the transaction of producer %d from offset %d on, as no coordinator knows of it",
@@ -421,14 +431,14 @@ class TransactionService:
                 logger.warning("%s: the transaction is not aborted: %s", suspect.partition, exc)
 
     async def known(self, producer_ids: Collection[int]) -> Knowledge:
-        """Return what these producers have enrolled here. Raises KafkaError COORDINATOR_NOT_AVAILABLE."""
+        """Return the partitions that producers have enrolled here. Raises KafkaError COORDINATOR_NOT_AVAILABLE."""
         await self.wait_settled()
         return Knowledge(
             epochs={coordinator.partition: coordinator.coordinator_epoch for coordinator in self.led},
             enrolled={
                 (held.transaction.producer_id, at): held.transaction.producer_epoch
                 for coordinator in self.led
-                for held in coordinator.held()
+                for held in coordinator
                 if held.transaction.producer_id in producer_ids
                 for at in held.transaction.partitions | held.outstanding
             },
@@ -437,7 +447,7 @@ class TransactionService:
     # ---- without a request ------------------------------------------------------------------------------------
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Finish decisions whose clients have gone, send markers, and end what has timed out, until cancelled."""
+        """Finish decisions whose clients have gone, send markers, and end timed-out transactions, until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             nursery.start_soon(self._settle)
@@ -450,8 +460,8 @@ class TransactionService:
                 self._has_ended = True
 
     def _start_soon(self, task: Callable[[], Awaitable[None]]) -> None:
-        """Start a task unless `run` was cancelled: its caller may be cancelled with it and not know yet."""
-        assert self._nursery is not None, "it has to run before it is asked or told anything"
+        """Start a task, unless `run` was cancelled: its caller may not know yet."""
+        assert self._nursery is not None, "`run` must have started"
         if not self._has_ended:
             self._nursery.start_soon(task)
 
@@ -471,7 +481,7 @@ class TransactionService:
             await self._work.wait()
 
     async def _complete(self) -> None:
-        """Write that transactions are complete, of which no record of a next one has come meanwhile."""
+        """Write COMPLETE for transactions whose id has not gone on meanwhile."""
         while True:
             await self._owing.wait()
             self._owing.clear()
@@ -498,7 +508,7 @@ class TransactionService:
     async def _write_all(
         self, coordinator: TransactionCoordinator, decide: Callable[[], Iterator[CoordinatorOutcome[None]]]
     ) -> None:
-        """Write all decisions of `decide`; without room, wait for some and decide anew."""
+        """Write all decisions of `decide`. Without room, wait and decide anew."""
         count = 0
         while not coordinator.is_resigned:
             blocked: CoordinatorOutcome[None] | None = None
@@ -537,13 +547,14 @@ def _enrolment(
     transaction_version: int,
 ) -> CoordinatorOutcome[PartitionsReply]:
     if transaction_version >= EPOCH_BUMP_VERSION:
-        request = AddPartitions(identity=identity, partitions=partitions, transaction_version=transaction_version)
-        return coordinator.add_partitions(request, now_ms=now_ms())
-    return coordinator.verify_partitions(VerifyPartitions(identity=identity, partitions=partitions))
+        return coordinator.add_partitions(
+            identity, partitions, transaction_version=transaction_version, now_ms=now_ms()
+        )
+    return coordinator.verify_partitions(identity, partitions)
 
 
 async def _until_durable(appended: Appended) -> None:
-    """Wait. Raises KafkaError COORDINATOR_NOT_AVAILABLE if it will never be."""
+    """Wait until entries are durable. Raises KafkaError COORDINATOR_NOT_AVAILABLE."""
     try:
         await appended.wait()
     except StorageFailed as exc:

@@ -11,9 +11,8 @@ from kafscale.api.transactions.list_transactions import API
 from kafscale.cluster.patterns import PIECE_MAX_COUNT, compile_pattern
 from kafscale.cluster.transactions.coordinator import TransactionCoordinator
 from kafscale.cluster.transactions.ledger import Places
-from kafscale.cluster.transactions.settings import TransactionSettings
 from kafscale.cluster.transactions.transaction import ProducerTransaction
-from kafscale.cluster.transactions.values import TransactionState
+from kafscale.cluster.transactions.values import TransactionSettings, TransactionState
 from kafscale.wire.error_codes import NONE
 from kafscale.wire.messages.transactions import ListTransactionsRequest
 from tests.devtools.fakes.handlers import ask, some_services

@@ -11,18 +11,14 @@ from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.transactions.coordinator import TransactionCoordinator
 from kafscale.cluster.transactions.ledger import Places
 from kafscale.cluster.transactions.requests import (
-    AddPartitions,
     CoordinatorOutcome,
-    EndTransaction,
     InitProducerId,
-    MarkersWritten,
+    MarkersToSend,
     ProducerIdentity,
     ProducerReply,
-    VerifyPartitions,
 )
-from kafscale.cluster.transactions.settings import DUE_MAX_COUNT, TransactionSettings
 from kafscale.cluster.transactions.transaction import ProducerTransaction
-from kafscale.cluster.transactions.values import Marker, StateRecord
+from kafscale.cluster.transactions.values import DUE_MAX_COUNT, Marker, StateRecord, TransactionSettings
 from kafscale.cluster.transactions.values import TransactionState as S
 from kafscale.wire import error_codes as e
 from kafscale.wire.internal_topics.transaction_state import PartitionsSchema, TransactionLogValue
@@ -64,28 +60,27 @@ def transaction(state: S, epoch: int = 3, **changes: object) -> ProducerTransact
 
 
 def init(
-    on: TransactionCoordinator, pid: int = -1, epoch: int = -1, **changes: object
+    on: TransactionCoordinator, pid: int = -1, epoch: int = -1, new_producer_id: int | None = 99, **changes: object
 ) -> CoordinatorOutcome[ProducerReply]:
-    request = InitProducerId(
-        transactional_id="x", transaction_timeout_ms=10_000, producer_id=pid, producer_epoch=epoch, new_producer_id=99
-    )
-    return on.init_producer_id(attrs.evolve(request, **changes), now_ms=NOW)
+    request = InitProducerId(transactional_id="x", transaction_timeout_ms=10_000, producer_id=pid, producer_epoch=epoch)
+    return on.init_producer_id(attrs.evolve(request, **changes), new_producer_id=new_producer_id, now_ms=NOW)
 
 
 def add(on: TransactionCoordinator, *partitions: TopicPartition, epoch: int = 3, version: int = 2, pid: int = PID):
-    request = AddPartitions(
-        identity=ProducerIdentity("x", pid, epoch),
-        partitions=frozenset(partitions or {P0}),
-        transaction_version=version,
-    )
-    return on.add_partitions(request, now_ms=NOW)
+    identity, wanted = ProducerIdentity("x", pid, epoch), frozenset(partitions or {P0})
+    return on.add_partitions(identity, wanted, transaction_version=version, now_ms=NOW)
 
 
 def end(on: TransactionCoordinator, *, committed: bool, epoch: int = 3, version: int = 2, pid: int = PID):
-    request = EndTransaction(
-        identity=ProducerIdentity("x", pid, epoch), committed=committed, transaction_version=version, new_producer_id=99
+    identity = ProducerIdentity("x", pid, epoch)
+    return on.end_transaction(
+        identity, committed=committed, transaction_version=version, new_producer_id=99, now_ms=NOW
     )
-    return on.end_transaction(request, now_ms=NOW)
+
+
+def report_written(on: TransactionCoordinator, partition: TopicPartition, epoch: int = 5) -> CoordinatorOutcome[None]:
+    sent = MarkersToSend(transactional_id="x", producer_id=PID, producer_epoch=epoch, markers=(), group=0)
+    return on.markers_written(sent, frozenset({partition}), now_ms=NOW)
 
 
 def shape(outcome: CoordinatorOutcome[object]) -> list[str]:
@@ -153,8 +148,7 @@ def test_concurrent_transactions_is_answered_while_markers_are_outstanding_elsew
     assert answer(init(on)) == (e.CONCURRENT_TRANSACTIONS, -1, -1)
     (sending,) = on.done(outcome)
     assert [each.partition for each in sending.markers] == [REMOTE]
-    done = MarkersWritten(transactional_id="x", producer_id=PID, producer_epoch=5, partitions=frozenset({REMOTE}))
-    assert shape(on.markers_written(done, now_ms=NOW)) == ["CompleteAbort 7:5"]
+    assert shape(report_written(on, REMOTE)) == ["CompleteAbort 7:5"]
     assert answer(init(on)) == (e.NONE, PID, 6)
 
 
@@ -235,8 +229,7 @@ def test_a_producer_that_names_its_epoch_may_abort_its_own_transaction_and_repea
 
     on = coordinator(transaction(S.ONGOING, 3, partitions=frozenset({REMOTE})))
     assert answer(init(on, PID, 3)) == (e.CONCURRENT_TRANSACTIONS, -1, -1)
-    done = MarkersWritten(transactional_id="x", producer_id=PID, producer_epoch=5, partitions=frozenset({REMOTE}))
-    on.markers_written(done, now_ms=NOW)
+    report_written(on, REMOTE)
     assert answer(init(on, PID, 3)) == (e.NONE, PID, 5)
 
 
@@ -295,22 +288,21 @@ def test_who_may_not_enrol_may_not_verify_either(state: S, epoch: int, pid: int,
     on = coordinator(transaction(state, partitions=frozenset({REMOTE})))
     outcome = add(on, epoch=epoch, pid=pid)
     assert (outcome.reply.error_of(P0), outcome.entries) == (error, ())
-    verified = on.verify_partitions(
-        VerifyPartitions(identity=ProducerIdentity("x", pid, epoch), partitions=frozenset({P0}))
-    )
+    verified = on.verify_partitions(ProducerIdentity("x", pid, epoch), frozenset({P0}))
     assert verified.reply.error_of(P0) == error
 
 
 def test_an_unknown_id_and_an_empty_one_are_told_apart() -> None:
     assert add(coordinator()).reply.error_code == e.INVALID_PRODUCER_ID_MAPPING
-    empty = AddPartitions(identity=ProducerIdentity("", 1, 1), partitions=frozenset({P0}), transaction_version=0)
-    assert coordinator().add_partitions(empty, now_ms=NOW).reply.error_code == e.INVALID_REQUEST
+    outcome = coordinator().add_partitions(
+        ProducerIdentity("", 1, 1), frozenset({P0}), transaction_version=0, now_ms=NOW
+    )
+    assert outcome.reply.error_code == e.INVALID_REQUEST
 
 
 def test_verifying_tells_what_takes_part_and_enrols_nothing() -> None:
     on = coordinator(transaction(S.ONGOING))
-    asked = VerifyPartitions(identity=ProducerIdentity("x", PID, 3), partitions=frozenset({P0, P1}))
-    outcome = on.verify_partitions(asked)
+    outcome = on.verify_partitions(ProducerIdentity("x", PID, 3), frozenset({P0, P1}))
     assert [outcome.reply.error_of(each) for each in (P0, P1)] == [e.NONE, e.TRANSACTION_ABORTABLE]
     assert outcome.entries == ()
 
@@ -497,8 +489,8 @@ def test_version_2_aborts_where_nothing_was_enrolled_and_bumps_the_epoch() -> No
 
 def test_a_used_up_producer_id_is_replaced_at_the_end_and_a_repeated_request_learns_the_new_one() -> None:
     on = coordinator(transaction(S.ONGOING, 32_766))
-    request = EndTransaction(identity=ProducerIdentity("x", PID, 32_766), committed=True, transaction_version=2)
-    assert on.end_transaction(request, now_ms=NOW).needs_producer_id
+    identity = ProducerIdentity("x", PID, 32_766)
+    assert on.end_transaction(identity, committed=True, transaction_version=2, now_ms=NOW).needs_producer_id
     outcome = end(on, committed=True, epoch=32_766)
     assert shape(outcome) == ["PrepareCommit 7:32767", "commit t-0 32767"]
     assert answer(outcome) == (e.NONE, 99, 0)
@@ -526,10 +518,7 @@ def test_the_last_marker_completes_the_transaction_and_those_of_earlier_ones_are
     end(on, committed=True)
 
     def written(partition: TopicPartition, epoch: int) -> list[str]:
-        told = MarkersWritten(
-            transactional_id="x", producer_id=PID, producer_epoch=epoch, partitions=frozenset({partition})
-        )
-        return shape(on.markers_written(told, now_ms=NOW))
+        return shape(report_written(on, partition, epoch))
 
     assert written(REMOTE, 4) == []
     assert written(there, 3) == []

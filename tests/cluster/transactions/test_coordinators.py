@@ -7,18 +7,18 @@ from unittest.mock import Mock
 import attrs
 import pytest
 
+from kafscale.api.transactions.describe_transactions import described_transaction
+from kafscale.api.transactions.list_transactions import fitting_transactions
 from kafscale.cluster.coordinator import InternalLog, LedPartitions
 from kafscale.cluster.coordinator.partitions import TopicPartition, coordinator_partition
 from kafscale.cluster.transactions.coordinator import TransactionCoordinator
-from kafscale.cluster.transactions.questions import ListFilter, describe_transaction, list_transactions
-from kafscale.cluster.transactions.requests import EndTransaction, ProducerIdentity
+from kafscale.cluster.transactions.requests import ProducerIdentity
 from kafscale.cluster.transactions.service import TransactionService
-from kafscale.cluster.transactions.settings import TransactionSettings
 from kafscale.cluster.transactions.transaction import ProducerTransaction
-from kafscale.cluster.transactions.values import STATES_BY_NAME, StateRecord, TransactionState
+from kafscale.cluster.transactions.values import STATES_BY_NAME, StateRecord, TransactionSettings, TransactionState
 from kafscale.errors import KafkaError
 from kafscale.wire import error_codes as e
-from kafscale.wire.messages.transactions import DescribedTransaction, TransactionTopicData
+from kafscale.wire.messages.transactions import DescribedTransaction, ListTransactionsRequest, TransactionTopicData
 
 NOW = 100_000
 
@@ -96,8 +96,8 @@ def test_the_last_record_of_an_id_counts_and_a_tombstone_forgets_it(led: Led) ->
         record("gone", TransactionState.EMPTY),
         StateRecord("gone", None),
     )
-    assert describe_transaction(led, "x").transaction_state == "CompleteAbort"
-    assert describe_transaction(led, "gone").error_code == e.TRANSACTIONAL_ID_NOT_FOUND
+    assert described_transaction(led, "x").transaction_state == "CompleteAbort"
+    assert described_transaction(led, "gone").error_code == e.TRANSACTIONAL_ID_NOT_FOUND
     assert sum(map(len, led)) == 1
 
 
@@ -122,7 +122,7 @@ def test_more_ids_than_there_may_be_are_loaded_all_the_same() -> None:
 
 def test_a_description_has_all_that_kafka_says(led: Led) -> None:
     load(led, record("x", TransactionState.ONGOING))
-    described = describe_transaction(led, "x")
+    described = described_transaction(led, "x")
     assert described == DescribedTransaction(
         transactional_id="x",
         transaction_state="Ongoing",
@@ -139,9 +139,9 @@ def test_a_prepared_transaction_is_described_with_the_partitions_that_lack_a_mar
 ) -> None:
     load(led, record("x", TransactionState.ONGOING))
     coordinator = led.find("x")
-    request = EndTransaction(identity=ProducerIdentity("x", 7, 3), committed=True, transaction_version=2)
-    outcome = coordinator.end_transaction(request, now_ms=NOW)
-    described = describe_transaction(led, "x")
+    identity = ProducerIdentity("x", 7, 3)
+    outcome = coordinator.end_transaction(identity, committed=True, transaction_version=2, now_ms=NOW)
+    described = described_transaction(led, "x")
     assert (described.transaction_state, described.topics) == ("PrepareCommit", [topic(1)])
     assert not coordinator.is_settled
     coordinator.done(outcome)
@@ -149,41 +149,40 @@ def test_a_prepared_transaction_is_described_with_the_partitions_that_lack_a_mar
 
 
 def test_descriptions_of_ids_that_can_not_be_described(led: Led) -> None:
-    assert describe_transaction(led, "x").error_code == e.NOT_COORDINATOR
-    assert describe_transaction(led, "").error_code == e.INVALID_REQUEST
+    assert described_transaction(led, "x").error_code == e.NOT_COORDINATOR
+    assert described_transaction(led, "").error_code == e.INVALID_REQUEST
     led.begin_loading(led.partition_of("x"), 1)
-    assert describe_transaction(led, "x").error_code == e.COORDINATOR_LOAD_IN_PROGRESS
+    assert described_transaction(led, "x").error_code == e.COORDINATOR_LOAD_IN_PROGRESS
 
 
 FILTERS = [
-    (ListFilter(), ["a", "b", "c"]),
-    (ListFilter(producer_ids=frozenset({1, 3})), ["a", "c"]),
-    (ListFilter(state_names=frozenset({"Ongoing"})), ["a", "b"]),
-    (ListFilter(state_names=frozenset({"ongoing"})), []),
-    (ListFilter(state_names=frozenset({"Ongoing"}), producer_ids=frozenset({2})), ["b"]),
-    (ListFilter(longer_than_ms=NOW - 40_000), ["b", "c"]),
-    (ListFilter(longer_than_ms=NOW - 40_001), ["a", "b", "c"]),
-    (ListFilter(longer_than_ms=0), ["a", "b", "c"]),
+    (ListTransactionsRequest(), ["a", "b", "c"]),
+    (ListTransactionsRequest(producer_id_filters=[1, 3]), ["a", "c"]),
+    (ListTransactionsRequest(state_filters=["Ongoing"]), ["a", "b"]),
+    (ListTransactionsRequest(state_filters=["ongoing"]), []),
+    (ListTransactionsRequest(state_filters=["Ongoing"], producer_id_filters=[2]), ["b"]),
+    (ListTransactionsRequest(duration_filter=NOW - 40_000), ["b", "c"]),
+    (ListTransactionsRequest(duration_filter=NOW - 40_001), ["a", "b", "c"]),
+    (ListTransactionsRequest(duration_filter=0), ["a", "b", "c"]),
 ]
 
 
 @pytest.mark.parametrize(("wanted", "expected"), FILTERS)
-def test_what_is_listed_fits_every_filter(led: Led, wanted: ListFilter, expected: list[str]) -> None:
+def test_what_is_listed_fits_every_filter(led: Led, wanted: ListTransactionsRequest, expected: list[str]) -> None:
     load(
         led,
         record("c", TransactionState.EMPTY, 3, start_ms=-1),
         record("b", TransactionState.ONGOING, 2, start_ms=39_999),
         record("a", TransactionState.ONGOING, 1),
     )
-    listed = list_transactions(led, wanted, now_ms=NOW)
+    listed = fitting_transactions(led, wanted, now_ms=NOW)
     assert [transaction.transactional_id for transaction in listed] == expected
-    assert wanted.unknown_state_names == wanted.state_names - STATES_BY_NAME.keys()
 
 
 def test_nothing_is_listed_while_a_partition_is_being_loaded(led: Led) -> None:
     led.begin_loading(0, 1)
     with pytest.raises(KafkaError) as caught:
-        list_transactions(led, ListFilter(), now_ms=NOW)
+        fitting_transactions(led, ListTransactionsRequest(), now_ms=NOW)
     assert caught.value.code == e.COORDINATOR_LOAD_IN_PROGRESS
 
 

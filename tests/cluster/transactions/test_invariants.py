@@ -10,10 +10,9 @@ import trio
 
 from kafscale.cluster.coordinator import EndEntry
 from kafscale.cluster.coordinator.partitions import TopicPartition
-from kafscale.cluster.transactions.requests import EndTransaction, ProducerIdentity
+from kafscale.cluster.transactions.requests import ProducerIdentity
 from kafscale.cluster.transactions.service import TransactionService
-from kafscale.cluster.transactions.state_records import decode_state, now_ms
-from kafscale.cluster.transactions.values import TransactionState
+from kafscale.cluster.transactions.values import TransactionState, decode_state, now_ms
 from kafscale.config import Durability
 from kafscale.errors import KafkaError
 from kafscale.log.partition.partition import Partition
@@ -200,15 +199,17 @@ async def test_an_end_that_is_repeated_is_recognised(autojump_clock, durability)
         await write(transactions, log, who, 0, b"v")
         told = await end(transactions, who)
         assert await end(transactions, who) == told
-        wrong = EndTransaction(identity=who, committed=False, transaction_version=NEWEST)
-        assert (await transactions.end(wrong)).error_code == e.INVALID_TXN_STATE
+        reply = await transactions.end(who, committed=False, transaction_version=NEWEST)
+        assert reply.error_code == e.INVALID_TXN_STATE
         await trio.sleep(1.0)  # that it is complete is written by then, and no marker again
     async with memory_log(store, disk, **settings, leader_epoch=2) as log, coordinating(log) as transactions:
         assert await end(transactions, who) == told
-        assert (await transactions.end(wrong)).error_code == e.INVALID_TXN_STATE
+        reply = await transactions.end(who, committed=False, transaction_version=NEWEST)
+        assert reply.error_code == e.INVALID_TXN_STATE
         assert log.partition(0, name=DATA).next_offset == 2
-        zombie = attrs.evolve(wrong, identity=attrs.evolve(who, producer_epoch=who.producer_epoch - 1))
-        assert (await transactions.end(zombie)).error_code == e.PRODUCER_FENCED
+        zombie = attrs.evolve(who, producer_epoch=who.producer_epoch - 1)
+        reply = await transactions.end(zombie, committed=False, transaction_version=NEWEST)
+        assert reply.error_code == e.PRODUCER_FENCED
 
 
 @IN_THE_BUCKET

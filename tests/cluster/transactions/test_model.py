@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 
 import attrs
 import hypothesis
@@ -18,19 +19,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.transactions.requests import (
-    AddPartitions,
     CoordinatorOutcome,
-    EndTransaction,
     Held,
     InitProducerId,
     PartitionsReply,
     ProducerIdentity,
     ProducerReply,
-    VerifyPartitions,
 )
-from kafscale.cluster.transactions.settings import TransactionSettings
 from kafscale.cluster.transactions.transaction import ProducerTransaction
-from kafscale.cluster.transactions.values import TransactionState
+from kafscale.cluster.transactions.values import TransactionSettings, TransactionState
 from kafscale.wire.error_codes import CONCURRENT_TRANSACTIONS, NONE, POLICY_VIOLATION
 from tests.devtools.fakes.transaction_world import Claims, Data, World
 
@@ -58,6 +55,14 @@ partitions = st.sampled_from(PARTITIONS)
 paces = st.sampled_from(Pace)
 
 
+@attrs.frozen(eq=False)
+class Ending:
+    """An EndTxn request."""
+
+    committed: bool
+    transaction_version: int
+
+
 @attrs.define(eq=False)
 class Producer:
     """One instance of an application; a later one with the same transactional id supersedes it."""
@@ -67,7 +72,7 @@ class Producer:
     producer_id: int = -1
     epoch: int = -1
     token: int | None = None
-    ending: EndTransaction | None = None  # sent, and not answered yet
+    ending: Ending | None = None  # sent, and not answered yet
     is_initialising: bool = False
     is_superseded: bool = False
     is_dead: bool = False  # was told that it can't go on
@@ -156,7 +161,7 @@ class Coordination(RuleBasedStateMachine):
 
     def snapshot(self) -> tuple[tuple[Held, ...], int | None, int]:
         coordinator = self.world.coordinator
-        held = sorted(coordinator.held(), key=lambda each: each.transaction.transactional_id)
+        held = sorted(coordinator, key=lambda each: each.transaction.transactional_id)
         return tuple(held), coordinator.next_due_ms(), self.world.places.count
 
     def deliver_replies(self) -> None:
@@ -205,8 +210,7 @@ class Coordination(RuleBasedStateMachine):
         outcome = coordinator.init_producer_id(request, now_ms=now_ms)
         if outcome.needs_producer_id:
             assert self.snapshot() == self.before
-            request = attrs.evolve(request, new_producer_id=self.new_producer_id())
-            outcome = coordinator.init_producer_id(request, now_ms=now_ms)
+            outcome = coordinator.init_producer_id(request, new_producer_id=self.new_producer_id(), now_ms=now_ms)
         self.submit(producer, outcome, lambda: self.initialised(producer, outcome.reply))
 
     def initialised(self, producer: Producer, reply: ProducerReply) -> None:
@@ -237,13 +241,13 @@ class Coordination(RuleBasedStateMachine):
             producer.token = self.next_token
             self.world.claims[self.next_token] = Claims()
             self.next_token += 1
-        request = AddPartitions(
-            identity=producer.identity,
-            partitions=frozenset({partition}),
-            transaction_version=0 if producer.version == 1 else 2,
-        )
         self.ask(producer.transactional_id)
-        outcome = self.world.coordinator.add_partitions(request, now_ms=self.world.now_ms)
+        outcome = self.world.coordinator.add_partitions(
+            producer.identity,
+            frozenset({partition}),
+            transaction_version=0 if producer.version == 1 else 2,
+            now_ms=self.world.now_ms,
+        )
         data = Data(partition, producer.producer_id, producer.epoch, producer.token)
         goes_behind = producer.version == 2 and partition not in self.world.elsewhere
         behind = [data] if goes_behind and outcome.reply.error_code == NONE else []
@@ -267,8 +271,7 @@ class Coordination(RuleBasedStateMachine):
         producer = self.producer(index)
         if producer is None or not producer.may_send or partition not in producer.enrolled or producer.token is None:
             return
-        request = VerifyPartitions(identity=producer.identity, partitions=frozenset({partition}))
-        outcome = self.world.coordinator.verify_partitions(request)
+        outcome = self.world.coordinator.verify_partitions(producer.identity, frozenset({partition}))
         data = Data(partition, producer.producer_id, producer.epoch, producer.token)
         if outcome.reply.error_of(partition) != NONE or not self.world.model(partition).accepts(data):
             return
@@ -313,9 +316,7 @@ class Coordination(RuleBasedStateMachine):
             return
         if committed and (producer.in_flight or producer.token is None):
             return  # a client commits what has arrived
-        producer.ending = EndTransaction(
-            identity=producer.identity, committed=committed, transaction_version=0 if producer.version == 1 else 2
-        )
+        producer.ending = Ending(committed, transaction_version=0 if producer.version == 1 else 2)
         self.send_end(producer)
 
     @rule(index=instances)
@@ -330,13 +331,19 @@ class Coordination(RuleBasedStateMachine):
         if request.committed and producer.token is not None:
             self.world.claims[producer.token].asked_commit = True
         self.ask(producer.transactional_id)
-        outcome = self.world.coordinator.end_transaction(request, now_ms=self.world.now_ms)
+        end = partial(
+            self.world.coordinator.end_transaction,
+            producer.identity,
+            committed=request.committed,
+            transaction_version=request.transaction_version,
+            now_ms=self.world.now_ms,
+        )
+        outcome = end()
         if outcome.needs_producer_id:
-            wanted = attrs.evolve(request, new_producer_id=self.new_producer_id())
-            outcome = self.world.coordinator.end_transaction(wanted, now_ms=self.world.now_ms)
+            outcome = end(new_producer_id=self.new_producer_id())
         self.submit(producer, outcome, lambda: self.ended(producer, request, outcome.reply))
 
-    def ended(self, producer: Producer, request: EndTransaction, reply: ProducerReply) -> None:
+    def ended(self, producer: Producer, request: Ending, reply: ProducerReply) -> None:
         if producer.ending is not request or reply.error_code == CONCURRENT_TRANSACTIONS:
             return
         producer.ending = None

@@ -10,10 +10,9 @@ import trio
 
 from kafscale.cluster.coordinator import RecordsEntry
 from kafscale.cluster.coordinator.partitions import TopicPartition
-from kafscale.cluster.transactions.requests import EndTransaction, InitProducerId, ProducerIdentity
-from kafscale.cluster.transactions.state_records import decode_state, encode_state
+from kafscale.cluster.transactions.requests import InitProducerId, ProducerIdentity
 from kafscale.cluster.transactions.transaction import LAST_GIVEN_EPOCH, ProducerTransaction
-from kafscale.cluster.transactions.values import StateRecord, TransactionState
+from kafscale.cluster.transactions.values import StateRecord, TransactionState, decode_state, encode_state
 from kafscale.config import Durability
 from kafscale.errors import KafkaError
 from kafscale.log.hand_over import acquire_partition, release_partition
@@ -143,8 +142,8 @@ async def test_a_zombie_is_fenced(autojump_clock, durability):
         await write(transactions, log, zombie, 0, b"of the zombie")
         who = await init(transactions)
         assert await add(transactions, zombie, 1) == e.PRODUCER_FENCED
-        request = EndTransaction(identity=zombie, committed=True, transaction_version=NEWEST)
-        assert (await transactions.end(request)).error_code == e.PRODUCER_FENCED
+        reply = await transactions.end(zombie, committed=True, transaction_version=NEWEST)
+        assert reply.error_code == e.PRODUCER_FENCED
         await write(transactions, log, who, 0, b"mine")
         await end(transactions, who)
         assert await read_committed(log, log.partition(0, name=DATA)) == [b"mine"]
@@ -160,8 +159,7 @@ async def test_a_reply_waits_for_its_round_and_for_what_it_depends_on(autojump_c
         ended: list[float] = []
 
         async def commit() -> None:
-            request = EndTransaction(identity=who, committed=True, transaction_version=0)
-            assert not (await transactions.end(request)).error_code
+            assert not (await transactions.end(who, committed=True, transaction_version=0)).error_code
             ended.append(trio.current_time() - began)
 
         async with trio.open_nursery() as nursery:
@@ -420,8 +418,7 @@ async def test_nobody_learns_of_an_id_by_naming_none(autojump_clock):
         disk = disk.crash()
     async with memory_log(store, disk, topics=TOPICS, leader_epoch=2) as log, coordinating(log) as transactions:
         nobody = ProducerIdentity("x", -1, LAST_GIVEN_EPOCH)
-        request = EndTransaction(identity=nobody, committed=True, transaction_version=NEWEST)
-        reply = await transactions.end(request)
+        reply = await transactions.end(nobody, committed=True, transaction_version=NEWEST)
         assert (reply.error_code, reply.producer_id) == (e.INVALID_PRODUCER_ID_MAPPING, -1)
         negative = InitProducerId(transactional_id="y", transaction_timeout_ms=-1)
         assert (await transactions.init_producer_id(negative)).error_code == e.INVALID_TRANSACTION_TIMEOUT

@@ -6,8 +6,7 @@ import attrs
 import hypothesis
 from hypothesis import strategies as st
 
-from kafscale.cluster.transactions.state_records import decode_state, encode_state
-from kafscale.cluster.transactions.values import StateRecord, TransactionState
+from kafscale.cluster.transactions.values import StateRecord, TransactionState, decode_state, encode_state
 from kafscale.wire.internal_topics import encode_key, encode_value
 from kafscale.wire.internal_topics.transaction_state import PartitionsSchema, TransactionLogKey, TransactionLogValue
 

@@ -16,11 +16,9 @@ import trio.testing
 from kafscale.cluster.coordinator import InternalLog, Leadership
 from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.transactions.hanging import CoordinatedBy, HangingSearch, Knowledge
-from kafscale.cluster.transactions.requests import AddPartitions, EndTransaction, InitProducerId, ProducerIdentity
+from kafscale.cluster.transactions.requests import InitProducerId, ProducerIdentity
 from kafscale.cluster.transactions.service import TransactionService
-from kafscale.cluster.transactions.settings import TransactionSettings
-from kafscale.cluster.transactions.state_records import decode_state
-from kafscale.cluster.transactions.values import TransactionState
+from kafscale.cluster.transactions.values import TransactionSettings, TransactionState, decode_state
 from kafscale.log.partition.partition import Partition
 from tests.devtools.fakes.memory_log import MemoryLog, topic_spec
 from tests.devtools.fakes.transactions import send
@@ -99,19 +97,14 @@ async def add(
 ) -> int:
     """Enrol partitions; returns the error."""
     partitions = frozenset(TopicPartition(topic, index) for index in indexes)
-    request = AddPartitions(identity=who, partitions=partitions, transaction_version=version)
-    reply = await transactions.decide(
-        who.transactional_id, lambda coordinator, now_ms, _: coordinator.add_partitions(request, now_ms=now_ms)
-    )
-    return reply.error_code
+    return (await transactions.add_partitions(who, partitions, transaction_version=version)).error_code
 
 
 async def end(
     transactions: TransactionService, who: ProducerIdentity, *, committed: bool = True, version: int = NEWEST
 ) -> ProducerIdentity:
     """End a transaction; returns who the producer is then."""
-    request = EndTransaction(identity=who, committed=committed, transaction_version=version)
-    reply = await transactions.end(request)
+    reply = await transactions.end(who, committed=committed, transaction_version=version)
     assert not reply.error_code, reply
     return who if version < NEWEST else ProducerIdentity(who.transactional_id, reply.producer_id, reply.producer_epoch)
 

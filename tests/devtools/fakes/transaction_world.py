@@ -16,9 +16,8 @@ import attrs
 from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.transactions.coordinator import TransactionCoordinator
 from kafscale.cluster.transactions.ledger import Places
-from kafscale.cluster.transactions.requests import CoordinatorOutcome, MarkersToSend, MarkersWritten
-from kafscale.cluster.transactions.settings import TransactionSettings
-from kafscale.cluster.transactions.values import Marker, StateRecord
+from kafscale.cluster.transactions.requests import CoordinatorOutcome, MarkersToSend
+from kafscale.cluster.transactions.values import Marker, StateRecord, TransactionSettings
 
 
 @attrs.frozen
@@ -241,15 +240,7 @@ class World:
                 written.add(marker.partition)
             elif marker.producer_epoch < model.epochs.get(marker.producer_id, -1):
                 written.add(marker.partition)
-        outcome = self.coordinator.markers_written(
-            MarkersWritten(
-                transactional_id=sending.transactional_id,
-                producer_id=sending.producer_id,
-                producer_epoch=sending.producer_epoch,
-                partitions=frozenset(written),
-            ),
-            now_ms=self.now_ms,
-        )
+        outcome = self.coordinator.markers_written(sending, frozenset(written), now_ms=self.now_ms)
         self.write(outcome)
 
     def _check_decided(self, marker: Marker) -> None:
@@ -266,14 +257,14 @@ class World:
         for count in range(self.durable_count, len(self.journal) + 1):
             self._check_prefix(count)
         loaded = self.load(self.journal, self.coordinator_epoch + 1, Places(1 << 20))
-        for held in self.coordinator.held():
+        for held in self.coordinator:
             restored = loaded.get(held.transaction.transactional_id)
             assert restored is not None, f"{held} is in no record"
             now, said = held.transaction, restored.transaction
             if held.is_owed:
                 said = said.completed(now_ms=now.last_update_timestamp_ms)
             assert attrs.evolve(said, last_producer_epoch=now.last_producer_epoch) == now
-        owed = {id(held) for held in self.coordinator.held() if held.is_owed}
+        owed = {id(held) for held in self.coordinator if held.is_owed}
         assert owed == {id(held) for held in self.coordinator.owed()}
         assert len(loaded) == len(self.coordinator) == self.places.count
 
@@ -290,7 +281,7 @@ class World:
         loaded = self.load(self.journal[:count], self.coordinator_epoch + 1, Places(1 << 20))
         known = {
             (held.transaction.producer_id, partition)
-            for held in loaded.held()
+            for held in loaded
             for partition in (held.outstanding if held.transaction.state.is_prepared else held.transaction.partitions)
         }
         for partition in self.partitions:
@@ -329,7 +320,7 @@ class World:
             (committed,) = ways
             assert claims.asked_commit or not committed, f"transaction {token} was never to be committed"
             assert claims.told_committed in (None, committed), f"the producer was told otherwise of {token}"
-        assert not any(held.outstanding for held in self.coordinator.held())
+        assert not any(held.outstanding for held in self.coordinator)
 
 
 def _is_decision(entry: object, marker: Marker) -> bool:

@@ -25,9 +25,8 @@ import attrs
 
 from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.registries.topic_names import TRANSACTION_STATE_NAME
-from kafscale.cluster.transactions.state_records import decode_state
 from kafscale.cluster.transactions.transaction import EPOCH_BUMP_VERSION
-from kafscale.cluster.transactions.values import TransactionState
+from kafscale.cluster.transactions.values import TransactionState, decode_state
 from kafscale.formats.resolution import epoch_at
 from kafscale.formats.segment import EpochStart
 from kafscale.wire.batch_header import BatchHeader, parse_header

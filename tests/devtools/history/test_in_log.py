@@ -9,8 +9,7 @@ import pytest
 
 from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.registries.topic_names import TRANSACTION_STATE_NAME
-from kafscale.cluster.transactions.state_records import encode_state
-from kafscale.cluster.transactions.values import StateRecord, TransactionState
+from kafscale.cluster.transactions.values import StateRecord, TransactionState, encode_state
 from kafscale.formats.segment import EpochStart
 from kafscale.wire.batch_header import set_base_offset
 from kafscale.wire.control_records import EndMarker, encode_marker

@@ -17,9 +17,8 @@ import attrs
 
 from kafscale.cluster.transactions.coordinator import TransactionCoordinator, _Ended
 from kafscale.cluster.transactions.requests import CoordinatorOutcome
-from kafscale.cluster.transactions.settings import DUE_MAX_COUNT
 from kafscale.cluster.transactions.transaction import ProducerTransaction
-from kafscale.cluster.transactions.values import TransactionState
+from kafscale.cluster.transactions.values import DUE_MAX_COUNT, TransactionState
 from kafscale.log.partition.partition import Partition
 from kafscale.log.partition.transactions import NEVER, Transactions
 from kafscale.log.read.footers import Footers
@@ -70,7 +69,7 @@ def _clean_what_is_open() -> Iterator[None]:
 def _abort_without_fence(self: TransactionCoordinator, *, now_ms: int) -> Iterator[CoordinatorOutcome[None]]:
     """Abort what has timed out as its producer would, which may go on."""
     for _ in range(DUE_MAX_COUNT):
-        held = self._ledger.take_due(now_ms)
+        held = self.take_due(now_ms)
         if held is None:
             return
         assert held.transaction.state is TransactionState.ONGOING, "no id is unused for so long"
