@@ -6,7 +6,6 @@
     sasl              the user that logs in
     tokens            tokens of OAUTHBEARER, from a file or an issuer
     steps             the requests of a login
-    librdkafka        the same settings by librdkafka's names
     client_protocol   requests to bytes, and bytes to replies
     failures          error codes to KafkaError with the code's name
 

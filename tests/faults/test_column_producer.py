@@ -20,10 +20,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.peers.kafka import KafkaBroker, find_java
 from kafscale.spark.brokers.cluster import Cluster
-from kafscale.spark.brokers.transactional import end
-from kafscale.spark.producing.enrolment import Enrolment
 from kafscale.spark.producing.producer import ColumnProducer
 from kafscale.spark.producing.settings import ProducerSettings
+from kafscale.spark.producing.transaction import WriterTransaction
 from kafscale.wire.client_rules import partition_of
 from tests.devtools.processes.ordeal import chosen_seed
 from tests.devtools.processes.process import BrokerProcess
@@ -63,13 +62,12 @@ def produce(bootstrap: str, has_more: Callable[[], bool], *, in_transaction: boo
     In one transaction, if that is wanted, which is committed.
     """
     settings = ProducerSettings.of({"bootstrap.servers": bootstrap, **SETTINGS})
-    assert settings is not None
-    enrolment = None
+    transaction = None
     if in_transaction:
         cluster = Cluster(bootstrap=settings.bootstrap)
-        enrolment = Enrolment(cluster=cluster, transactional_id="mine", timeout_ms=TRANSACTION_TIMEOUT_MS)
+        transaction = WriterTransaction(cluster=cluster, transactional_id="mine", timeout_ms=TRANSACTION_TIMEOUT_MS)
     count = 0
-    with closing(ColumnProducer.of(settings, enrolment)) as producer:
+    with closing(ColumnProducer.of(settings, transaction)) as producer:
         more = True
         while more:
             more = has_more()
@@ -86,11 +84,12 @@ def produce(bootstrap: str, has_more: Callable[[], bool], *, in_transaction: boo
             producer._produce_gathered()
             count += ROWS_EACH
         producer.finish()
-    if enrolment is not None:
-        with closing(enrolment):
-            assert sum(each.count for each in enrolment.written.values()) == count
-            assert all(each.last - each.first + 1 == each.count for each in enrolment.written.values())
-            end(enrolment.cluster, "mine", enrolment.producer, committed=True)
+    if transaction is not None:
+        with closing(transaction):
+            spans = transaction.spans.values()
+            assert sum(span.count for span in spans) == count
+            assert all(span.last - span.first + 1 == span.count for span in spans)
+            transaction.end(committed=True)
     return count
 
 

@@ -14,7 +14,6 @@ import pytest
 from kafscale.backoff import Backoff
 from kafscale.errors import BrokerUnavailable, ConfigError, KafkaError
 from kafscale.login import tokens
-from kafscale.login.librdkafka import librdkafka_settings
 from kafscale.login.sasl import client_sasl
 from kafscale.login.security import client_security
 from kafscale.login.tokens import ANSWER_MAX_BYTES, ATTEMPTS_COUNT, BearerToken, TokenEndpoint, expiry_of
@@ -258,20 +257,6 @@ def test_the_secret_is_not_shown(endpoint: Endpoint) -> None:
     shown = repr(client_sasl(settings_for(endpoint)))
     assert CLIENT_ID in shown
     assert CLIENT_SECRET not in shown
-
-
-# ---- librdkafka ------------------------------------------------------------------------------------------------------
-
-
-def test_librdkafka_gets_the_tokens_of_javas_settings(endpoint: Endpoint) -> None:
-    given = {**settings_for(endpoint), "sasl.jaas.config": f"{JAAS};"}
-    made = librdkafka_settings(given)
-    assert made.keys() == {"security.protocol", "sasl.mechanism", "oauth_cb"}
-    endpoint.token = lambda: sign({"exp": 1_900_000_000})
-    assert made["oauth_cb"]("")[1] == 1_900_000_000
-    itself = {**settings_for(endpoint), f"{OAUTH}.method": "oidc"}
-    assert librdkafka_settings(itself) == itself
-    assert json.dumps(itself)  # nothing but text
 
 
 @pytest.mark.parametrize(

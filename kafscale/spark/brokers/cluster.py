@@ -45,9 +45,9 @@ def parse_bootstrap(text: str) -> Sequence[Address]:
             text_with_port = address if _PORT.search(address) else f"{address}:{BROKERS_DEFAULT_PORT}"
             addresses.append(Address.parse(text_with_port, allows_tls=True))
         except ValueError as exc:
-            raise ConfigError(f"kafka.bootstrap.servers: {exc}") from exc
+            raise ConfigError(f"bootstrap.servers: {exc}") from exc
     if not addresses:
-        raise ConfigError("kafka.bootstrap.servers names no broker: give HOST:PORT")
+        raise ConfigError("bootstrap.servers names no broker: give HOST:PORT")
     return addresses
 
 

@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 @attrs.frozen(kw_only=True)
-class Ends:
+class PartitionEnds:
     """The beginning and end of a partition at its leader; both ends are exclusive."""
 
     log_start_offset: int
@@ -59,7 +59,7 @@ class NewestTopic:
     """A topic at one moment; `partitions` has all that there are."""
 
     topic_id: bytes
-    partitions: Mapping[int, Ends]
+    partitions: Mapping[int, PartitionEnds]
 
 
 @attrs.frozen(kw_only=True)
@@ -132,7 +132,7 @@ class NewestReader:
             return NewestTopic(
                 found.topic_id,
                 {
-                    index: Ends(
+                    index: PartitionEnds(
                         log_start_offset=starts[index], high_watermark=ends[index], last_stable_offset=stable[index]
                     )
                     for index in indexes

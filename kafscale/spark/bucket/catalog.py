@@ -24,7 +24,7 @@ from kafscale.formats.resolution import NOTHING_DECIDED, Decided, Resolution, as
 from kafscale.formats.segment import EpochStart, Footer
 from kafscale.formats.segment_v1 import VERSION as VERSION_1
 from kafscale.formats.wal_index import LoggedBatch
-from kafscale.spark.brokers.newest import Ends, FetchedTopic, NewestReader
+from kafscale.spark.brokers.newest import FetchedTopic, NewestReader, PartitionEnds
 from kafscale.spark.bucket.blocking import BlockingStore, run
 from kafscale.spark.bucket.bucket import Bucket
 from kafscale.spark.bucket.log_objects import DecisionReader, LogMemory, Present, PresentReader
@@ -311,7 +311,7 @@ class Catalog:
         settled_end = self._settled_ends.get(partition_id)
         return log if settled_end is None else attrs.evolve(log, settled_end_offset=settled_end)
 
-    def _with_newest(self, log: PartitionLog, ends: Ends) -> PartitionLog:
+    def _with_newest(self, log: PartitionLog, ends: PartitionEnds) -> PartitionLog:
         """Make the log begin and end as its leader says."""
         log = attrs.evolve(log, log_start_offset=max(log.log_start_offset, ends.log_start_offset))
         last = self._last_footer(log.segments)

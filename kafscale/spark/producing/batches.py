@@ -11,22 +11,15 @@ from numpy.typing import NDArray
 
 from kafscale.spark.producing.records import RECORD_OVERHEAD_BYTES, encode_records
 from kafscale.spark.producing.rows import Rows
+from kafscale.spark.producing.transaction import WriterIdentity
 from kafscale.wire import compression
 from kafscale.wire.batch_header import MAGIC, MAX_SEQUENCE, TRANSACTIONAL, BatchHeader, encode_batch
 
 Numbers = NDArray[np.int64]
 
 
-@attrs.frozen(kw_only=True)
-class Identity:
-    """The identity of a producer, given by a broker."""
-
-    producer_id: int
-    producer_epoch: int
-
-
 @attrs.define(eq=False, kw_only=True, repr=False)
-class Batch:
+class RowBatch:
     """A batch of one partition, and the rows in it."""
 
     topic: str
@@ -49,7 +42,7 @@ class Batch:
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class Piece:
+class EncodedPiece:
     """Encoded records that are to be a batch, of these rows."""
 
     partition: int
@@ -57,7 +50,7 @@ class Piece:
     order: Numbers
 
 
-def pieces_of(rows: Rows, partitions: Numbers, batch_bytes: int) -> Iterator[Piece]:
+def pieces_of(rows: Rows, partitions: Numbers, batch_bytes: int) -> Iterator[EncodedPiece]:
     """Yield the rows of each batch: of one partition, in order, up to a size in bytes."""
     small = partitions.astype(np.uint16) if int(partitions.max()) < 1 << 16 else partitions  # sorted by counting
     order = np.argsort(small, kind="stable")
@@ -68,20 +61,20 @@ def pieces_of(rows: Rows, partitions: Numbers, batch_bytes: int) -> Iterator[Pie
     deltas = np.arange(len(order)) - np.repeat([start for _, start, _ in bounds], counts)
     encoded = encode_records(rows, order, deltas)
     for partition, start, end in bounds:
-        yield Piece(partition=partition, records=encoded.records(start, end), order=order[start:end])
+        yield EncodedPiece(partition=partition, records=encoded.records(start, end), order=order[start:end])
 
 
-def halves_of(batch: Batch) -> Iterator[Piece]:
+def halves_of(batch: RowBatch) -> Iterator[EncodedPiece]:
     """Yield the rows of a batch as two that are smaller."""
     middle = batch.record_count // 2
     for order in (batch.order[:middle], batch.order[middle:]):
         encoded = encode_records(batch.rows, order, np.arange(len(order)))
-        yield Piece(partition=batch.partition, records=encoded.records(0, len(order)), order=order)
+        yield EncodedPiece(partition=batch.partition, records=encoded.records(0, len(order)), order=order)
 
 
 def encode(
-    piece: Piece,
-    identity: Identity,
+    piece: EncodedPiece,
+    identity: WriterIdentity,
     base_sequence: int,
     *,
     codec: int,

@@ -15,7 +15,8 @@ from __future__ import annotations
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from itertools import chain, zip_longest
 
 import attrs
@@ -28,11 +29,11 @@ from kafscale.errors import BrokerUnavailable, KafkaError, ProtocolError
 from kafscale.login.failures import check, failure
 from kafscale.spark.brokers.cluster import PAUSE_SECONDS, Cluster
 from kafscale.spark.brokers.connection import BrokerConnection
-from kafscale.spark.producing.batches import Batch, Identity, Piece, encode, halves_of, next_sequence, pieces_of
-from kafscale.spark.producing.enrolment import Enrolment
+from kafscale.spark.producing.batches import EncodedPiece, RowBatch, encode, halves_of, next_sequence, pieces_of
 from kafscale.spark.producing.murmur2 import partitions_of
 from kafscale.spark.producing.rows import Rows, by_topic, cut, together
 from kafscale.spark.producing.settings import ProducerSettings
+from kafscale.spark.producing.transaction import Prepared, WriterIdentity, WriterTransaction
 from kafscale.wire import error_codes
 from kafscale.wire.messages.records import (
     PartitionProduceData,
@@ -65,33 +66,33 @@ class _Line:
     """A connection to a broker, and what is on its way there, by request."""
 
     connection: BrokerConnection
-    flights: deque[Sequence[Batch]] = attrs.field(factory=deque)
+    flights: deque[Sequence[RowBatch]] = attrs.field(factory=deque)
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class ColumnProducer:
     """Writes rows with the columns of Spark's Kafka sink. To be closed; after an exception it is of no more use.
 
-    cluster: where topics and their leaders are. connect: opens a connection that is for records alone. enrolment: the
-    transaction that the records are in; the caller closes it.
+    cluster: finds topics and leaders. connect: opens a connection for records alone. transaction: of all records; the
+    caller closes it.
     """
 
     settings: ProducerSettings
     cluster: Cluster
     connect: Callable[[Address], BrokerConnection]
     pause_seconds: float = PAUSE_SECONDS
-    enrolment: Enrolment | None = None
-    _identity: Identity | None = attrs.field(default=None, init=False)
+    transaction: WriterTransaction | None = None
+    _identity: WriterIdentity | None = attrs.field(default=None, init=False)
     _lines: dict[Address, _Line] = attrs.field(factory=dict, init=False)
     _counts: dict[str, int] = attrs.field(factory=dict, init=False)  # of partitions
     _sequences: dict[Place, int] = attrs.field(factory=dict, init=False)  # of the next record
-    _unacknowledged: dict[Place, deque[Batch]] = attrs.field(factory=dict, init=False)
+    _unacknowledged: dict[Place, deque[RowBatch]] = attrs.field(factory=dict, init=False)
     _gathered: dict[str, list[pa.RecordBatch]] = attrs.field(factory=dict, init=False)
     _gathered_bytes: int = attrs.field(default=0, init=False)
     _next_keyless: int = attrs.field(factory=lambda: random.randrange(1 << 16), init=False)
 
     @classmethod
-    def of(cls, settings: ProducerSettings, enrolment: Enrolment | None = None) -> ColumnProducer:
+    def of(cls, settings: ProducerSettings, transaction: WriterTransaction | None = None) -> ColumnProducer:
         """Make one, which connects when there are rows."""
         bootstrap, security = settings.bootstrap, settings.security
         seconds = settings.request_timeout_ms / 1000
@@ -101,7 +102,7 @@ class ColumnProducer:
                 bootstrap=bootstrap, security=security, retry_seconds=min(settings.timeout_seconds, TOPIC_SECONDS)
             ),
             connect=lambda address: BrokerConnection.open(address, seconds, security=security),
-            enrolment=enrolment,
+            transaction=transaction,
         )
 
     def close(self) -> None:
@@ -135,8 +136,8 @@ class ColumnProducer:
     def _produce(self, topic: str, rows: Rows) -> None:
         partitions = self._choose(topic, rows)
         batches = [self._batch(topic, piece, rows) for piece in pieces_of(rows, partitions, self.settings.batch_bytes)]
-        if self.enrolment is not None:
-            self.enrolment.enrol(batch.at for batch in batches)
+        if self.transaction is not None:
+            self.transaction.enrol(batch.at for batch in batches)
         self._or_recover(lambda: self._fly_all(batches))
 
     # ---- which partition, which place ----
@@ -183,7 +184,7 @@ class ColumnProducer:
             raise failure(error_codes.UNKNOWN_TOPIC_OR_PARTITION, f"topic '{topic}'")
         return found.partition_count
 
-    def _batch(self, topic: str, piece: Piece, rows: Rows, base_sequence: int | None = None) -> Batch:
+    def _batch(self, topic: str, piece: EncodedPiece, rows: Rows, base_sequence: int | None = None) -> RowBatch:
         """Make a batch, with the next place in the sequence of its partition unless it has one."""
         identity = self._identity = self._identity or self._identify()
         at = topic, piece.partition
@@ -191,7 +192,7 @@ class ColumnProducer:
             base_sequence = self._sequences.get(at, 0)
             self._sequences[at] = next_sequence(base_sequence, len(piece.order))
         now_ms = time.time_ns() // 1_000_000
-        batch = Batch(
+        batch = RowBatch(
             topic=topic,
             partition=piece.partition,
             base_sequence=base_sequence,
@@ -201,7 +202,7 @@ class ColumnProducer:
                 base_sequence,
                 codec=self.settings.codec,
                 timestamp_ms=now_ms,
-                is_transactional=self.enrolment is not None,
+                is_transactional=self.transaction is not None,
             ),
             rows=rows,
             order=piece.order,
@@ -210,31 +211,31 @@ class ColumnProducer:
         self._unacknowledged.setdefault(at, deque()).append(batch)
         return batch
 
-    def _identify(self) -> Identity:
-        return self.cluster.patiently(self._ask_identity) if self.enrolment is None else self.enrolment.identify()
+    def _identify(self) -> WriterIdentity:
+        return self.cluster.patiently(self._ask_identity) if self.transaction is None else self.transaction.identify()
 
-    def _ask_identity(self) -> Identity:
+    def _ask_identity(self) -> WriterIdentity:
         request = InitProducerIdRequest(transaction_timeout_ms=self.settings.request_timeout_ms)
         found = self.cluster.ask_any(request, InitProducerIdResponse)
         check(found.error_code, "the id of a producer")
-        return Identity(producer_id=found.producer_id, producer_epoch=found.producer_epoch)
+        return WriterIdentity(producer_id=found.producer_id, producer_epoch=found.producer_epoch)
 
     # ---- on their way ----
 
-    def _requests(self, batches: Sequence[Batch]) -> Iterator[tuple[Address, Sequence[Batch]]]:
+    def _requests(self, batches: Sequence[RowBatch]) -> Iterator[tuple[Address, Sequence[RowBatch]]]:
         """Yield who is sent which batches together, one of a partition; brokers in turn."""
-        by_leader: dict[Address, dict[Place, deque[Batch]]] = {}
+        by_leader: dict[Address, dict[Place, deque[RowBatch]]] = {}
         for batch in batches:
             of_leader = by_leader.setdefault(self.cluster.leader(batch.topic, batch.partition), {})
             of_leader.setdefault(batch.at, deque()).append(batch)
         of_each = [[(address, batches) for batches in _together(queues)] for address, queues in by_leader.items()]
         return filter(None, chain.from_iterable(zip_longest(*of_each)))
 
-    def _fly_all(self, batches: Sequence[Batch]) -> None:
+    def _fly_all(self, batches: Sequence[RowBatch]) -> None:
         for address, of_request in self._requests(batches):
             self._fly(address, of_request)
 
-    def _fly(self, address: Address, batches: Sequence[Batch]) -> None:
+    def _fly(self, address: Address, batches: Sequence[RowBatch]) -> None:
         """Send batches, when enough of those before are answered. Raises BrokerUnavailable, KafkaError, _AgainError."""
         line = self._line(address)
         while len(line.flights) >= IN_FLIGHT_MAX:
@@ -253,14 +254,14 @@ class ColumnProducer:
             line = self._lines[address] = _Line(connection=self.connect(address))
         return line
 
-    def _request(self, batches: Sequence[Batch]) -> ProduceRequest:
+    def _request(self, batches: Sequence[RowBatch]) -> ProduceRequest:
         topics: dict[str, list[PartitionProduceData]] = {}
         for batch in batches:
             data = PartitionProduceData(index=batch.partition, records=memoryview(batch.data))
             topics.setdefault(batch.topic, []).append(data)
         topic_data = [TopicProduceData(name=name, partition_data=data) for name, data in topics.items()]
         return ProduceRequest(
-            transactional_id=None if self.enrolment is None else self.enrolment.transactional_id,
+            transactional_id=None if self.transaction is None else self.transaction.transactional_id,
             acks=ALL,
             timeout_ms=self.settings.request_timeout_ms,
             topic_data=topic_data,
@@ -285,7 +286,7 @@ class ColumnProducer:
             while line.flights:
                 self._land(line)
 
-    def _judge(self, batch: Batch, answers: Mapping[Place, PartitionProduceResponse]) -> KafkaError | None:
+    def _judge(self, batch: RowBatch, answers: Mapping[Place, PartitionProduceResponse]) -> KafkaError | None:
         """Take an answer, and return why a batch is to be sent again; None if it was delivered.
 
         Raises KafkaError, ProtocolError.
@@ -297,8 +298,8 @@ class ColumnProducer:
         assert queue[0] is batch, "what came before it was delivered, or all is sent again"
         if answer.error_code in _DELIVERED:
             queue.popleft()
-            if self.enrolment is not None:
-                self.enrolment.note(batch.at, answer.base_offset, batch.record_count)
+            if self.transaction is not None:
+                self.transaction.note(batch.at, answer.base_offset, batch.record_count)
             return None
         about = f"partition {batch.partition} of topic '{batch.topic}'"
         error = failure(answer.error_code, about, answer.error_message)
@@ -309,7 +310,7 @@ class ColumnProducer:
             return error
         raise _undelivered(error.code, str(error)) from error
 
-    def _halve(self, batch: Batch) -> None:
+    def _halve(self, batch: RowBatch) -> None:
         """Put two batches in the place of one, which the topic's max.message.bytes does not allow."""
         queue = self._unacknowledged[batch.at]
         behind = list(queue)[1:]
@@ -347,7 +348,7 @@ class ColumnProducer:
             self._fly_all(waiting)
             self._land_all()
 
-    def _first_ones(self) -> Sequence[Batch]:
+    def _first_ones(self) -> Sequence[RowBatch]:
         return [queue[0] for queue in self._unacknowledged.values() if queue]
 
     def _hang_up(self) -> None:
@@ -357,10 +358,10 @@ class ColumnProducer:
         self.cluster.forget_leaders()
 
 
-def _together(queues: dict[Place, deque[Batch]]) -> Iterator[Sequence[Batch]]:
+def _together(queues: dict[Place, deque[RowBatch]]) -> Iterator[Sequence[RowBatch]]:
     """Yield what goes to one broker in one request: at most one batch of a partition, each partition in its order."""
     while queues:
-        found: list[Batch] = []
+        found: list[RowBatch] = []
         size_bytes = 0
         for at, queue in list(queues.items()):
             size_bytes += len(queue[0].data)
@@ -382,3 +383,22 @@ def _given_up(cause: Exception) -> Exception:
 
 def _undelivered(code: int, why: str) -> KafkaError:
     return KafkaError(code, f"a record was not delivered: {why}")
+
+
+def prepare(
+    batches: Iterable[pa.RecordBatch], topic: str | None, settings: ProducerSettings, transaction: WriterTransaction
+) -> Prepared | None:
+    """Write rows in a transaction that stays open; None, and no transaction, without rows.
+
+    Raises ConfigError, KafkaError, BrokerUnavailable, and then aborts the transaction.
+    """
+    with closing(transaction), closing(ColumnProducer.of(settings, transaction)) as producer:
+        try:
+            for rows in batches:
+                producer.send(rows, topic)
+            producer.finish()
+        except BaseException:
+            producer.close()  # so that nothing is sent after the abort
+            transaction.abort_soon()
+            raise
+        return transaction.prepared()

@@ -1,4 +1,4 @@
-"""The settings of a producer that this one knows, by the names of Java's and of librdkafka's clients."""
+"""The settings of the producer, by the names of Java's and of librdkafka's clients."""
 
 from __future__ import annotations
 
@@ -17,27 +17,31 @@ MESSAGE_MAX_BYTES = 1_000_000  # librdkafka: message.max.bytes
 TIMEOUT_MS = 300_000  # librdkafka: message.timeout.ms
 REQUEST_TIMEOUT_MS = 30_000
 
+TRANSACTION_TIMEOUT = "transaction.timeout.ms"  # read by the transactional writer
 _BOOTSTRAP = "bootstrap.servers"
 _BATCH = ("batch.size",)
 _MESSAGE_MAX = ("message.max.bytes", "max.request.size")
 _TIMEOUT = ("message.timeout.ms", "delivery.timeout.ms")
 _REQUEST_TIMEOUT = ("request.timeout.ms",)
 _CODEC = ("compression.type", "compression.codec")
+_PARTITIONER = "partitioner"
+_JAVAS_PARTITIONER = "murmur2_random"  # by librdkafka's name
 _CODECS = {name: codec for codec, name in compression.NAMES.items()}
-# What must be as it is by default, in any of these forms.
-_AS_THEY_ARE: Mapping[str, Sequence[str]] = {
-    "acks": ("all", "-1"),
-    "request.required.acks": ("all", "-1"),
-    "enable.idempotence": ("true",),
-    "partitioner": ("murmur2_random",),
-}
-_WITHOUT_EFFECT = ("linger.ms", "queue.buffering.max.ms")  # nothing waits for more: all that there is, is sent
-_KNOWN = {_BOOTSTRAP, *_BATCH, *_MESSAGE_MAX, *_TIMEOUT, *_REQUEST_TIMEOUT, *_CODEC, *_AS_THEY_ARE, *_WITHOUT_EFFECT}
+# This producer is always idempotent, waits for all replicas, retries until the timeout, and sends rows at once.
+_WITHOUT_EFFECT = (
+    *("acks", "request.required.acks", "enable.idempotence", "retries", "message.send.max.retries"),
+    *("max.in.flight", "max.in.flight.requests.per.connection", "linger.ms", "queue.buffering.max.ms"),
+    *("queue.buffering.max.messages", "queue.buffering.max.kbytes", "batch.num.messages", "buffer.memory"),
+    *("max.block.ms", "client.id", "retry.backoff.ms", "retry.backoff.max.ms", "reconnect.backoff.ms"),
+    *("reconnect.backoff.max.ms", "metadata.max.age.ms", "connections.max.idle.ms", "socket.timeout.ms"),
+    *("socket.keepalive.enable", "send.buffer.bytes", "receive.buffer.bytes", TRANSACTION_TIMEOUT),
+)
+_WITH_EFFECT = (_BOOTSTRAP, *_BATCH, *_MESSAGE_MAX, *_TIMEOUT, *_REQUEST_TIMEOUT, *_CODEC, _PARTITIONER)
 
 
 @attrs.frozen(kw_only=True)
 class ProducerSettings:
-    """Settings of a producer by columns."""
+    """The settings of `ColumnProducer`."""
 
     bootstrap: Sequence[Address]
     security: ClientSecurity = attrs.field(repr=False)
@@ -47,27 +51,30 @@ class ProducerSettings:
     request_timeout_ms: int
 
     @classmethod
-    def of(cls, given: Mapping[str, str]) -> ProducerSettings | None:
-        """Read settings; None if they ask for what this producer has not, so that librdkafka has to produce."""
+    def of(cls, given: Mapping[str, str]) -> ProducerSettings:
+        """Read the settings, and the files that they name. Raises ConfigError."""
         values = {name: value.strip() for name, value in given.items()}
-        if any(name not in _KNOWN and not name.startswith(PREFIXES) for name in values):
-            return None
-        if any(values.get(name, as_it_is[0]).lower() not in as_it_is for name, as_it_is in _AS_THEY_ARE.items()):
-            return None
-        codec = _CODECS.get(_first(values, _CODEC, "none").lower())
-        if codec is None:
-            return None
-        try:
-            return cls(
-                bootstrap=parse_bootstrap(values.get(_BOOTSTRAP, "")),
-                security=client_security({name: value for name, value in values.items() if name.startswith(PREFIXES)}),
-                batch_bytes=min(_number(values, _BATCH, BATCH_BYTES), _number(values, _MESSAGE_MAX, MESSAGE_MAX_BYTES)),
-                codec=codec,
-                timeout_seconds=_number(values, _TIMEOUT, TIMEOUT_MS) / 1000,
-                request_timeout_ms=_number(values, _REQUEST_TIMEOUT, REQUEST_TIMEOUT_MS),
-            )
-        except (ConfigError, ValueError):
-            return None
+        for name in values:
+            if not name.startswith(PREFIXES) and name not in (*_WITH_EFFECT, *_WITHOUT_EFFECT):
+                raise ConfigError(
+                    f"{name}: the writer does not know this setting; allowed: {', '.join(sorted(_WITH_EFFECT))}, those "
+                    f"of TLS and SASL, and without effect {', '.join(sorted(_WITHOUT_EFFECT))}"
+                )
+        codec = _first(values, _CODEC, "none").lower()
+        for name, value, allowed in (
+            (_PARTITIONER, values.get(_PARTITIONER, _JAVAS_PARTITIONER), (_JAVAS_PARTITIONER,)),
+            (_CODEC[0], codec, tuple(_CODECS)),
+        ):
+            if value not in allowed:
+                raise ConfigError(f"{name}: '{value}' is not known; allowed: {', '.join(allowed)}")
+        return cls(
+            bootstrap=parse_bootstrap(values.get(_BOOTSTRAP, "")),
+            security=client_security({name: value for name, value in values.items() if name.startswith(PREFIXES)}),
+            batch_bytes=min(_number(values, _BATCH, BATCH_BYTES), _number(values, _MESSAGE_MAX, MESSAGE_MAX_BYTES)),
+            codec=_CODECS[codec],
+            timeout_seconds=_number(values, _TIMEOUT, TIMEOUT_MS) / 1000,
+            request_timeout_ms=_number(values, _REQUEST_TIMEOUT, REQUEST_TIMEOUT_MS),
+        )
 
 
 def _first(values: Mapping[str, str], names: Sequence[str], default: str) -> str:
@@ -75,8 +82,7 @@ def _first(values: Mapping[str, str], names: Sequence[str], default: str) -> str
 
 
 def _number(values: Mapping[str, str], names: Sequence[str], default: int) -> int:
-    """Raises ValueError."""
-    number = int(_first(values, names, str(default)))
-    if number < 1:
-        raise ValueError(f"{names[0]} is {number}")
-    return number
+    text = _first(values, names, str(default))
+    if not text.isdecimal() or not int(text):
+        raise ConfigError(f"{next(name for name in names if name in values)}: '{text}' is not a positive number")
+    return int(text)

@@ -38,8 +38,8 @@ def broker_options(values: Mapping[str, str]) -> BrokerOptions:
         raise ConfigError(f"freshness is broker, and needs the option {PREFIX}{BOOTSTRAP}: {INSTEAD}")
     secured = {name: value for name, value in settings.items() if name.startswith(PREFIXES)}
     with named():
-        client_security(secured)  # where it is wrong, the driver says so, before there are tasks
-    return BrokerOptions(bootstrap=parse_bootstrap(settings[BOOTSTRAP]), settings=secured)
+        client_security(secured)  # so that the driver reports mistakes, before there are tasks
+        return BrokerOptions(bootstrap=parse_bootstrap(settings[BOOTSTRAP]), settings=secured)
 
 
 def secures(name: str) -> bool:

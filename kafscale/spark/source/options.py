@@ -196,7 +196,7 @@ OPTIONS: Mapping[str, Sequence[SourceOption]] = {
         ),
         SourceOption(
             "kafka.*",
-            "Settings of the producer, by librdkafka's names; those of TLS and SASL by Java's, too: [how to log in]"
+            "Settings of the producer, by the names of Java's or librdkafka's clients; TLS and SASL: [how to log in]"
             "(../how-to/spark.md#a-broker-that-is-secured). For reading, they are accepted and ignored with one "
             "warning, except those of TLS and SASL with `freshness=broker`.",
         ),

@@ -48,6 +48,13 @@ from kafscale.spark.source.options import (
 )
 from kafscale.spark.source.planning import Planner, read_records, topic_of_subject
 from kafscale.spark.source.progress import StreamProgress
+from kafscale.spark.source.writer import (
+    StreamTopicWriter,
+    TopicWriter,
+    TransactionalStreamWriter,
+    TransactionalWriter,
+    WriteOptions,
+)
 from kafscale.spark.values.decoding import DECODED, Decoding
 from kafscale.spark.values.options import ValueOptions
 from kafscale.spark.workers.calls import ease_next_call
@@ -121,27 +128,18 @@ class KafScaleDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a batch query. Raises ConfigError; of transactions KafkaError and BrokerUnavailable."""
-        from kafscale.spark.source.writer import TopicWriter, WriteOptions  # confluent-kafka is not for reading
-
         options = WriteOptions.of(self.given, schema, overwrite=overwrite)
         if not is_transactional(self.given):
             return TopicWriter(options=options)
-        from kafscale.spark.source.transactional_writer import TransactionalWriter, TransactionOptions
-
-        writer = TransactionalWriter(options=options, transactions=TransactionOptions.of_batch(self.given, options))
+        writer = TransactionalWriter(options=options)
         writer.finish_former()
         return writer
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return the writer of a streaming query. Raises ConfigError."""
-        from kafscale.spark.source.writer import StreamTopicWriter, WriteOptions
-
         options = WriteOptions.of(self.given, schema, overwrite=overwrite)
-        if not is_transactional(self.given):
-            return StreamTopicWriter(options=options)
-        from kafscale.spark.source.transactional_writer import TransactionalStreamWriter, TransactionOptions
-
-        return TransactionalStreamWriter(options=options, transactions=TransactionOptions.of(self.given, options))
+        kind = TransactionalStreamWriter if is_transactional(self.given) else StreamTopicWriter
+        return kind(options=options)
 
     def _read_options(self) -> ReadOptions:
         options = ReadOptions.of(self.given)

@@ -1,59 +1,70 @@
-"""`df.write.format("kafscale")`: produces rows to a broker, with the columns of Spark's Kafka sink.
+"""`df.write.format("kafscale")`: produces rows to a broker, with the columns of Spark's Kafka sink. Imports pyspark.
 
-    value     string or binary, required; null is a tombstone key       string or binary headers   array<struct<key
-    string, value binary>> topic     string, required unless the option `topic` is set, which goes before it partition
-    int; without it the key decides, as for Java's producers
+    value       string or binary, required; null is a tombstone
+    key         string or binary
+    headers     array<struct<key string, value binary>>
+    topic       string, required unless the option `topic` is set, which has priority
+    partition   int; without it the key decides, as for Java's producers
 
-A task ends when all its records were acknowledged, and fails with the first that was not: at least once, as a repeated
-task writes again; `transactional_writer` writes exactly once. Other columns are ignored.
-
-Records are made by columns (`kafscale.spark.producing`), unless there are settings that only librdkafka knows: with
-those, confluent-kafka produces. This module imports pyspark, and confluent-kafka.
+A task ends when all its records are acknowledged, and fails with the first that is not. A repeated task writes its rows
+again. With `transactional=true`, the rows of a micro-batch, or of one `df.write`, are written once and as a whole: each
+task leaves a transaction open and names it to the driver, which decides and commits (`kafscale.spark.transactions`).
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
-from types import MappingProxyType
-from typing import Any
+from contextlib import closing, contextmanager
+from uuid import uuid4
 
 import attrs
 import pyarrow as pa
-from confluent_kafka import KafkaException, Producer
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from kafscale.errors import ConfigError
-from kafscale.login.librdkafka import librdkafka_settings
-from kafscale.login.security import ClientSecurity, client_security
-from kafscale.spark.producing.producer import ColumnProducer
-from kafscale.spark.producing.settings import ProducerSettings
+from kafscale.spark.brokers.cluster import Cluster
+from kafscale.spark.producing.producer import ColumnProducer, prepare
+from kafscale.spark.producing.settings import TRANSACTION_TIMEOUT, ProducerSettings
+from kafscale.spark.producing.transaction import Prepared, WriterTransaction
 from kafscale.spark.source.client_settings import client_settings, named
-from kafscale.spark.source.deliveries import COLUMNS, FAILURES_ALONE, Deliveries, Refusals
 from kafscale.spark.source.options import Given
+from kafscale.spark.transactions.commit import Committer, task_id
 from kafscale.spark.workers.calls import ease_next_call
 
-_DEFAULTS = {"partitioner": "murmur2_random"}  # Java's, by librdkafka's name
-_IDEMPOTENCE = "enable.idempotence"
-# What an idempotent producer can't do without, by the names of its settings, of which the second are librdkafka's own.
-_ACKS = ("acks", "request.required.acks")
-_RETRIES = ("retries", "message.send.max.retries")
-_IN_FLIGHT = ("max.in.flight.requests.per.connection", "max.in.flight")
-_IN_FLIGHT_MAX = 5
+COLUMNS: Mapping[str, Sequence[str]] = {
+    "key": ("string", "binary"),
+    "value": ("string", "binary"),
+    "headers": ("array<struct<key:string,value:binary>>",),
+    "topic": ("string",),
+    "partition": ("int",),
+}
 _REFUSED = {
     "kafka.key.serializer": "cast the column to string or binary instead",
     "kafka.value.serializer": "cast the column to string or binary instead",
     "kafka.transactional.id": "set transactional to true, and transactionalId",
 }
+# Kafka's brokers allow no longer one by default (transaction.max.timeout.ms); librdkafka's default is a minute, which
+# the first task of a batch would have to wait for the last one.
+TIMEOUT_MS_DEFAULT = 15 * 60_000
+_ID_MAX_LENGTH = 200
+# Set by Spark for the tasks of a streaming query.
+_QUERY_ID, _RUN_ID = "sql.streaming.queryId", "spark.jobGroup.id"
 
 
 @attrs.frozen(kw_only=True)
 class WriteOptions:
-    """Options to produce. `producer` has the settings of Java's or librdkafka's clients."""
+    """Options of a writer; travels to the tasks.
+
+    producer: settings by `ProducerSettings`'s names. timeout_ms, transactional_id: of transactions.
+    """
 
     producer: Mapping[str, str] = attrs.field(repr=False)
-    topic: str | None = None
+    topic: str | None
+    timeout_ms: int
+    transactional_id: str | None
 
     @classmethod
     def of(cls, given: Given, schema: StructType, *, overwrite: bool) -> WriteOptions:
@@ -65,44 +76,32 @@ class WriteOptions:
         for name, instead in _REFUSED.items():
             if given.text(name) is not None:
                 raise ConfigError(f"the option {name} is not supported: {instead}")
-        topic = given.text("topic")
+        topic, transactional_id = given.text("topic"), given.text("transactionalId")
         _check_columns(schema, needs_topic=topic is None)
-        chosen = client_settings(given.values)
-        defaults = {**_DEFAULTS, _IDEMPOTENCE: str(_may_be_idempotent(chosen)).lower()}
-        options = cls(producer={**defaults, **chosen}, topic=None if topic is None else topic.strip())
-        options.configuration()  # where it is wrong, the driver says so, before there are tasks
+        producer = client_settings(given.values)
+        timeout = producer.get(TRANSACTION_TIMEOUT, str(TIMEOUT_MS_DEFAULT)).strip()
+        if not timeout.isdecimal() or int(timeout) == 0:
+            raise ConfigError(f"kafka.{TRANSACTION_TIMEOUT} is a positive number, not '{timeout}'")
+        if transactional_id is not None and not 0 < len(transactional_id.strip()) <= _ID_MAX_LENGTH:
+            raise ConfigError(f"transactionalId has 1 to {_ID_MAX_LENGTH} characters, not {len(transactional_id)}")
+        options = cls(
+            producer=producer,
+            topic=None if topic is None else topic.strip(),
+            timeout_ms=int(timeout),
+            transactional_id=None if transactional_id is None else transactional_id.strip(),
+        )
+        options.settings()  # so that the driver reports mistakes, before there are tasks
         return options
 
-    def open(self, further: Mapping[str, Any] = MappingProxyType({})) -> Producer:
-        """Open a producer, with settings besides those of the user. Raises ConfigError."""
-        try:
-            return Producer({**self.configuration(), **further})
-        except KafkaException as exc:
-            raise ConfigError(f"kafka.*: {exc.args[0].str()}; settings have librdkafka's names") from exc
-
-    def configuration(self) -> dict[str, Any]:
-        """Return the settings in librdkafka's form. Raises ConfigError."""
+    def settings(self) -> ProducerSettings:
+        """Read the settings of the producer, and the files that they name. Raises ConfigError."""
         with named():
-            return librdkafka_settings(self.producer)
+            return ProducerSettings.of(self.producer)
 
-    def security(self) -> ClientSecurity:
-        """Return how to secure connections that are not librdkafka's. Raises ConfigError."""
-        with named():
-            return client_security(self.producer)
-
-
-def _may_be_idempotent(chosen: Mapping[str, str]) -> bool:
-    """Tell whether other settings allow idempotence, as Java's producer does; librdkafka would refuse them."""
-
-    def given(names: Sequence[str], default: str) -> str:
-        return next((chosen[name].strip() for name in names if name in chosen), default)
-
-    in_flight = given(_IN_FLIGHT, "1")
-    return (
-        given(_ACKS, "all") in ("all", "-1")
-        and given(_RETRIES, "1") != "0"
-        and (not in_flight.isdecimal() or int(in_flight) <= _IN_FLIGHT_MAX)
-    )
+    def cluster(self) -> Cluster:
+        """Return the brokers, to be closed. Raises ConfigError."""
+        settings = self.settings()
+        return Cluster(bootstrap=settings.bootstrap, security=settings.security)
 
 
 def _check_columns(schema: StructType, *, needs_topic: bool) -> None:
@@ -118,30 +117,16 @@ def _check_columns(schema: StructType, *, needs_topic: bool) -> None:
 
 @attrs.define(kw_only=True, eq=False, slots=False, repr=False)
 class _TopicWriting:
-    """The common part of the writers of batches and of streams."""
-
     options: WriteOptions
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Produce the rows of a task and wait until they are acknowledged. Raises ConfigError, KafkaError."""
         ease_next_call()
-        settings = ProducerSettings.of(self.options.producer)
-        if settings is None:
-            self._write_by_librdkafka(iterator)
-            return WriterCommitMessage()
-        with closing(ColumnProducer.of(settings)) as producer:
+        with closing(ColumnProducer.of(self.options.settings())) as producer:
             for rows in iterator:
                 producer.send(rows, self.options.topic)
             producer.finish()
         return WriterCommitMessage()
-
-    def _write_by_librdkafka(self, iterator: Iterator[pa.RecordBatch]) -> None:
-        refusals = Refusals()
-        producer = self.options.open({**FAILURES_ALONE, "error_cb": refusals.note})
-        deliveries = Deliveries(producer=producer, refusals=refusals)
-        for rows in iterator:
-            deliveries.send(rows, self.options.topic)
-        deliveries.finish()
 
 
 class TopicWriter(_TopicWriting, DataSourceArrowWriter):
@@ -150,3 +135,111 @@ class TopicWriter(_TopicWriting, DataSourceArrowWriter):
 
 class StreamTopicWriter(_TopicWriting, DataSourceStreamArrowWriter):
     """The writer of a streaming query."""
+
+
+# ---- in transactions ------------------------------------------------------------------------------------------------
+
+
+@attrs.define(slots=False)
+class TaskWritten(WriterCommitMessage):
+    """The result of a task. `prepared` is None without rows."""
+
+    transactional_id: str
+    run: str
+    prepared: Prepared | None
+
+
+@attrs.define(kw_only=True, eq=False, slots=False, repr=False)
+class _TransactionalWriting(ABC):
+    options: WriteOptions
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Produce the rows of a task in a transaction that stays open. Raises ConfigError, KafkaError."""
+        ease_next_call()
+        context = TaskContext.get()
+        assert context is not None
+        transactional_id, run = self._query(context)
+        transaction = WriterTransaction(
+            cluster=self.options.cluster(),
+            transactional_id=task_id(
+                transactional_id, partition=context.partitionId(), attempt=context.attemptNumber()
+            ),
+            timeout_ms=self.options.timeout_ms,
+        )
+        prepared = prepare(iterator, self.options.topic, self.options.settings(), transaction)
+        return TaskWritten(transactional_id, run, prepared)
+
+    @abstractmethod
+    def _query(self, context: TaskContext) -> tuple[str, str]:
+        """Return the transactional id that the driver decides by, and the id of the run."""
+
+    @contextmanager
+    def committer(self, transactional_id: str) -> Iterator[Committer]:
+        """Connect the committer of a query to the brokers."""
+        with closing(self.options.cluster()) as cluster:
+            yield Committer(cluster=cluster, transactional_id=transactional_id, timeout_ms=self.options.timeout_ms)
+
+
+@attrs.define(kw_only=True, eq=False, slots=False, repr=False)
+class TransactionalStreamWriter(_TransactionalWriting, DataSourceStreamArrowWriter):
+    """The writer of a streaming query."""
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Commit a batch that all tasks have prepared, unless it was. Raises KafkaError, BrokerUnavailable."""
+        if written := _written(messages):
+            with self.committer(written[0].transactional_id) as committer:
+                committer.commit(_prepared_of(written), run=written[0].run, batch=batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Abort a batch that was not decided. Raises KafkaError, BrokerUnavailable."""
+        if written := _written(messages):
+            with self.committer(written[0].transactional_id) as committer:
+                committer.abort(_prepared_of(written), run=written[0].run, batch=batchId)
+
+    def _query(self, context: TaskContext) -> tuple[str, str]:
+        query_id, run_id = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_RUN_ID)
+        if not query_id or not run_id:
+            raise ConfigError("transactional=true: Spark does not tell this task of which streaming query it is")
+        return self.options.transactional_id or f"kafscale-spark-{query_id}", run_id
+
+
+@attrs.define(kw_only=True, eq=False, slots=False, repr=False)
+class TransactionalWriter(_TransactionalWriting, DataSourceArrowWriter):
+    """The writer of a batch query. Raises ConfigError without `transactionalId`."""
+
+    run: str = attrs.field(factory=lambda: uuid4().hex)
+    _id: str = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        if self.options.transactional_id is None:
+            raise ConfigError(
+                "transactional=true of a write outside of streams needs the option transactionalId: a name that no "
+                "other job has, by which the next write finishes the commit of a driver that died"
+            )
+        self._id = self.options.transactional_id
+
+    def finish_former(self) -> None:
+        """Finish a decided write whose driver died. Raises KafkaError, BrokerUnavailable."""
+        with self.committer(self._id) as committer:
+            committer.finish_former(run=self.run)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Commit the rows that all tasks have prepared. Raises KafkaError, BrokerUnavailable."""
+        with self.committer(self._id) as committer:
+            committer.commit(_prepared_of(_written(messages)), run=self.run, batch=None)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Abort rows that were not decided. Raises KafkaError, BrokerUnavailable."""
+        with self.committer(self._id) as committer:
+            committer.abort(_prepared_of(_written(messages)), run=self.run, batch=None)
+
+    def _query(self, context: TaskContext) -> tuple[str, str]:
+        return self._id, self.run
+
+
+def _written(messages: Sequence[WriterCommitMessage | None]) -> Sequence[TaskWritten]:
+    return [message for message in messages if isinstance(message, TaskWritten)]
+
+
+def _prepared_of(written: Sequence[TaskWritten]) -> Sequence[Prepared]:
+    return [task.prepared for task in written if task.prepared is not None]

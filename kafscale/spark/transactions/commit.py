@@ -25,8 +25,8 @@ import attrs
 from kafscale.errors import KafkaError
 from kafscale.login.failures import check
 from kafscale.spark.brokers.cluster import Cluster
-from kafscale.spark.brokers.transactional import end, initialise
-from kafscale.spark.transactions.decisions import Decision, DecisionJournal, Prepared, RecordSpan
+from kafscale.spark.producing.transaction import Prepared, RecordSpan, end, initialise
+from kafscale.spark.transactions.decisions import Decision, DecisionJournal
 from kafscale.spark.transactions.lead import Lead
 from kafscale.spark.transactions.logs import UnfilteredPartition
 from kafscale.wire import error_codes
@@ -146,9 +146,9 @@ class Committer:
 
     def _end(self, prepared: Prepared, *, committed: bool) -> bool:
         """End a task's transaction; false if it does not exist to be ended so."""
-        producer = (prepared.producer_id, prepared.producer_epoch)
+        producer = (prepared.transactional_id, prepared.producer_id, prepared.producer_epoch)
         try:
-            end(self.cluster, prepared.transactional_id, producer, committed=committed)
+            end(self.cluster, *producer, committed=committed)
         except KafkaError as exc:
             if exc.code not in _ENDED_OTHERWISE:
                 raise

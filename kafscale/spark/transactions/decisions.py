@@ -20,6 +20,7 @@ import attrs
 
 from kafscale.errors import KafkaError
 from kafscale.spark.brokers.cluster import Cluster
+from kafscale.spark.producing.transaction import Prepared, RecordSpan
 from kafscale.spark.transactions.lead import Lead
 from kafscale.spark.transactions.logs import StoredBatch, UnfilteredPartition
 from kafscale.wire import compression, error_codes
@@ -27,27 +28,6 @@ from kafscale.wire.records import Record, iterate_records
 
 VERSION: Final = 1
 FORMER_MAX_COUNT: Final = 8  # a run that even older ones fence is told by the number of its batch
-
-
-@attrs.frozen(kw_only=True)
-class RecordSpan:
-    """The records of a transaction in one partition: `count` of them, among offsets from first to last."""
-
-    topic: str
-    partition: int
-    first: int
-    last: int
-    count: int
-
-
-@attrs.frozen(kw_only=True)
-class Prepared:
-    """The open transaction of one task, whose records are all acknowledged."""
-
-    transactional_id: str
-    producer_id: int
-    producer_epoch: int
-    spans: tuple[RecordSpan, ...]
 
 
 @attrs.frozen(kw_only=True)

@@ -6,20 +6,13 @@ from typing import Final
 
 import attrs
 
-from kafscale.config import Address
 from kafscale.login.failures import check
 from kafscale.spark.brokers.cluster import Cluster
-from kafscale.spark.brokers.transactional import end, enrol, initialise
+from kafscale.spark.producing.batches import next_sequence
+from kafscale.spark.producing.transaction import WriterIdentity, WriterTransaction
 from kafscale.spark.transactions.logs import StoredBatch
 from kafscale.wire import error_codes
-from kafscale.wire.batch_header import (
-    DELETE_HORIZON,
-    HEADER_BYTES,
-    LOG_APPEND_TIME,
-    MAX_SEQUENCE,
-    TRANSACTIONAL,
-    encode_batch,
-)
+from kafscale.wire.batch_header import DELETE_HORIZON, HEADER_BYTES, LOG_APPEND_TIME, TRANSACTIONAL, encode_batch
 from kafscale.wire.messages.records import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.records import ProducerStamp, Record, build_batch
 
@@ -32,22 +25,20 @@ _WRITTEN = frozenset({error_codes.NONE, error_codes.DUPLICATE_SEQUENCE_NUMBER})
 class Lead:
     """A producer that writes a few batches in a transaction. Made by `take`."""
 
-    cluster: Cluster
-    transactional_id: str
-    producer_id: int
-    producer_epoch: int
+    transaction: WriterTransaction
+    identity: WriterIdentity
     _sequences: dict[tuple[str, int], int] = attrs.field(factory=dict, init=False)
-    _enrolled: set[tuple[str, int]] = attrs.field(factory=set, init=False)
 
     @classmethod
     def take(cls, cluster: Cluster, transactional_id: str, timeout_ms: int) -> Lead:
-        """Take the lead, and fence the producer before. Raises BrokerUnavailable, KafkaError."""
-        producer_id, epoch = initialise(cluster, transactional_id, timeout_ms)
-        return cls(cluster=cluster, transactional_id=transactional_id, producer_id=producer_id, producer_epoch=epoch)
+        """Fence the former producer of the id. Raises BrokerUnavailable, KafkaError."""
+        made = WriterTransaction(cluster=cluster, transactional_id=transactional_id, timeout_ms=timeout_ms)
+        return cls(transaction=made, identity=made.identify())
 
     def write(self, topic: str, partition: int, record: Record, codec: int) -> None:
         """Add a record to the transaction. Raises BrokerUnavailable, KafkaError, for example if it is fenced."""
-        stamp = ProducerStamp(self.producer_id, self.producer_epoch, self._sequence(topic, partition, 1))
+        sequence = self._sequence(topic, partition, 1)
+        stamp = ProducerStamp(self.identity.producer_id, self.identity.producer_epoch, sequence)
         self._produce(topic, partition, build_batch([record], codec=codec, attributes=TRANSACTIONAL, producer=stamp))
 
     def copy(self, topic: str, partition: int, batch: StoredBatch) -> None:
@@ -57,48 +48,36 @@ class Lead:
             base_offset=0,
             leader_epoch=-1,
             attributes=batch.header.attributes & ~(LOG_APPEND_TIME | DELETE_HORIZON),
-            producer_id=self.producer_id,
-            producer_epoch=self.producer_epoch,
+            producer_id=self.identity.producer_id,
+            producer_epoch=self.identity.producer_epoch,
             base_sequence=self._sequence(topic, partition, batch.header.last_offset_delta + 1),
         )
         self._produce(topic, partition, encode_batch(header, bytes(batch.data[HEADER_BYTES:])))
 
     def commit(self) -> None:
         """Commit all writes since the last commit. Raises BrokerUnavailable, KafkaError."""
-        self._end(committed=True)
-
-    def abort(self) -> None:
-        """Abort all writes since the last commit. Raises BrokerUnavailable, KafkaError."""
-        self._end(committed=False)
-
-    def _end(self, *, committed: bool) -> None:
-        if self._enrolled:
-            end(self.cluster, self.transactional_id, self._producer, committed=committed)
-            self._enrolled.clear()
-
-    @property
-    def _producer(self) -> tuple[int, int]:
-        return self.producer_id, self.producer_epoch
+        self.transaction.end(committed=True)
 
     def _sequence(self, topic: str, partition: int, count: int) -> int:
         sequence = self._sequences.get((topic, partition), 0)
-        self._sequences[topic, partition] = (sequence + count) & MAX_SEQUENCE
+        self._sequences[topic, partition] = next_sequence(sequence, count)
         return sequence
 
     def _produce(self, topic: str, partition: int, batch: bytearray) -> None:
-        if (topic, partition) not in self._enrolled:
-            enrol(self.cluster, self.transactional_id, self._producer, [(topic, partition)])
-            self._enrolled.add((topic, partition))
-        self.cluster.patiently(lambda: self._send(self.cluster.leader(topic, partition), topic, partition, batch))
-
-    def _send(self, leader: Address, topic: str, partition: int, batch: bytearray) -> None:
+        self.transaction.enrol([(topic, partition)])
+        cluster = self.transaction.cluster
         data = [PartitionProduceData(index=partition, records=memoryview(batch))]
         request = ProduceRequest(
-            transactional_id=self.transactional_id,
+            transactional_id=self.transaction.transactional_id,
             acks=ALL,
             timeout_ms=PRODUCE_TIMEOUT_MS,
             topic_data=[TopicProduceData(name=topic, partition_data=data)],
         )
-        answer = self.cluster.ask(leader, request, ProduceResponse).responses[0].partition_responses[0]
-        if answer.error_code not in _WRITTEN:
-            check(answer.error_code, f"writing to '{topic}' {partition}", answer.error_message)
+
+        def send() -> None:
+            response = cluster.ask(cluster.leader(topic, partition), request, ProduceResponse)
+            answer = response.responses[0].partition_responses[0]
+            if answer.error_code not in _WRITTEN:
+                check(answer.error_code, f"writing to '{topic}' {partition}", answer.error_message)
+
+        cluster.patiently(send)

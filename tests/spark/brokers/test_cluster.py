@@ -25,7 +25,7 @@ def test_bootstrap_servers(text, addresses):
 
 @pytest.mark.parametrize("text", ["", " , ", "a:b", "a:99999", "a b:1"])
 def test_malformed_bootstrap_servers_are_refused(text):
-    with pytest.raises(ConfigError, match=r"kafka\.bootstrap\.servers"):
+    with pytest.raises(ConfigError, match=r"^bootstrap\.servers"):
         parse_bootstrap(text)
 
 

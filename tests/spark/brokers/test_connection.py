@@ -5,17 +5,15 @@ from contextlib import closing
 import attrs
 import pyarrow as pa
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic, ResourceType
 
 from kafscale.config import Address
 from kafscale.errors import BrokerUnavailable, ConfigError, KafkaError
-from kafscale.login.librdkafka import librdkafka_settings
 from kafscale.login.security import client_security
 from kafscale.spark.brokers.cluster import Cluster
+from kafscale.spark.producing.producer import ColumnProducer, prepare
 from kafscale.spark.producing.settings import ProducerSettings
-from kafscale.spark.source.deliveries import Deliveries, Refusals
-from kafscale.spark.source.task_transaction import ColumnWriting, LibrdkafkaWriting, prepare
+from kafscale.spark.producing.transaction import WriterTransaction
 from kafscale.spark.transactions.lead import Lead
 from kafscale.testing.certificates import make_authority
 from kafscale.wire import error_codes
@@ -55,11 +53,10 @@ def test_records_are_written_by_every_mechanism(mechanism, broker, name, tmp_pat
     login = login_of_somebody(broker, mechanism, name)
     allow(broker, login.user, name, kinds=TRANSACTIONAL_IDS)
     properties = java_properties(login, tmp_path)
-    errors = []
-    producer = Producer({**librdkafka_settings(properties), "bootstrap.servers": login.bootstrap})
-    producer.produce(name, b"x", on_delivery=lambda error, _: errors.append(error))
-    assert producer.flush(DEADLINE_SECONDS) == 0
-    assert errors == [None]
+    settings = ProducerSettings.of({**properties, "bootstrap.servers": login.bootstrap})
+    with closing(ColumnProducer.of(settings)) as producer:
+        producer.send(pa.RecordBatch.from_pylist([{"value": b"x"}]), name)
+        producer.finish()
     with cluster_of(login, properties) as cluster:
         lead = Lead.take(cluster, name, 10_000)
         lead.write(name, 0, Record(value=b"y"), 0)
@@ -94,36 +91,18 @@ def test_a_login_that_fails_is_not_tried_again(mechanism, broker, name, tmp_path
 
 @pytest.mark.parametrize("what", ["password", "authority"])
 def test_a_task_that_no_broker_would_serve_fails_at_once(what, broker, name, tmp_path):
-    """Which librdkafka tells on the side, and goes on trying: for five minutes, or two with transactions."""
     login = login_of_somebody(broker, PLAIN, name)
     if what == "password":
         login = attrs.evolve(login, password="wrong secret")
     properties = java_properties(login, tmp_path)
     if what == "authority":
         properties["ssl.truststore.location"] = str(make_authority(tmp_path, "another").ca_file)
-    settings = {**librdkafka_settings(properties), "bootstrap.servers": login.bootstrap, "log_level": 0}
+    settings = ProducerSettings.of({**properties, "bootstrap.servers": login.bootstrap})
+    cluster = Cluster(bootstrap=settings.bootstrap, security=settings.security)
+    transaction = WriterTransaction(cluster=cluster, transactional_id=name, timeout_ms=60_000)
     rows = pa.RecordBatch.from_pylist([{"value": b"x"}])
-
-    def open_producer(refusals):
-        return Producer({**settings, "transactional.id": name, "error_cb": refusals.note})
-
-    with pytest.raises(KafkaError, match=r"no connection to the broker: .*(uthentication|verify) failed"):
-        prepare([rows], name, lambda: LibrdkafkaWriting.begin(name, Cluster, open_producer))
-    known = ProducerSettings.of({**properties, "bootstrap.servers": login.bootstrap})
-    assert known is not None
-    asked = Cluster(bootstrap=known.bootstrap, security=known.security)
-    with pytest.raises((KafkaError, ConfigError), match=r"SASL_AUTHENTICATION_FAILED|have its authority"):
-        prepare([rows], name, lambda: ColumnWriting.begin(known, asked, name, 60_000))
-    refusals = Refusals()
-    deliveries = Deliveries(producer=Producer({**settings, "error_cb": refusals.note}), refusals=refusals)
-
-    def deliver():
-        deliveries.send(rows, name)  # which tells already, if the refusal has come by then
-        deliveries.finish()
-
-    with pytest.raises(KafkaError, match=r"no connection to the broker: .*(uthentication|verify) failed") as caught:
-        deliver()
-    deliveries.producer.purge()
+    with pytest.raises((KafkaError, ConfigError), match=r"SASL_AUTHENTICATION_FAILED|have its authority") as caught:
+        prepare([rows], name, settings, transaction)
     assert "wrong secret" not in str(caught.value)
 
 

@@ -9,16 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafscale.errors import ConfigError
-from kafscale.spark.producing.batches import Identity, encode, next_sequence, pieces_of
+from kafscale.spark.producing.batches import encode, next_sequence, pieces_of
 from kafscale.spark.producing.records import RECORD_OVERHEAD_BYTES
 from kafscale.spark.producing.rows import HEADERS, Rows, by_topic, cut
+from kafscale.spark.producing.transaction import WriterIdentity
 from kafscale.wire import compression
 from kafscale.wire.batch_header import parse_header
 from kafscale.wire.records import ProducerStamp, Record, build_batch, iterate_records, validate
 
 TEXT_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 SCHEMA = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("headers", TEXT_HEADERS)])
-IDENTITY = Identity(producer_id=7, producer_epoch=2)
+IDENTITY = WriterIdentity(producer_id=7, producer_epoch=2)
 LIMIT = 300
 
 texts = st.one_of(st.none(), st.binary(max_size=10), st.binary(min_size=60, max_size=140), st.just(b"x" * 20_000))

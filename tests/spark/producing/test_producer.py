@@ -15,9 +15,9 @@ from kafscale.config import Address
 from kafscale.errors import BrokerUnavailable, ConfigError, KafkaError
 from kafscale.spark.brokers.cluster import FoundTopic
 from kafscale.spark.producing import producer as producer_module
-from kafscale.spark.producing.enrolment import Enrolment, Written
 from kafscale.spark.producing.producer import IN_FLIGHT_MAX, KEYLESS_BYTES, ColumnProducer
 from kafscale.spark.producing.settings import ProducerSettings
+from kafscale.spark.producing.transaction import RecordSpan, WriterTransaction
 from kafscale.wire import error_codes
 from kafscale.wire.batch_header import parse_header
 from kafscale.wire.client_rules import partition_of
@@ -185,19 +185,23 @@ class Connection:
         self.is_open = False
 
 
-def producer_of(brokers: Brokers, enrolment: Enrolment | None = None, **more: str) -> ColumnProducer:
+def producer_of(brokers: Brokers, transaction: WriterTransaction | None = None, **more: str) -> ColumnProducer:
     given = {"bootstrap.servers": "127.0.0.1:1", "batch.size": "400", **more}
     return ColumnProducer(
         settings=ProducerSettings.of(given),
         cluster=brokers,
         connect=brokers.connect,
         pause_seconds=0.0,
-        enrolment=enrolment,
+        transaction=transaction,
     )
 
 
-def enrolment_of(brokers: Brokers) -> Enrolment:
-    return Enrolment(cluster=brokers, transactional_id=TRANSACTIONAL_ID, timeout_ms=1000)
+def span(partition: int, count: int) -> RecordSpan:
+    return RecordSpan(topic=TOPIC, partition=partition, first=0, last=count - 1, count=count)
+
+
+def transaction_of(brokers: Brokers) -> WriterTransaction:
+    return WriterTransaction(cluster=brokers, transactional_id=TRANSACTIONAL_ID, timeout_ms=1000)
 
 
 def rows_of(start: int, end: int, **columns: list) -> pa.RecordBatch:
@@ -226,8 +230,8 @@ def test_whatever_is_lost_each_record_is_there_once_and_in_order(
         batch_max_bytes=batch_max_bytes,
         fates=deque(found),
     )
-    enrolment = enrolment_of(brokers) if is_transactional else None
-    producer = producer_of(brokers, enrolment)
+    transaction = transaction_of(brokers) if is_transactional else None
+    producer = producer_of(brokers, transaction)
     each = 600 // sends
     for number in range(sends):
         producer.send(rows_of(number * each, (number + 1) * each), TOPIC)
@@ -238,9 +242,9 @@ def test_whatever_is_lost_each_record_is_there_once_and_in_order(
         assert brokers.values(partition) == expected(sends * each, partition, partition_count)
     assert brokers.greatest_in_flight <= IN_FLIGHT_MAX
     assert not any(connection.is_open for connection in brokers.connections)
-    if enrolment is not None:
+    if transaction is not None:
         counts = {(TOPIC, index): len(log) for index, log in brokers.logs.items() if log}
-        assert enrolment.written == {place: Written(0, count - 1, count) for place, count in counts.items()}
+        assert transaction.spans == {place: span(place[1], count) for place, count in counts.items()}
         assert not brokers.ended
 
 
@@ -375,27 +379,27 @@ def test_a_topic_that_there_is_not_is_told():
 
 def test_what_was_written_of_a_transaction_is_told_by_offsets_and_it_is_aborted_by_who_has_it_open():
     brokers = Brokers(partition_count=2, broker_count=1)
-    enrolment = enrolment_of(brokers)
-    enrolment.abort()
+    transaction = transaction_of(brokers)
+    transaction.abort_soon()
     assert not brokers.ended, "it had not begun"
-    producer = producer_of(brokers, enrolment)
+    producer = producer_of(brokers, transaction)
     producer.send(rows_of(0, 9, partition=pa.array([0] * 9, pa.int32())), TOPIC)
     producer._produce_gathered()
     assert brokers.enrolled == {0}
     producer.send(rows_of(9, 12, partition=pa.array([1, 0, 1], pa.int32())), TOPIC)
     producer.finish()
     assert brokers.enrolled == {0, 1}
-    assert enrolment.written == {(TOPIC, 0): Written(0, 9, 10), (TOPIC, 1): Written(0, 1, 2)}
+    assert transaction.spans == {(TOPIC, 0): span(0, 10), (TOPIC, 1): span(1, 2)}
     assert brokers.asked[InitProducerIdRequest] == 1
     assert brokers.asked[AddPartitionsToTxnRequest] == 2
-    enrolment.abort()
+    transaction.abort_soon()
     assert brokers.ended == [False]
 
 
 def test_a_batch_of_a_transaction_whose_place_a_broker_does_not_tell_fails_the_task():
     """As the driver could not copy it, if the transaction is aborted behind its decision."""
     brokers = Brokers(fates=deque([REFUSED]), refusal=error_codes.DUPLICATE_SEQUENCE_NUMBER, broker_count=1)
-    producer = producer_of(brokers, enrolment_of(brokers))
+    producer = producer_of(brokers, transaction_of(brokers))
     producer.send(rows_of(0, 10), TOPIC)
     with pytest.raises(KafkaError, match=r"does not tell where a batch is in partition . of 't'"):
         producer.finish()

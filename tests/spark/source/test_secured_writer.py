@@ -130,7 +130,6 @@ def test_a_stream_in_transactions(spark, secured, login, tmp_path):
 
 @pytest.mark.parametrize("transactional", ["false", "true"])
 def test_a_wrong_password_ends_a_write_at_once_and_is_not_told(spark, login, tmp_path, capfd, transactional):
-    """librdkafka would try again for five minutes."""
     login, topic = login
     options = options_of(attrs.evolve(login, password=SECRET), topic, tmp_path, transactional=transactional)
     if transactional == "true":

@@ -3,6 +3,7 @@
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from kafscale.wire.client_rules import partition_of
 from tests.devtools.external.spark import flush, store_of
 
 pytestmark = [
@@ -17,9 +18,6 @@ ALL_COLUMNS = """
            IF(id < 5, array(struct('a' AS key, encode('1', 'utf-8') AS value)), NULL) AS headers, 0 AS partition
     FROM range(10)"""
 
-# By columns, and by librdkafka, which alone knows this setting.
-PRODUCERS = [{}, {"kafka.client.id": "by-librdkafka"}]
-
 
 def write(frame, broker, **options: str) -> None:
     options["kafka.bootstrap.servers"] = broker.bootstrap
@@ -32,11 +30,9 @@ def read(spark, broker, topic: str):
     return spark.read.format("kafscale").options(**options).load()
 
 
-@pytest.mark.parametrize("settings", PRODUCERS)
-def test_every_column_is_read_back(spark, broker, settings):
-    topic = f"given-{len(settings)}"
-    write(spark.sql(ALL_COLUMNS.replace("'given'", f"'{topic}'")), broker, **settings)
-    rows = {int(row.key): row for row in read(spark, broker, topic).collect()}
+def test_every_column_is_read_back(spark, broker):
+    write(spark.sql(ALL_COLUMNS), broker)
+    rows = {int(row.key): row for row in read(spark, broker, "given").collect()}
     assert sorted(rows) == list(range(10))
     assert rows[3].value is None
     assert bytes(rows[4].value) == b"value 4"
@@ -45,18 +41,18 @@ def test_every_column_is_read_back(spark, broker, settings):
     assert {row.partition for row in rows.values()} == {0}
 
 
-def test_both_producers_have_each_key_in_the_same_partition_and_in_order(spark, broker):
+def test_each_key_is_in_the_partition_of_javas_producers_and_in_order(spark, broker):
     frame = spark.sql("SELECT CAST(id % 97 AS STRING) AS key, CAST(id AS STRING) AS value FROM range(0, 5000, 1, 1)")
-    found = []
-    for number, settings in enumerate(PRODUCERS):
-        topic = f"keys-{number}"
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        admin.create_topics([NewTopic(topic, 7)])[topic].result(30)
-        write(frame, broker, topic=topic, **settings)
-        rows = read(spark, broker, topic).orderBy("partition", "offset").collect()
-        found.append([(row.partition, bytes(row.key), bytes(row.value)) for row in rows])
-    assert len(found[0]) == 5000
-    assert found[0] == found[1]
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic("keys", 7)])["keys"].result(30)
+    write(frame, broker, topic="keys")
+    rows = read(spark, broker, "keys").orderBy("partition", "offset").collect()
+    assert len(rows) == 5000
+    assert all(row.partition == partition_of(bytes(row.key), 7) for row in rows)
+    by_key = [(row.partition, bytes(row.key), int(row.value)) for row in rows]
+    for key in {key for _, key, _ in by_key}:
+        numbers = [number for _, of_key, number in by_key if of_key == key]
+        assert numbers == sorted(numbers)
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])

@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from contextlib import closing
-from functools import partial
 
 import attrs
 import pyarrow as pa
@@ -19,11 +18,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafscale.errors import KafkaError
 from kafscale.spark.brokers.cluster import Cluster
-from kafscale.spark.brokers.transactional import initialise
+from kafscale.spark.producing.producer import prepare
 from kafscale.spark.producing.settings import ProducerSettings
-from kafscale.spark.source.task_transaction import ColumnWriting, LibrdkafkaWriting, TransactionWriting, prepare
+from kafscale.spark.producing.transaction import Prepared, WriterTransaction, initialise
 from kafscale.spark.transactions.commit import Committer, task_id
-from kafscale.spark.transactions.decisions import Decision, DecisionJournal, Prepared
+from kafscale.spark.transactions.decisions import Decision, DecisionJournal
 from kafscale.spark.transactions.logs import UnfilteredPartition
 from kafscale.wire import error_codes
 from kafscale.wire.messages.records import ProduceRequest
@@ -94,7 +93,6 @@ class Query:
     name: str
     topic: str = attrs.field(default=attrs.Factory(lambda self: self.name, takes_self=True))
     timeout_ms: int = TIMEOUT_MS
-    by_librdkafka: bool = False
 
     def cluster(self, death: Death = ALIVE) -> MortalCluster:
         return MortalCluster(bootstrap=[self.broker.kafka], death=death)
@@ -109,18 +107,11 @@ class Query:
         of_task = task_id(self.name, partition=task, attempt=attempt)
         rows = list(self.rows(run, batch, task))
         parts = [rows_of([]), rows_of(rows[:1]), rows_of(rows[1:])]
-        prepared = prepare(parts, None, partial(self.begin, of_task))
+        settings = ProducerSettings.of({"bootstrap.servers": self.broker.bootstrap})
+        transaction = WriterTransaction(cluster=self.cluster(), transactional_id=of_task, timeout_ms=self.timeout_ms)
+        prepared = prepare(parts, None, settings, transaction)
         assert prepared is not None
         return prepared
-
-    def begin(self, of_task: str) -> TransactionWriting:
-        settings = {"bootstrap.servers": self.broker.bootstrap, "linger.ms": "0"}
-        if not self.by_librdkafka:
-            known = ProducerSettings.of(settings)
-            assert known is not None
-            return ColumnWriting.begin(known, self.cluster(), of_task, self.timeout_ms)
-        own = {"transactional.id": of_task, "transaction.timeout.ms": self.timeout_ms}
-        return LibrdkafkaWriting.begin(of_task, self.cluster, lambda _: Producer({**settings, **own}))
 
     def rows(self, run: str, batch: int, task: int) -> Iterator[dict[str, object]]:
         for row in range(ROWS):
@@ -214,21 +205,6 @@ def test_a_batch_is_visible_when_it_is_committed_and_not_before(query):
     query.commit(prepared, "a")
     assert sorted(query.read()) == values_of("a")
     assert query.last() == Decision(batch=0, run="a")
-
-
-def test_what_librdkafka_has_to_write_is_prepared_as_columns_are(broker):
-    queries = [query_of(broker, f"by-{number}", by_librdkafka=bool(number)) for number in range(2)]
-    found = []
-    for query in queries:
-        prepared = query.prepare("a")
-        assert query.read() == []
-        query.die(prepared, "a", death=DECIDES)
-        query.end_by_timeout(prepared)
-        query.commit(query.prepare("b", attempt=1), "b")
-        assert sorted(query.read()) == values_of("a")
-        spans = [[(each.partition, each.first, each.last, each.count) for each in one.spans] for one in prepared]
-        found.append((spans, sorted(query.messages())))
-    assert found[0] == found[1]
 
 
 DECIDES, ENDS_FIRST, ENDS_SECOND, WRITES_WHOLE = (

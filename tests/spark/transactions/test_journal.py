@@ -58,7 +58,7 @@ def test_aborted_and_open_transactions_are_undecided(cluster):
     lead = Lead.take(cluster, "mine", TIMEOUT_MS)
     journal.write(lead, Decision(batch=1, run="a"), 0)
     assert journal.last() == Decision(batch=0, run="a")
-    lead.abort()
+    lead.transaction.end(committed=False)
     assert journal.last() == Decision(batch=0, run="a")
 
 
@@ -68,4 +68,4 @@ def test_open_transactions_of_others_are_not_waited_for(cluster):
     other.write(TOPIC, journal.partition, Record(key=b"stuck", value=b""), compression.NONE)
     decide(cluster, journal, Decision(batch=3, run="a"))
     assert journal.last() == Decision(batch=3, run="a")
-    other.abort()
+    other.transaction.end(committed=False)
