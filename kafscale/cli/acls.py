@@ -57,7 +57,6 @@ class AclRow:
         )
 
     def binding(self) -> AclBinding:
-        """Return the ACL of the row. Raises KeyError for an unknown word."""
         return AclBinding(
             resource_type=_code(ResourceType, self.resource),
             pattern_type=_code(PatternType, self.pattern),
@@ -78,7 +77,6 @@ def _code(codes: type[Code], word: str) -> Code:
 
 
 def _resource_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options that name a resource, and those that narrow an ACL."""
     for option in (
         click.option("--prefixed", is_flag=True, help="The name is a prefix of names."),
         click.option("--cluster", is_flag=True, help="The cluster."),
@@ -99,7 +97,7 @@ def _resource_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _take_resource(given: dict[str, Any]) -> tuple[ResourceType, str | None]:
-    """Take the one resource out of the options; ANY without one. Raises ConfigError for more than one."""
+    """Take the one resource out of the options; ANY without one. Raises ConfigError for several."""
     cluster = CLUSTER_NAME if given.pop("cluster") else None
     named = [
         (ResourceType.TOPIC, given.pop("topic")),
@@ -234,7 +232,6 @@ def _filters(given: dict[str, Any], *, pattern_type: PatternType) -> Sequence[Ac
 
 
 def _read_rows(file: IO[str]) -> list[AclBinding]:
-    """Read the output of `list --json`. Raises ConfigError."""
     try:
         rows = json.load(file)
         if not isinstance(rows, list):

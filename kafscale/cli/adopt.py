@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 @attrs.frozen(kw_only=True)
 class AdoptedRow:
-    """A topic that was found, and the outcome."""
-
     topic: str
     id: str
     versions: list[int]
@@ -78,15 +76,12 @@ def command(
 
 @attrs.frozen(kw_only=True)
 class _AdoptionPlan:
-    """The chosen topics (all if empty), a new name for one, and their configs."""
-
     chosen: Sequence[str]
     new_name: str | None
     configs: Mapping[str, str]
     dry_run: bool
 
     def choose(self, found: Sequence[UnknownTopic], store: str) -> Sequence[UnknownTopic]:
-        """Return the chosen topics. Raises NotFound, StartupError."""
         from kafscale.store.paths import topic_id_text
 
         if not self.chosen:

@@ -25,10 +25,7 @@ STARTED_AGAIN = {"wal": "on its data directory", "s3-wal": "on any machine, with
 
 @attrs.frozen(kw_only=True)
 class BrokerRow:
-    """A broker. `leads` counts the partitions that it leads, or that wait for it while it doesn't serve.
-
-    `bytes_per_second` are written and read, as far as they are known.
-    """
+    """A broker. `leads` counts the partitions that it leads, or that wait for it; loads are None if unknown."""
 
     broker: int
     address: str
@@ -44,8 +41,6 @@ class BrokerRow:
 
 @attrs.frozen(kw_only=True)
 class LedRow:
-    """A partition of a broker. `bytes_per_second` is known for the busiest only."""
-
     topic: str
     partition: int
     moves_to: int | None
@@ -260,7 +255,6 @@ def _load(balance: Balance | None, broker_id: int) -> int | None:
 
 
 def _row_of(rows: list[BrokerRow], broker_id: int) -> BrokerRow:
-    """Return the row of a broker. Raises NotFound."""
     for row in rows:
         if row.broker == broker_id:
             return row

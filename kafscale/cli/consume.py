@@ -37,8 +37,6 @@ LAST_COMMIT_SECONDS = 5.0
 
 @attrs.frozen(kw_only=True)
 class StartPoint:
-    """Start of each partition; the end if nothing is given."""
-
     beginning: bool = False
     offset: int | None = None
     last: int | None = None
@@ -51,20 +49,16 @@ class StartPoint:
 
 @attrs.frozen(kw_only=True)
 class Style:
-    """Output format of records."""
-
     as_json: bool
     raw: bool
     key_separator: str | None
     template: str | None
 
     def check(self) -> None:
-        """Raise UsageError for more than one format."""
         if [self.as_json, self.raw, self.key_separator is not None, self.template is not None].count(True) > 1:
             raise click.UsageError("give only one of --json, --raw, --key-separator and --format")
 
     def formatter(self, topic: str) -> Formatter:
-        """Return the function that formats a record."""
         for_terminal = sys.stdout.isatty()
         if self.as_json:
             return json_formatter(topic, for_terminal=for_terminal)
@@ -150,7 +144,7 @@ def command(
 
 
 async def _read_as(group: str, consumer: Consumer, ends: dict[int, int], writer: Writer) -> None:
-    """Read from the group's committed offsets, and commit, also if it is interrupted."""
+    """Read from the group's committed offsets, and commit, also if interrupted."""
     import trio
 
     from kafscale.client import IsolationLevel
@@ -197,7 +191,6 @@ async def _positions(
 
 
 def _is_file(output: IO[bytes]) -> bool:
-    """Tell whether stdout is a file, so that a count may be drawn on the terminal."""
     try:
         return stat.S_ISREG(os.fstat(output.fileno()).st_mode)
     except OSError:
@@ -214,7 +207,6 @@ class Writer:
     reader: GroupReader | None = None  # commits the offsets of written records
 
     async def run(self, consumer: Consumer) -> None:
-        """Poll and write."""
         output, count = sys.stdout.buffer, 0
         with counting("records read:", is_wanted=_is_file(output)) as report:
             while self.remaining != 0 and self._drop_finished(consumer):
@@ -244,7 +236,6 @@ class Writer:
         }
 
     def _drop_finished(self, consumer: Consumer) -> bool:
-        """Stop reading partitions that are at their stop; return whether any is left."""
         for partition, stop in (self.stops or {}).items():
             if consumer.positions.get(partition, stop) >= stop:
                 consumer.positions.pop(partition, None)

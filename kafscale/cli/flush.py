@@ -31,15 +31,12 @@ SILENCE_MAX_SECONDS = 15.0  # the broker reports its progress each second
 
 @attrs.frozen(kw_only=True)
 class AdminEndpoint:
-    """Address and credentials of a broker's admin server."""
-
     admin: Address
     admin_ssl: bool
     admin_ca_file: str | None
     admin_token_file: str | None
 
     def connection(self) -> HTTPConnection:
-        """Return a connection that is not open yet. Raises ConfigError."""
         uses_tls = self.admin_ssl or self.admin_ca_file is not None
         if uses_tls and self.admin.wants_tls is False:
             raise ConfigError(
@@ -57,7 +54,6 @@ class AdminEndpoint:
         return HTTPSConnection(self.admin.host, self.admin.port, timeout=SILENCE_MAX_SECONDS, context=context)
 
     def headers(self) -> dict[str, str]:
-        """Return the header with the token, if there is one. Raises ConfigError."""
         if self.admin_token_file is None:
             return {}
         try:
@@ -142,7 +138,6 @@ def _admins(admin: Address | None, bootstrap: Bootstrap | None) -> list[Address]
 
 @contextmanager
 def _asked(endpoint: AdminEndpoint, topics: tuple[str, ...]) -> Iterator[HTTPResponse]:
-    """Give the broker's answer once the flush has begun."""
     connection, headers, admin = endpoint.connection(), endpoint.headers(), endpoint.admin
     try:
         try:
@@ -188,7 +183,7 @@ def _refusal(admin: Address, response: HTTPResponse) -> str:
 
 
 def _follow(response: HTTPResponse, timeout_seconds: float) -> Mapping[str, Any]:
-    """Read progress lines until the flush is done, and return the last one. Raises OSError, ValueError."""
+    """Read progress lines until the flush is done, and return the last one."""
     until = time.monotonic() + timeout_seconds
     progress = _next_line(response)
     with measuring("flushing", progress["wanted_bytes"]) as report:

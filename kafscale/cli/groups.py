@@ -68,7 +68,7 @@ class ResetRow:
 
 @attrs.frozen(kw_only=True)
 class Target:
-    """The new position of offsets; exactly one field must be given."""
+    """The new position of offsets: one field is given."""
 
     earliest: bool = False
     latest: bool = False
@@ -224,7 +224,6 @@ async def _offset_rows(client: Client, group: str, owners: Mapping[TopicPartitio
 async def _bounds(
     client: Client, partitions: Iterable[TopicPartition]
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """Return the start and end offsets of partitions, without topics that were deleted since a commit."""
     from kafscale.client.consumer import EARLIEST, LATEST
     from kafscale.wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 
@@ -241,7 +240,7 @@ async def _bounds(
 
 
 async def _wanted(client: Client, topics: Iterable[str], partitions: tuple[int, ...]) -> list[TopicPartition]:
-    """Return partitions of topics, all or those given. Raises NotFound for a partition that no topic has."""
+    """Return all partitions of topics, or those given. Raises NotFound for a partition that no topic has."""
     from kafscale.client.groups import TopicPartition
 
     found = [await client.topic(name) for name in sorted(topics)]

@@ -80,7 +80,6 @@ def _show(found: Inspection, name: str, *, with_rows: bool, with_transactions: b
 
 
 def _read_file(name: str) -> bytes | None:
-    """Return the content of a file; None if it doesn't exist. Raises ClickException."""
     try:
         return Path(name).read_bytes() if Path(name).is_file() else None
     except OSError as exc:

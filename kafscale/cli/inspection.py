@@ -1,7 +1,6 @@
 """Content and damage of an object or file that KafScale writes: bytes in, an `Inspection` out, no I/O.
 
-Checksums are computed again, and values that are stored twice must agree: header and footer, footer and batches, index
-and positions of batches. Damage is collected rather than raised, so that one look shows all of it.
+Checksums are computed again, and values that are stored twice must agree. All damage is collected.
 """
 
 from __future__ import annotations
@@ -40,8 +39,6 @@ MAX_DECOMPRESSED_BYTES = 1 << 30  # of one batch, when it is checked
 
 @attrs.frozen
 class Fact:
-    """A line of the summary."""
-
     name: str
     value: str | int
 
@@ -50,7 +47,7 @@ class Fact:
 class BatchRow:
     """A record batch; `position` is that of its first byte.
 
-    `transaction` is "data" for a batch of a transaction, "commit" or "abort" for a marker, else "".
+    `transaction`: "data" for a batch of a transaction, "commit" or "abort" for a marker, else "".
     """
 
     position: int
@@ -67,23 +64,19 @@ class BatchRow:
 
 @attrs.frozen(kw_only=True)
 class EntryRow(BatchRow):
-    """A record batch in the write-ahead log, which has batches of all partitions."""
-
     topic_id: str
     partition: int
 
 
 @attrs.frozen(kw_only=True)
 class MetadataRow:
-    """An entry of a checkpoint."""
-
     key: str
     value: str
 
 
 @attrs.define(kw_only=True)
 class Inspection:
-    """Facts, rows and damage of an object. `aborted` and `open` are the transactions in a segment's footer."""
+    """Facts, rows and damage of an object; `aborted` and `open` are transactions in a segment's footer."""
 
     kind: str
     facts: list[Fact] = attrs.field(factory=list)
@@ -94,17 +87,15 @@ class Inspection:
     open: tuple[OpenTransaction, ...] = ()
 
     def add(self, **facts: str | int) -> None:
-        """Add facts, whose names have spaces for underscores."""
         self.facts += [Fact(name.replace("_", " "), value) for name, value in facts.items()]
 
     def expect(self, what: str, found: object, expected: object) -> None:
-        """Add damage unless two values agree."""
         if found != expected:
             self.damage.append(f"{what} is {found}, not {expected}")
 
 
 def inspect(data: Buffer, name: str) -> Inspection:
-    """Inspect an object or file; `name` is its key or path. Raises DamagedObject if its kind is unknown."""
+    """Inspect an object or file by its key or path. Raises DamagedObject if its kind is unknown."""
     view = memoryview(data)
     look = _BY_MAGIC.get(bytes(view[:8])) or _BY_MAGIC.get(bytes(view[:4]))
     if look is None and view[-4:] == segment.TRAILER_MAGIC:
@@ -208,7 +199,6 @@ def _inspect_footer(found: Inspection, view: memoryview, name: str) -> segment.F
 
 
 def _segment_key(name: str) -> SegmentKey | None:
-    """Return the key in a name, which may be a path in a file store."""
     parts = name.split("/")
     return parse_segment_key("/".join(parts[-5:])) or parse_segment_key("/".join(parts[-4:]))
 
@@ -336,7 +326,6 @@ def _yes(value: bool) -> str:
 
 
 def _own_key(name: str) -> str:
-    """Return the key of a WAL object in a name, which may be a path in a file store."""
     key = "/".join(name.split("/")[-5:])
     return key if parse_numbered_key(key) is not None else name
 
@@ -347,7 +336,7 @@ def _entry_row(entry: wal_entries.WalEntry, header: BatchHeader) -> EntryRow:
 
 
 def validated(batch: memoryview) -> BatchHeader:
-    """Return the header of a valid batch, compressed or not. Raises KafkaError."""
+    """Return the header of a valid batch. Raises KafkaError."""
     header = validate(batch)
     if header.codec != NONE:
         validate_compressed(batch, header, MAX_DECOMPRESSED_BYTES)
@@ -355,7 +344,6 @@ def validated(batch: memoryview) -> BatchHeader:
 
 
 def batch_row(header: BatchHeader, batch: memoryview, position: int) -> BatchRow:
-    """Return the row of a batch."""
     return BatchRow(
         position=position,
         base_offset=header.base_offset,

@@ -31,15 +31,12 @@ class WholeWords(click.HelpFormatter):
     _HYPHEN = "\ue000"  # a character that is part of a word
 
     def write(self, string: str) -> None:
-        """See click."""
         super().write(string.replace(self._HYPHEN, "-"))
 
     def write_text(self, text: str) -> None:
-        """See click."""
         super().write_text(text.replace("-", self._HYPHEN))
 
     def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
-        """See click."""
         whole = [(term, text.replace("-", self._HYPHEN)) for term, text in rows]
         super().write_dl(whole, col_max, col_spacing)
 
@@ -98,8 +95,6 @@ def load_command(name: str) -> click.Command:
 
 
 class LazyGroup(click.Group):
-    """The commands of `kafscale`."""
-
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
@@ -114,13 +109,11 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Run the command line and exit."""
     open_standard_files()
     sys.exit(run(sys.argv[1:]))
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command and return its exit code."""
     code = _run(arguments)
     try:
         sys.stdout.flush()
@@ -155,14 +148,14 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _without_option(exc: click.UsageError) -> str | None:
-    """Return the message for an option that was removed; None for another error."""
+    """Return the message for a removed option."""
     name = exc.option_name if isinstance(exc, click.NoSuchOption) else ""
     sentence = REMOVED.get(name.removeprefix("--"))
     return sentence and f"{name}: this option was removed; {sentence}"
 
 
 def _with_commands(exc: click.UsageError) -> str | None:
-    """Return the message for an unknown command, with similar ones; None for another error."""
+    """Return the message for an unknown command, with similar names."""
     found = re.match(r"No such command '(.*)'\.", exc.message, re.DOTALL)
     if found is None or exc.ctx is None or not isinstance(exc.ctx.command, click.Group):
         return None
@@ -174,9 +167,9 @@ def _with_commands(exc: click.UsageError) -> str | None:
 
 
 def expected_error(exc: BaseException) -> KafScaleError | None:
-    """Return the error to report, or None if `exc` is, or contains, an unexpected one.
+    """Return the error to report; None if `exc` is, or contains, an unexpected one.
 
-    Nurseries raise groups. The first of several errors is reported, since the others usually follow from it.
+    Nurseries raise groups. Of several errors the first is reported, since the others usually follow from it.
     """
     leaves = list(_leaves(exc))
     expected = [leaf for leaf in leaves if isinstance(leaf, KafScaleError)]

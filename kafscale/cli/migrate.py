@@ -35,13 +35,11 @@ Given = tuple[tuple[str, str], ...]
 
 
 class NotTheSame(KafScaleError):
-    """Raised if the sources read different rows."""
+    """The sources read different rows."""
 
 
 @attrs.frozen(kw_only=True)
 class MigrateOptions:
-    """The options of the command, without those of the bucket."""
-
     to: str
     source: str
     target: str
@@ -56,14 +54,11 @@ class MigrateOptions:
 
     @property
     def for_kafka(self) -> Mapping[str, str]:
-        """Return the options of the Kafka source."""
         return {"kafka.bootstrap.servers": ",".join(map(str, self.bootstrap or ())), **dict(self.kafka_options)}
 
 
 @attrs.frozen(kw_only=True)
 class MigrationRow:
-    """A partition of the checkpoint."""
-
     topic: str
     partition: int
     goes_on_at: int

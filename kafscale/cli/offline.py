@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def copied_metadata(settings: Settings, *, with_data_dir: bool) -> AsyncIterator[MetadataStore]:
-    """Give a copy in memory of the metadata in the data directory, if it is wanted; else an empty store.
-
-    Raises StartupError if the directory belongs to another store.
-    """
+    """Give a copy in memory of the data directory's metadata, or an empty store. Raises StartupError."""
     from kafscale.cluster.membership.start.directory_notes import check_same_store
     from kafscale.cluster.metadata.base import Transaction
     from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
@@ -41,7 +38,7 @@ async def copied_metadata(settings: Settings, *, with_data_dir: bool) -> AsyncIt
 async def previewed_topics(
     settings: Settings, store: ObjectStore, *, with_data_dir: bool
 ) -> AsyncIterator[TopicRegistry | None]:
-    """Give the topics that a start would have; None if neither bucket nor data directory has metadata.
+    """Give the topics that a start would load; None if neither bucket nor data directory has metadata.
 
     Raises StartupError, DamagedObject, StoreError.
     """
@@ -65,9 +62,8 @@ async def led_metadata(
 ) -> AsyncIterator[MetadataStore]:
     """Claim the lead as a start does, give the metadata, write it to the bucket, and return the lead.
 
-    The metadata in the bucket replaces that of the directory, as at a start. The data directory must be locked. Raises
-    StartupError if it belongs to another store, or if several brokers share the bucket; with `may_be_shared`, it gives
-    the shared metadata instead, while they run.
+    The data directory must be locked; the metadata in the bucket replaces its own. Raises StartupError if it belongs to
+    another store, or if several brokers share the bucket; `may_be_shared` gives the shared metadata instead.
     """
     from kafscale.cluster.membership.start.claim import SharedBucket, give_back
     from kafscale.cluster.membership.start.directory_notes import check_same_store

@@ -61,7 +61,6 @@ class Parsed(click.ParamType):  # type: ignore[type-arg,unused-ignore] # generic
 
 
 def number(least: int, most: int | None = None) -> Parsed:
-    """Return the type of a whole number within bounds."""
     allowed = f"at least {least}" if most is None else f"{least} to {most}"
 
     def parse(text: str) -> int:
@@ -82,7 +81,6 @@ class ListOption(click.Option):
         super().__init__(*args, **kwargs | {"multiple": True})
 
     def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
-        """See click."""
         return super().type_cast_value(ctx, [item for text in value or () for item in split_list(text)])
 
 
@@ -101,9 +99,9 @@ def parse_spark_setting(text: str) -> tuple[str, str]:
 
 
 def value_or_file(value: str) -> str:
-    """Return the text of the file for @PATH, without its last line end; @@ stands for a value that begins with @.
+    """Return `value`; for @PATH the text of that file without its last line end, for @@… the rest behind one @.
 
-    A list of processes shows arguments, so that secrets are better in files. Raises ValueError.
+    Arguments are shown by a list of processes, so secrets are better in files. Raises ValueError.
     """
     if not value.startswith("@"):
         return value
@@ -117,10 +115,7 @@ def value_or_file(value: str) -> str:
 
 
 def parse_time(text: str) -> int:
-    """Read a time in milliseconds: ISO 8601 (UTC by default), milliseconds since 1970, or `15m` for that long ago.
-
-    Raises ValueError.
-    """
+    """Read a time in ms: ISO 8601 (UTC by default), ms since 1970, or `15m` for that long ago. Raises ValueError."""
     try:
         time_ms = _time_ms(text)
     except ValueError:
@@ -141,7 +136,6 @@ def _time_ms(text: str) -> int:
 
 
 def parse_bootstrap(text: str) -> Bootstrap:
-    """Read HOST:PORT, or several separated by commas. Raises ValueError."""
     return tuple(Address.parse(part, allows_tls=True) for part in split_list(text))
 
 
@@ -164,9 +158,9 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 
 def settings_flags(*, only: Container[str] | None = None) -> Callable[[Function], Function]:
-    """Give a command `--config` and a flag for every option of `kafscale serve`, or for those with these attributes.
+    """Give a command `--config` and a flag for each option of `kafscale serve`, or for those in `only`.
 
-    Values stay text: one parser, in `kafscale.config`, reads flags, environment and file.
+    Values stay text: `kafscale.config` reads flags, environment and file.
     """
 
     def decorate(function: Function) -> Function:
@@ -261,7 +255,6 @@ def run_with_client(bootstrap: Bootstrap, use: Callable[[Any], Awaitable[None]])
 
 
 def _check_schemes(bootstrap: Bootstrap, protocol: SecurityProtocol) -> None:
-    """Raise ConfigError if a URL in `--bootstrap` contradicts the security protocol of `--command-config`."""
     for address in bootstrap:
         if address.wants_tls not in (None, protocol.uses_tls):
             wanted = "with TLS" if address.wants_tls else "without TLS"
@@ -272,7 +265,6 @@ def _check_schemes(bootstrap: Bootstrap, protocol: SecurityProtocol) -> None:
 
 
 def _security(command_config: str | None) -> Any:
-    """Read `--command-config`. Raises ConfigError, which names it."""
     from kafscale.login.properties import read_properties
     from kafscale.login.security import PLAINTEXT, client_security
 

@@ -11,7 +11,8 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TextIO
@@ -19,16 +20,13 @@ from typing import IO, TYPE_CHECKING, Any, TextIO
 import attrs
 import click
 
+from kafscale.cli.options import SECONDS
+from kafscale.config.units import MIB
 from kafscale.errors import KafScaleError
 from kafscale.escaping import escaped, escaped_json, escaped_lines
 
 if TYPE_CHECKING:
     from rich.table import Table
-from collections.abc import Awaitable, Callable
-from contextlib import ExitStack, contextmanager
-
-from kafscale.cli.options import SECONDS
-from kafscale.config.units import MIB
 
 
 def show(row_class: type[attrs.AttrsInstance], rows: Sequence[attrs.AttrsInstance], *, as_json: bool = False) -> None:
@@ -49,7 +47,7 @@ def show_described(
     as_json: bool,
     heading: str = "",
 ) -> None:
-    """Print facts and tables as one JSON object; or `heading`, which tells the facts, and the tables that have rows."""
+    """Print facts and tables as one JSON object; else `heading` and the tables that have rows."""
     if as_json:
         show_json({**facts, **{name: [attrs.asdict(row) for row in rows] for name, (_, rows) in tables.items()}})
         return
@@ -71,13 +69,12 @@ def show_cells(titles: Sequence[str], cells: Sequence[Sequence[str]], file: IO[s
 
 
 def show_json(value: Any) -> None:
-    """Print one JSON document."""
     document = json.dumps(value, indent=2, ensure_ascii=False)
     click.echo(escaped_json(document) if sys.stdout.isatty() else document)
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Print a line that may contain foreign text, such as a broker's message; with `err` to stderr."""
+    """Print a line that may contain foreign text, such as a broker's message."""
     click.echo(escaped_lines(text) if (sys.stderr if err else sys.stdout).isatty() else text, err=err)
 
 
@@ -87,7 +84,7 @@ def fit(lines: Iterable[str], file: IO[str]) -> Iterator[str]:
 
 
 def iso_time(timestamp_ms: int) -> str:
-    """Format a timestamp as ISO 8601; as a number if its year doesn't have four digits."""
+    """Format as ISO 8601; as a number if the year doesn't have four digits."""
     if not 0 <= timestamp_ms < 253_402_300_800_000:
         return str(timestamp_ms)
     return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -129,7 +126,6 @@ def _table(lines: Sequence[Sequence[str]], widths: Sequence[int]) -> Table:
 
 
 def _fitting_widths(lines: Sequence[Sequence[str]], available: int) -> list[int] | None:
-    """Return widths of columns whose sum is at most `available` and that split no word; else None."""
     from rich.cells import cell_len
 
     columns = list(zip(*lines, strict=True))
@@ -144,7 +140,6 @@ def _fitting_widths(lines: Sequence[Sequence[str]], available: int) -> list[int]
 
 
 def _show_records(lines: Sequence[Sequence[str]]) -> None:
-    """Print a line for each value, on a terminal that is too narrow for a table."""
     titles, *rows = lines
     if not rows:
         click.echo("  ".join(titles))
@@ -179,7 +174,6 @@ class Output(io.FileIO):
         self._shown = shown
 
     def write(self, data: Any, /) -> int:
-        """See io. Raises OutputLost."""
         try:
             return super().write(data)
         except BrokenPipeError as exc:
@@ -189,15 +183,13 @@ class Output(io.FileIO):
 
 
 def open_output(path: Path) -> IO[str]:
-    """Open a file for the output of a command. Raises OSError."""
     return io.TextIOWrapper(io.BufferedWriter(Output(path, f"'{path}'")), encoding="utf-8")
 
 
 def open_standard_files() -> None:
     """Make stdout an `Output`, and open /dev/null for standard files that are closed.
 
-    Otherwise the next file that is opened gets the number of a closed one, and with it what is printed, in child
-    processes too.
+    Otherwise the next file to be opened gets the number of a closed one, and with it everything that is printed.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -229,7 +221,7 @@ READING_MIN_BYTES = 16 * MIB  # takes some tenths of a second
 
 @contextmanager
 def counting(what: str, *, is_wanted: bool = True) -> Iterator[Callable[[int], None]]:
-    """Show a count without a known end, if it is wanted. Yields a function that takes the current count."""
+    """Show a count without a known end. Yields a function that takes the current count."""
     if not is_wanted:
         yield lambda _: None
         return
@@ -254,10 +246,7 @@ def measuring(what: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
 
 @contextmanager
 def reading(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Show how many bytes are read of a total that grows meanwhile. Yields a function that takes both numbers.
-
-    There is no bar for a total below READING_MIN_BYTES.
-    """
+    """Show progress toward a total that grows. Yields a function that takes the bytes read and their total."""
     text = "[progress.description]{task.description}"
     with ExitStack() as stack:
         bar: list[Callable[[int, int], None]] = []
@@ -276,7 +265,7 @@ def reading(what: str) -> Iterator[Callable[[int, int], None]]:
 
 @contextmanager
 def _bar(text: str, what: str, total: int | None, *, has_bytes: bool = False) -> Iterator[Callable[..., None]]:
-    """Show a bar. Yields a function that takes how much is done, and the total if it has changed."""
+    """Yield a function that takes the amount done, and the total if it has changed."""
     if not sys.stderr.isatty():
         yield lambda *_: None
         return
@@ -305,7 +294,7 @@ timeout_option = click.option(
 async def wait_until_none_is_left(
     look: Callable[[], Awaitable[int]], timeout_seconds: float, *, otherwise: Callable[[int], str]
 ) -> None:
-    """Call `look` until it returns 0. Fail with `otherwise` of its last number if that takes too long."""
+    """Call `look` until it returns 0. Fail with `otherwise` of its last number after the timeout."""
     import trio
 
     left_count = first_count = await look()

@@ -34,8 +34,6 @@ class PlacementRow:
 
 @attrs.frozen(kw_only=True)
 class MoveRow:
-    """A partition that would move. `bytes_per_second` is known for the busiest only."""
-
     topic: str
     partition: int
     leader: int | None
@@ -45,8 +43,6 @@ class MoveRow:
 
 @attrs.frozen(kw_only=True)
 class BalanceRow:
-    """A broker's partitions and load, now and after the planned moves."""
-
     broker: int
     leads: int
     bytes_per_second: int | None
@@ -124,7 +120,7 @@ async def balance_command(
 
 
 async def _places(client: Client, topics: Collection[str]) -> list[PartitionPlace]:
-    """Return the places of the partitions of topics, or of all. Raises NotFound for an unknown topic."""
+    """Return the places of partitions of topics, or of all. Raises NotFound for an unknown topic."""
     from kafscale.client.brokers import list_places
 
     found = await list_places(client, topics)
@@ -216,7 +212,6 @@ def _balance_row(broker: BalancedBroker) -> BalanceRow:
 
 
 async def _wait_for_balance(client: Client, timeout_seconds: float) -> None:
-    """Wait until the load is balanced, as far as moves by hand allow."""
     balance = _Balance(client)
     await wait_until_none_is_left(
         balance.look,
@@ -229,7 +224,7 @@ async def _wait_for_balance(client: Client, timeout_seconds: float) -> None:
 
 @attrs.define
 class _Balance:
-    """Counts partitions that move, or will; `led` counts the partitions of each broker that may lead some.
+    """Counts moving partitions; `led` counts those of each broker that may lead some.
 
     Without a plan of the controller, it is done when all lead the same number, or nothing has moved for CALM_SECONDS.
     """

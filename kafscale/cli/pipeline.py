@@ -51,7 +51,7 @@ command.add_command(migrate_command)
 
 
 def spark_options(function: Function) -> Function:
-    """Add the options `--master` and `--conf` to a command."""
+    """Give a command `--master` and `--conf`."""
     function = click.option(
         "--conf",
         "conf",
@@ -167,8 +167,6 @@ def status_command(file: Path, *, as_json: bool, master: str, conf: Settings) ->
 
 @attrs.frozen(kw_only=True)
 class StatusRow:
-    """A mapping's progress."""
-
     mapping: str
     table: str
     batch: int | None
@@ -254,8 +252,6 @@ def reset_command(
 
 @attrs.frozen(kw_only=True)
 class TopicResetRow:
-    """A topic of a mapping, before and after the reset."""
-
     mapping: str
     topic: str
     topic_id: str | None
@@ -266,7 +262,6 @@ class TopicResetRow:
 
     @classmethod
     def of(cls, reset: Reset, *, dry_run: bool) -> TopicResetRow:
-        """Return the row of a reset."""
         return cls(
             mapping=reset.mapping.id,
             topic=reset.topic,
@@ -279,27 +274,23 @@ class TopicResetRow:
 
 
 def _offsets_of(position: Position, topic: str) -> list[str]:
-    """Return a topic's offsets as PARTITION:OFFSET."""
     return [f"{index}:{offset}" for (name, index), offset in sorted(position.offsets.items()) if name == topic]
 
 
 @attrs.frozen
 class Pace:
-    """A mapping's lag at a time."""
-
     lag: int
     at_seconds: float
 
 
 @attrs.frozen
 class Terminal:
-    """Reports a pipeline's progress on stderr. `clock` is in seconds."""
+    """Reports a pipeline's progress on stderr; `clock` is in seconds."""
 
     clock: Callable[[], float] = time.monotonic
     _paces: dict[str, Pace] = attrs.field(factory=dict, init=False)
 
     def batch_done(self, mapping: str, outcome: Outcome, row_count: int, lag: int) -> None:
-        """Print a line for a batch."""
         if outcome.commit_seconds is None:
             click.echo(f"{mapping}: batch {outcome.batch.batch_id} was in the table already", err=True)
             return
@@ -311,26 +302,21 @@ class Terminal:
         )
 
     def _estimate(self, mapping: str, lag: int) -> str:
-        """Return the estimated time for the rest at the pace since the last batch."""
         before, self._paces[mapping] = self._paces.get(mapping), Pace(lag, self.clock())
         if before is None or not 0 < lag < before.lag:
             return ""
         seconds = lag * (self.clock() - before.at_seconds) / (before.lag - lag)
         return f", about {seconds:.0f} s left" if seconds < 120 else f", about {seconds / 60:.0f} min left"
 
-    def lag_measured(self, mapping: str, lag: Lag) -> None:
-        """Print nothing; metrics use it."""
+    def lag_measured(self, mapping: str, lag: Lag) -> None: ...
 
     def mapping_failed(self, mapping: str, error: Exception) -> None:
-        """Print the error."""
         click.echo(f"{mapping}: failed: {_one_line(error)}", err=True)
 
     def mapping_restarts(self, mapping: str, error: Exception, delay_seconds: float) -> None:
-        """Print the error and the delay."""
         click.echo(f"{mapping}: starts again in {delay_seconds:.0f} s: {_one_line(error)}", err=True)
 
     def maintained(self, care: Care) -> None:
-        """Print a line for a table."""
         if care.problem:
             click.echo(f"{care.table}: maintenance failed and will be tried again: {care.problem}", err=True)
             return
@@ -359,7 +345,7 @@ def _read(file: Path) -> Pipeline:
 
 
 def _without_spark(pipeline: Pipeline, conf: Settings, look: Callable[[DirectoryTables], T]) -> T | None:
-    """Return the result of `look` if it needs no Spark, which takes 20 s to start; else None."""
+    """Return the result of `look` unless it needs Spark, which takes 20 s to start."""
     from kafscale.spark.pipeline.inspection import DirectoryTables, NeedsSpark
 
     tables = None if conf else DirectoryTables.of(pipeline)
@@ -391,7 +377,7 @@ def _session(pipeline: Pipeline, master: str, conf: Settings) -> Iterator[SparkS
 
 @contextmanager
 def _observing(pipeline: Pipeline) -> Iterator[Observer]:
-    """Give the observer of a run: the terminal, and Prometheus if the pipeline has an address for it."""
+    """Give the terminal, and Prometheus if the pipeline has an address for it."""
     if pipeline.metrics is None:
         yield Terminal()
         return
@@ -405,8 +391,6 @@ def _observing(pipeline: Pipeline) -> Iterator[Observer]:
 
 @attrs.frozen
 class Observers:
-    """Notifies several observers."""
-
     observers: tuple[Observer, ...]
 
     def batch_done(self, mapping: str, outcome: Outcome, row_count: int, lag: int) -> None:

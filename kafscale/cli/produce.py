@@ -24,14 +24,11 @@ ACKS = {"0": 0, "1": 1, "all": -1}
 
 @attrs.frozen(kw_only=True)
 class LineForm:
-    """The form of lines."""
-
     as_json: bool
     key_separator: str | None
     headers: tuple[tuple[str, str], ...]
 
     def record(self, line: bytes) -> Record:
-        """Read one line. Raises ConfigError."""
         from kafscale.cli.records import record_of_json, record_of_line, unescape
 
         headers = [(name, value.encode()) for name, value in self.headers]
@@ -91,8 +88,6 @@ def command(
 
 @attrs.define(eq=False, repr=False)
 class LineReader:
-    """Reads lines of an unbuffered stream as they arrive."""
-
     stream: IO[bytes]
     _rest: bytes = b""
 
@@ -109,10 +104,7 @@ class LineReader:
 
 
 def stdin() -> IO[bytes]:
-    """Return standard input without its buffer, whose lock an abandoned thread would hold.
-
-    Python aborts at exit if it can't take that lock after Ctrl-C.
-    """
+    """Return standard input without its buffer: Python aborts if an abandoned thread holds its lock at exit."""
     buffered: IO[bytes] = sys.stdin.buffer
     return getattr(buffered, "raw", buffered)
 

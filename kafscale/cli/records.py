@@ -1,8 +1,8 @@
 """Records as lines of text, which `produce` reads and `consume` writes.
 
 A JSON line is an object with `key`, `value` and `headers` (a list of pairs, as names may repeat). Bytes that are not
-UTF-8 are in `key_base64`, `value_base64`, or the third element of a pair. `consume` adds topic, partition, offset and
-timestamp, of which `produce` uses the timestamp.
+UTF-8 are in `key_base64`, `value_base64`, or the third element of a pair. Of topic, partition, offset and timestamp,
+which `consume` adds, `produce` uses the timestamp.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def parse_template(text: str) -> str:
 
 
 def record_of_line(line: bytes, separator: bytes | None, headers: Sequence[Header]) -> Record:
-    """Read a plain line: a value, or key and value around the first separator. Raises ConfigError."""
+    """Read a value, or key and value around the first separator. Raises ConfigError."""
     key, value = None, line
     if separator is not None:
         key, found, value = line.partition(separator)
@@ -54,7 +54,6 @@ def record_of_line(line: bytes, separator: bytes | None, headers: Sequence[Heade
 
 
 def record_of_json(line: bytes, headers: Sequence[Header]) -> Record:
-    """Read a JSON line. Raises ConfigError."""
     try:
         fields = json.loads(line)
         if not fields.keys() & {"value", "value_base64"}:
@@ -74,7 +73,7 @@ def record_of_json(line: bytes, headers: Sequence[Header]) -> Record:
 
 
 def json_formatter(topic: str, *, for_terminal: bool = False) -> Formatter:
-    """Return a formatter that writes a JSON object a line; for a terminal, with JSON escapes for control characters."""
+    """Format a record as a JSON line; for a terminal, with escapes for control characters."""
 
     def render(partition: int, record: Record) -> bytes:
         fields: dict[str, Any] = {
@@ -93,7 +92,7 @@ def json_formatter(topic: str, *, for_terminal: bool = False) -> Formatter:
 
 
 def text_formatter(topic: str, template: str, *, for_terminal: bool = False) -> Formatter:
-    """Return a formatter for a template with the letters of FORMAT_HELP; a null key or value is empty.
+    """Format a record by a template with the letters of FORMAT_HELP; null is empty.
 
     For a terminal, control characters in a record are escaped, except for line ends and tabs.
     """

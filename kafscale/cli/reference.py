@@ -1,4 +1,4 @@
-"""Reference pages of options, made from their declarations; tests compare the committed pages with these.
+"""Reference pages of options; tests compare the committed pages with these.
 
 kafscale config --reference >docs/reference/options.md
 python -m kafscale.cli.reference >docs/reference/sql-options.md
@@ -100,7 +100,6 @@ those of [`kafscale serve`](options.md), also in the TOML file that `--config` n
 
 
 def options_page() -> str:
-    """Return the page of the options of `kafscale serve`, as Markdown."""
     defaults, by_name = Settings(), {option.name: option for option in options()}
     sections = (
         "\n".join([f"## {title}\n", *_rows((by_name[name] for name in names), defaults)])
@@ -124,7 +123,6 @@ def _escape(text: str) -> str:
 
 
 def sql_page() -> str:
-    """Return the page of the options of `kafscale sql`, as Markdown."""
     from kafscale.cli.sql import command as sql
 
     parts = [SQL_INTRODUCTION]

@@ -52,8 +52,6 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(TextFormatter):
-    """A JSON object a line: time, level, logger, message, and exception if there is one."""
-
     def format(self, record: logging.LogRecord) -> str:
         fields = {
             "time": self.formatTime(record),
@@ -67,7 +65,7 @@ class JsonFormatter(TextFormatter):
 
 
 def configure_logging(level: LogLevel, log_format: LogFormat) -> None:
-    """Send the log to stderr. Called once, before the broker starts."""
+    """Send the log to stderr."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format is LogFormat.JSON else TextFormatter())
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
@@ -107,7 +105,7 @@ def command(config_file: str | None, **flags: Any) -> int:
 
 
 def _run(settings: Settings) -> bool:
-    """Run the broker. Returns True if the others have declared it dead, so that it is to start again."""
+    """Run the broker. Returns True if the others declared it dead, so that it must start again."""
     gc.disable()  # imports leave no garbage, and looking for it takes a tenth of the start
     # Imported only now, so that a wrong option is told at once.
     import trio
@@ -129,8 +127,6 @@ def _run(settings: Settings) -> bool:
 
 @attrs.frozen(kw_only=True)
 class EffectiveOption:
-    """An option's value and source."""
-
     option: str
     value: str
     source: str

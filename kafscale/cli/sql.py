@@ -6,7 +6,7 @@ import difflib
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -15,21 +15,20 @@ import attrs
 import click
 from click.core import ParameterSource
 
-from kafscale.cli.options import ADDRESS, SECONDS, Parsed, number, take
+from kafscale.cli.options import (
+    ADDRESS,
+    BUCKET_OPTIONS,
+    SECONDS,
+    SPARK_SETTING,
+    Parsed,
+    number,
+    take,
+    value_or_file,
+    with_settings,
+)
 from kafscale.cli.output import fit, open_output, reading, say, show_cells
-from kafscale.config import Address, Loaded, parse_size
+from kafscale.config import Address, Loaded, Settings, parse_size
 from kafscale.errors import ConfigError, KafScaleError, StartupError
-
-if TYPE_CHECKING:
-    from kafscale.spark.duckdb.engine import Engines
-    from kafscale.spark.sql.answers import QueryAnswer
-    from kafscale.spark.sql.engine import Engine
-    from kafscale.spark.sql.server import ServedTopics
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
-
-from kafscale.cli.options import BUCKET_OPTIONS, SPARK_SETTING, value_or_file, with_settings
-from kafscale.config import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,6 +36,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from kafscale.spark.catalogs import CatalogOptions
+    from kafscale.spark.duckdb.engine import Engines
+    from kafscale.spark.sql.answers import QueryAnswer
+    from kafscale.spark.sql.engine import Engine
+    from kafscale.spark.sql.server import ServedTopics
 
 Function = Callable[..., Any]
 
@@ -48,8 +51,6 @@ VALUE_FORMATS = ("avro", "protobuf", "json")
 
 @attrs.frozen(kw_only=True)
 class SparkOptions:
-    """Options of Spark, and defaults for reading topics."""
-
     master: str
     conf: Sequence[tuple[str, str]]
     catalogs: Sequence[CatalogOptions]
@@ -60,14 +61,14 @@ class SparkOptions:
 
 
 def option(flag: str, *names: str, help: str, shown: str = "", **details: Any) -> Callable[[Function], Function]:
-    """Declare an option that is also an environment variable, which its help names."""
+    """Declare an option that is also an environment variable, named in its help."""
     variable = PREFIX + flag.removeprefix("--").upper().replace("-", "_")
     note = f"default: {shown}; {variable}" if shown else variable
     return click.option(flag, *names, envvar=variable, help=f"{help}  [{note}]", **details)
 
 
 def parse_catalog(text: str) -> CatalogOptions:
-    """Read KEY=VALUE,KEY=VALUE, by the names of `CatalogOptions`, with dashes for underscores. Raises ValueError."""
+    """Read KEY=VALUE,KEY=VALUE by the names of `CatalogOptions`. Raises ValueError."""
     from kafscale.spark.catalogs import TYPES, CatalogOptions
 
     fields = {field.name for field in attrs.fields(CatalogOptions)} - {"properties"}
@@ -131,14 +132,13 @@ _OPTIONS = (
 
 
 def spark_options(function: Function) -> Function:
-    """Give a command the options of the store and of `SparkOptions`, and `--config`."""
+    """Give a command `--config`, and the options of the store and of `SparkOptions`."""
     for add_option in reversed(_OPTIONS):
         function = add_option(function)
     return with_settings(only=("data_dir", *BUCKET_OPTIONS))(function)
 
 
 def source_options(settings: Settings, options: SparkOptions) -> dict[str, str]:
-    """Return the options of `format("kafscale")`. Raises ConfigError."""
     if (options.value_format is None) != (options.registry is None):
         raise ConfigError("--value-format and --registry belong together; give both or neither")
     chosen = {**store_options(settings), "valueFormat": options.value_format, "schemaRegistryUrl": options.registry}
@@ -146,7 +146,6 @@ def source_options(settings: Settings, options: SparkOptions) -> dict[str, str]:
 
 
 def store_options(settings: Settings) -> dict[str, str]:
-    """Return the options of `format("kafscale")` for the bucket."""
     store = settings.store
     if store.scheme == "file" and store.path is not None:
         store = attrs.evolve(store, path=store.path.absolute())
@@ -163,7 +162,7 @@ def store_options(settings: Settings) -> dict[str, str]:
 
 @contextmanager
 def spark_session(options: SparkOptions, *, app_name: str, **conf: str) -> Iterator[SparkSession]:
-    """Give a session that stops at the end. `conf` has the command's settings; the user's win. Raises StartupError."""
+    """Give a session that stops at the end. The user's settings win over `conf`. Raises StartupError."""
     from kafscale.spark.session import SessionOptions, start_session
     from kafscale.spark.sql.failures import keep_pyspark_quiet
 
@@ -245,21 +244,16 @@ DUCKDB_MAX_DEFAULT = "256MiB"  # read in about the time in which Spark starts
 
 @attrs.frozen(kw_only=True)
 class EngineOptions:
-    """Options of the engine."""
-
     engine: str
     duckdb_max_bytes: int
 
     def check(self, spark: SparkOptions) -> None:
-        """Raise ConfigError for options of Spark with DuckDB."""
         if self.engine == "duckdb" and (why := _spark_alone(spark)):
             raise ConfigError(f"--engine: 'duckdb', though {why}; allowed: without it, or --engine auto or spark")
 
 
 @attrs.frozen(kw_only=True)
 class OutputOptions:
-    """Options of the output."""
-
     format: str
     output: Path | None
     max_rows: int
@@ -272,7 +266,6 @@ class OutputOptions:
         return attrs.evolve(self, format="json")
 
     def check(self) -> None:
-        """Raise ConfigError for Parquet without a directory."""
         if self.format == "parquet" and self.output is None:
             raise ConfigError("--format: 'parquet' needs --output DIRECTORY")
 
@@ -281,7 +274,6 @@ class StatementGroup(click.Group):
     """A group whose arguments belong to `query`, unless they begin with the name of a subcommand."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """See click."""
         if args and args[0] not in self.commands:
             nearest = difflib.get_close_matches(args[0], self.commands, n=1, cutoff=0.75)
             if nearest:
@@ -355,7 +347,6 @@ command.add_command(serve_command)
 
 
 def _spark_alone(options: SparkOptions) -> str | None:
-    """Return why all statements need Spark, as the end of a sentence; None if they don't."""
     if options.conf:
         return "--conf is for Spark only"
     return None if options.master == MASTER_DEFAULT else "--master is for Spark only"
@@ -404,7 +395,6 @@ def _run_shell(results: Results) -> None:
 
 
 def _read_statements() -> str:
-    """Read statements from standard input. Raises ConfigError."""
     try:
         return sys.stdin.read()
     except UnicodeDecodeError as exc:
@@ -420,7 +410,6 @@ def _run_all(text: str, results: Results) -> None:
 
 
 def _opened(options: OutputOptions) -> AbstractContextManager[IO[str]]:
-    """Open the output for text. Raises ConfigError."""
     if options.output is None or options.format == "parquet":
         return nullcontext(sys.stdout)
     try:
@@ -431,14 +420,12 @@ def _opened(options: OutputOptions) -> AbstractContextManager[IO[str]]:
 
 @attrs.frozen
 class Results:
-    """Runs statements and writes their rows."""
-
     engines: Engines
     options: OutputOptions
     file: IO[str]
 
     def answer(self, statement: str) -> None:
-        """Answer a statement. Raises ConfigError, QueryError, StartupError, StoreError."""
+        """Raises ConfigError, QueryError, StartupError, StoreError."""
         from kafscale.spark.duckdb.scans import ScanReading
 
         with ExitStack() as bar:
@@ -450,7 +437,7 @@ class Results:
                 answer.close()
 
     def _show(self, answer: QueryAnswer, bar: ExitStack) -> None:
-        """Show the rows, if the statement has any, without a bar next to them."""
+        """Show the rows, if the statement has any, without a bar beside them."""
         if not answer.columns:
             return
         if self.options.format == "parquet":

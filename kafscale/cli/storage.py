@@ -24,8 +24,6 @@ DOLLARS = "USD"
 
 @attrs.frozen
 class Price:
-    """Price of a GB for a month."""
-
     amount: float
     currency: str = DOLLARS
 
@@ -46,9 +44,8 @@ PRICE_DEFAULT = "0.023"  # USD for a GB-month: S3 Standard, the first 50 TB, us-
 
 @attrs.frozen(kw_only=True)
 class StorageRow:
-    """A topic. Times are those of its uploads; `pending` bytes are in the write-ahead log only, if that was read.
-
-    `deletable` bytes are no longer read and will be deleted; None if they are unknown.
+    """A topic; times are those of its uploads. Pending bytes are in the write-ahead log only, deletable ones not read
+    any more; None if unknown.
     """
 
     topic: str

@@ -68,7 +68,6 @@ def _mechanism_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _where(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options of a running and of a stopped broker."""
     return bootstrap_option(settings_flags(only=OFFLINE_OPTIONS)(function))
 
 
@@ -152,7 +151,6 @@ def remove_command(user: str, mechanisms: tuple[str, ...], **where: Any) -> None
     """
 
     def known(infos: Mapping[SaslMechanism, int]) -> list[SaslMechanism]:
-        """Return the mechanisms to remove. Raises NotFound."""
         wanted = [mechanism for mechanism in _chosen(mechanisms) if mechanism in infos]
         if not wanted:
             raise NotFound(f"there is no user '{user}'; see `kafscale users list`")
@@ -178,7 +176,6 @@ def _chosen(mechanisms: tuple[str, ...]) -> list[SaslMechanism]:
 
 
 def _password(user: str, password_file: str | None) -> str:
-    """Read the password of a new user. Raises ConfigError for an invalid password or name."""
     from kafscale.security.verifiers import check_password, check_user_name
 
     try:

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 @attrs.frozen(kw_only=True)
 class FindingRow:
-    """A finding."""
-
     what: str
     kind: str
     where: str
@@ -119,7 +117,7 @@ async def _verify(settings: Settings, with_data_dir: bool, repair: bool) -> Repo
 
 
 def _check_metadata_file(verifier: Verifier, settings: Settings) -> None:
-    """Report a missing metadata.db if there is a write-ahead log. Raises StartupError if there is neither."""
+    """Report a missing metadata.db beside a write-ahead log. Raises StartupError if both are missing."""
     from kafscale.log.repair.findings import Finding, Kind
     from kafscale.log.wal.data_directory import METADATA_NAME, WAL_NAME
 
@@ -148,7 +146,7 @@ async def _read_wal(verifier: Verifier, settings: Settings) -> None:
 
 
 async def _learn_topics(verifier: Verifier, settings: Settings, *, with_data_dir: bool) -> None:
-    """Read the metadata after the listing, so that segments before a log start that moved count as deleted."""
+    """Read the metadata after the listing, so that segments before a moved log start count as deleted."""
     from kafscale.cluster.membership.leading.leading import begun
     from kafscale.cluster.membership.state import ClusterState
     from kafscale.log.check.verification import KnownTopic

@@ -44,7 +44,6 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
 def quoted(name: str) -> str:
-    """Quote a name as an identifier of Spark's SQL."""
     return f"`{name.replace('`', '``')}`"
 
 
@@ -127,12 +126,10 @@ class CatalogOptions:
 
     @property
     def extensions(self) -> str:
-        """Return the class that adds statements to Spark's SQL."""
         return EXTENSIONS[self.format]
 
     @property
     def on_s3(self) -> bool:
-        """Tell whether the warehouse is in S3."""
         return (self.warehouse or "").startswith("s3://")
 
     def full_name(self, table: str) -> str:
@@ -142,7 +139,6 @@ class CatalogOptions:
         return ".".join(quoted(part) for part in [self.name, *table.split(".")])
 
     def path(self, table: str) -> str:
-        """Return the directory of one of Delta's tables."""
         return "/".join([(self._warehouse() or "").rstrip("/"), *table.split(".")])
 
     def uncached(self) -> CatalogOptions:
@@ -152,7 +148,6 @@ class CatalogOptions:
         return attrs.evolve(self, properties={"cache-enabled": "false", **self.properties})
 
     def packages(self) -> Sequence[str]:
-        """Return the coordinates of the jars that it needs."""
         if self.type == DELTA:
             return [DELTA_JAR]
         on_s3 = self.on_s3 or self.s3_endpoint or self.s3_region or self.s3_sse
@@ -161,7 +156,6 @@ class CatalogOptions:
         return [ICEBERG_JAR, *aws, *driver]
 
     def conf(self) -> dict[str, str]:
-        """Return Spark's settings."""
         if self.type == DELTA:
             return {"spark.sql.extensions": self.extensions, **DELTA_CATALOG}
         settings = {"type": self.type, **self._location(), **self._access(), **self._s3(), **self.properties}
@@ -174,7 +168,6 @@ class CatalogOptions:
 
     @property
     def _driver(self) -> str | None:
-        """Return the coordinates of the JDBC driver."""
         if self.type != "jdbc":
             return None
         return next((jar for prefix, jar in DRIVERS.items() if (self.uri or "").startswith(prefix)), None)
@@ -205,7 +198,6 @@ class CatalogOptions:
         }
 
     def _encryption(self) -> dict[str, str | None]:
-        """Return the settings of encryption. Raises ValueError."""
         if self.s3_sse is None:
             return {}
         asked = StoreEncryption.parse(self.s3_sse)

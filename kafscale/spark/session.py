@@ -65,11 +65,7 @@ _JAVA_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
 @attrs.frozen(kw_only=True)
 class SessionOptions:
-    """Options of a session.
-
-    conf: Spark's settings, which go before those of KafScale and of the catalogs.
-    packages: coordinates (`group:artifact:version`) besides those that the catalogs need.
-    """
+    """Options of a session. Settings in `conf` win; `packages` are coordinates besides those of the catalogs."""
 
     master: str = MASTER_DEFAULT
     app_name: str = "kafscale"
@@ -88,7 +84,6 @@ class SessionOptions:
         return {name: value for name, value in settings.items() if name not in JARS}
 
     def own_jars(self) -> Sequence[str]:
-        """Return the files that `conf` names."""
         return _listed(self.conf.get("spark.jars", ""))
 
     def coordinates(self) -> Sequence[str]:
@@ -148,7 +143,6 @@ def check_pyspark(*, needs_iceberg: bool = False) -> None:
 
 
 def check_java() -> None:
-    """Raise StartupError unless Spark will find a Java that is new enough."""
     home = os.environ.get("JAVA_HOME")
     program = shutil.which("java", path=str(Path(home, "bin"))) if home else shutil.which("java")
     where = f"JAVA_HOME ({home})" if home else "the PATH"
@@ -176,14 +170,11 @@ def _listed(text: str) -> Sequence[str]:
 
 
 def cache_directory() -> Path:
-    """Return this user's directory for caches."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kafscale"
 
 
 @attrs.frozen
 class JarCache:
-    """Remembers the files that Spark resolved for some coordinates, as long as all of them exist."""
-
     path: Path = attrs.field(factory=lambda: cache_directory() / "jars.json")
 
     def settings(self, coordinates: Sequence[str], own: Sequence[str] = ()) -> dict[str, str]:

@@ -12,7 +12,10 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import chain
+from enum import StrEnum
+from functools import partial
+from importlib.util import find_spec
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -22,43 +25,40 @@ import pyarrow as pa
 
 from kafscale.errors import ConfigError, QueryError, StartupError
 from kafscale.spark.bucket.reading import DataLoss
+from kafscale.spark.bucket.splits import Period
 from kafscale.spark.duckdb.expressions import Subquery
-from kafscale.spark.duckdb.kinds import NotAlike, spark_name
-from kafscale.spark.duckdb.parser import parsed, spelled
-from kafscale.spark.duckdb.queries import UNNAMED, Queries
-from kafscale.spark.duckdb.scans import ScanReading, TopicRead
+from kafscale.spark.duckdb.functions import interval, timestamp
+from kafscale.spark.duckdb.kinds import NoTable, NotAlike, TypedColumn, spark_name
+from kafscale.spark.duckdb.parser import ParsedNode, Spelled, parsed, spelled
+from kafscale.spark.duckdb.queries import UNNAMED, Queries, Table
+from kafscale.spark.duckdb.scans import ScanReading, TopicDataset, TopicRead, TotalsDataset
 from kafscale.spark.duckdb.texts import DuckDBAnswer, text_of
 from kafscale.spark.session import INSTALL
+from kafscale.spark.source.bounds import QueryBounds
 from kafscale.spark.source.options import Given
-from kafscale.spark.sql.kafsql import Clauses, Spoken
-from kafscale.spark.sql.tokens import tokenize
+from kafscale.spark.sql.answers import QueryAnswer, SparkAnswer
+from kafscale.spark.sql.engine import Engine
+from kafscale.spark.sql.kafsql import (
+    ASKED_FOR,
+    COLUMNS,
+    TABLE_FUNCTIONS,
+    Argument,
+    Bound,
+    Clauses,
+    Spoken,
+    TopicCall,
+    bound_of,
+)
+from kafscale.spark.sql.tokens import refuse_mistakes, tokenize
 from kafscale.spark.sql.topics import TOPIC_NAME, BucketTopics, CommandRows, answer_command
+from kafscale.spark.values.decoding import DECODED
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
-from enum import StrEnum
-from functools import partial
-from importlib.util import find_spec
-from itertools import count
-
-from kafscale.spark.bucket.splits import Period
-from kafscale.spark.duckdb.functions import interval, timestamp
-from kafscale.spark.duckdb.kinds import NoTable, TypedColumn
-from kafscale.spark.duckdb.parser import ParsedNode, Spelled
-from kafscale.spark.duckdb.queries import Table
-from kafscale.spark.duckdb.scans import TopicDataset, TotalsDataset
-from kafscale.spark.source.bounds import QueryBounds
-from kafscale.spark.sql.answers import QueryAnswer, SparkAnswer
-from kafscale.spark.sql.engine import Engine
-from kafscale.spark.sql.kafsql import ASKED_FOR, COLUMNS, TABLE_FUNCTIONS, Argument, Bound, TopicCall, bound_of
-from kafscale.spark.sql.tokens import refuse_mistakes
-from kafscale.spark.values.decoding import DECODED
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class References:
-    """Makes the tables of one statement, and registers their data sets with the connection."""
-
     connection: DuckDBPyConnection
     topics: BucketTopics
     spoken: Spoken
@@ -76,7 +76,6 @@ class References:
         return self._table(name, self._bound_at(node), name=path[-1])
 
     def call(self, node: ParsedNode) -> Table:
-        """Make the table of a function behind FROM. Raises as `topic` does."""
         function = (
             node.only("function").node("function").only("function_name", "qualified_name", "arguments", "order_bys")
         )
@@ -145,7 +144,6 @@ class References:
 
 
 def _argument(node: ParsedNode) -> Argument:
-    """Read a literal; or a name, as topics may be given without quotes. Raises NotAlike."""
     if node.type == "COLUMN_REF":
         return Argument(".".join(node.raw("column_names")))
     found = interval(node) if node.type == "FUNCTION" else None
@@ -171,7 +169,7 @@ DESCRIBE_COLUMNS = {"col_name": "STRING", "data_type": "STRING", "comment": "STR
 
 
 def _connect() -> DuckDBPyConnection:
-    """Open a DuckDB. Raises StartupError if it is not installed."""
+    """Raises StartupError if duckdb is not installed."""
     try:
         import duckdb
     except ImportError as exc:
@@ -184,10 +182,7 @@ def _connect() -> DuckDBPyConnection:
 
 @attrs.define(kw_only=True, eq=False, repr=False)
 class DuckDBEngine:
-    """Answers statements that it can answer as Spark does.
-
-    max_bytes: the largest read of a statement, by the plans of its scans; None for no bound.
-    """
+    """Answers statements that it can answer as Spark does. `max_bytes` bounds the read of one; None does not."""
 
     topics: BucketTopics
     max_bytes: int | None = None
@@ -197,8 +192,7 @@ class DuckDBEngine:
     def answer(self, statement: str, reading: ScanReading | None = None) -> DuckDBAnswer:
         """Return the rows of a query, of which the first are read; to be closed before the next statement.
 
-        `reading` reports progress. Raises NotAlike for a statement of Spark's; ConfigError, QueryError, StoreError for
-        one that Spark would refuse, too.
+        Raises NotAlike for a statement of Spark's; ConfigError, QueryError, StoreError for one that Spark would refuse.
         """
         told = answer_command(statement, self.topics) or self._described(statement)
         if told is not None:
@@ -213,12 +207,10 @@ class DuckDBEngine:
             raise
 
     def close(self) -> None:
-        """Close DuckDB and delete its files."""
         self._finish()
         self._connection.close()
 
     def _finish(self) -> None:
-        """End the last statement, if it has not ended."""
         running, self._running = self._running, None
         if running is not None:
             running.close()
@@ -230,7 +222,6 @@ class DuckDBEngine:
             running.interrupt()
 
     def _translated(self, statement: str, connection: DuckDBPyConnection, reading: ScanReading) -> Subquery:
-        """Return SQL for DuckDB, whose scans the connection knows."""
         spoken = Spoken.of(statement)
         if spoken.needs_segments:
             raise NotAlike("_segment is found by Spark")
@@ -308,8 +299,6 @@ SETTING = ("SET", "RESET")
 
 
 class EngineName(StrEnum):
-    """A choice of engines; see the module."""
-
     AUTO = "auto"
     SPARK = "spark"
     DUCKDB = "duckdb"
@@ -319,10 +308,9 @@ class EngineName(StrEnum):
 class Engines:
     """Answers statements by one of both engines, each started on demand.
 
-    max_bytes: the largest read of a statement for which `auto` takes DuckDB. start_spark: called once at most. say:
-    tells the user a line. is_extended: extensions may know more statements than Spark does. spark_alone: the reason why
-    `auto` takes Spark for all statements, as the end of a sentence; SET sets it, as it may change others' meaning, for
-    example by a time zone.
+    max_bytes: the largest read of a statement for which `auto` takes DuckDB. start_spark: called once at most.
+    is_extended: extensions may know more statements than Spark does. spark_alone: the reason why `auto` takes Spark for
+    all statements; SET sets it, as it may change others' meaning, for example by a time zone.
     """
 
     name: EngineName
@@ -336,7 +324,7 @@ class Engines:
     _spark: Engine | None = attrs.field(default=None, init=False)
 
     def answer(self, statement: str, reading: ScanReading | None = None) -> QueryAnswer:
-        """Return the rows of a query, or run a command. `reading` reports progress.
+        """Return the rows of a query, or run a command.
 
         Raises ConfigError, QueryError, StartupError, StoreError.
         """
@@ -357,7 +345,6 @@ class Engines:
             self._spark.topics.spark.sparkContext.cancelAllJobs()
 
     def close(self) -> None:
-        """Close DuckDB. The caller stops Spark."""
         if self._duckdb is not None:
             self._duckdb.close()
 

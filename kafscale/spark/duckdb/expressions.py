@@ -27,8 +27,6 @@ TYPES = {
 
 @attrs.frozen(kw_only=True)
 class Subquery:
-    """A query as SQL, and its columns."""
-
     sql: str
     columns: Sequence[TypedColumn]
 
@@ -49,7 +47,6 @@ class Expressions:
         return rule(self, node)
 
     def condition(self, node: ParsedNode) -> Expression:
-        """Translate a condition. Raises NotAlike."""
         found = self.of(node)
         if found.kind not in (ValueKind.BOOLEAN, ValueKind.NULL):
             raise NotAlike(f"a condition is of {found.kind}")
@@ -167,7 +164,6 @@ class Expressions:
 
 
 def _casted(value: Expression, kind: ValueKind) -> str:
-    """Return SQL of a value as one of another kind. Raises NotAlike."""
     if value.kind is kind:
         return value.sql
     if kind is ValueKind.STRING:

@@ -39,7 +39,6 @@ _DECIMAL = re.compile(r"-?\d+\.\d+")
 
 
 def constant(node: ParsedNode) -> Expression:
-    """Translate a literal of the statement. Raises NotAlike."""
     literal = node.only("literal").raw("literal")
     kind, text = literal.get("kind"), str(literal.get("text", ""))
     if kind == "INTEGER":
@@ -56,7 +55,6 @@ def constant(node: ParsedNode) -> Expression:
 
 
 def integer(value: int) -> Expression:
-    """Make a whole number. Raises NotAlike for one that is too large."""
     if not -BIGINT_MAX <= value <= BIGINT_MAX:
         raise NotAlike(f"the number {value} is too large")
     kind = ValueKind.INT if -INT_MAX <= value <= INT_MAX else ValueKind.BIGINT
@@ -76,7 +74,6 @@ def timestamp(microseconds: int, name: str | None = None) -> Expression:
 
 
 def timestamp_of(text: str) -> Expression:
-    """Return the time that a text means, in UTC. Raises NotAlike."""
     match = _TIMESTAMP.fullmatch(text.strip())
     if match is None or (match[3] and not match[2]):
         raise NotAlike(f"'{text}' is a time in a form of Spark's")
@@ -88,7 +85,7 @@ def timestamp_of(text: str) -> Expression:
 
 
 def interval(node: ParsedNode) -> Expression | None:
-    """Translate `INTERVAL 15 MINUTES`, which DuckDB's parser makes a call; None for another call. Raises NotAlike."""
+    """Translate `INTERVAL 15 MINUTES`, which DuckDB's parser makes a call; None for another call."""
     unit = MICROSECONDS.get(node.text("function_name"))
     if unit is None:
         return None
@@ -108,12 +105,10 @@ def interval(node: ParsedNode) -> Expression | None:
 
 
 def to_bigint(value: Expression) -> str:
-    """Return SQL of a text as a whole number."""
     return _strict(value.sql, INTEGER_PATTERN, "BIGINT")
 
 
 def to_double(value: Expression) -> str:
-    """Return SQL of a value as a floating-point number."""
     return (
         _strict(value.sql, NUMBER_PATTERN, "DOUBLE")
         if value.kind is ValueKind.STRING
@@ -128,7 +123,6 @@ def _strict(sql: str, pattern: str, type_: str) -> str:
 
 
 def to_text(value: Expression) -> str:
-    """Return SQL of a value as a string, as Spark casts it. Raises NotAlike."""
     if value.kind in (ValueKind.STRING, ValueKind.NULL):
         return value.sql if value.kind is ValueKind.STRING else "CAST(NULL AS VARCHAR)"
     if value.kind is ValueKind.BINARY:
@@ -141,7 +135,7 @@ def to_text(value: Expression) -> str:
 
 
 def of_four_digits(value: Expression) -> str:
-    """Return SQL of a time without its zone. Years without four digits fail, as engines write them differently."""
+    """Return SQL of a time without its zone. Other years fail, as engines write them differently."""
     local = f"({value.sql} AT TIME ZONE 'UTC')"
     return f"CASE WHEN year({local}) NOT BETWEEN 1000 AND 9999 THEN error('a year is out of range') ELSE {local} END"
 
@@ -157,7 +151,6 @@ OPERATORS = {
 
 
 def compared(operator: str, left: Expression, right: Expression) -> Expression:
-    """Translate `left operator right`, by DuckDB's sign. Raises NotAlike."""
     one, other = aligned(left, right)
     is_unequal = operator == "<>"
     name = named("({} {} {})", left, "=" if is_unequal else operator, right)
@@ -167,7 +160,6 @@ def compared(operator: str, left: Expression, right: Expression) -> Expression:
 
 
 def one_of(value: Expression, others: Sequence[Expression], *, is_not: bool) -> Expression:
-    """Translate `value IN (others)`. Raises NotAlike unless the others have one type."""
     if len({other.kind for other in others if other.kind not in INTEGERS | {ValueKind.NULL}}) > 1 or (
         any(other.kind in INTEGERS for other in others) and any(other.kind not in INTEGERS for other in others)
     ):
@@ -182,7 +174,6 @@ def one_of(value: Expression, others: Sequence[Expression], *, is_not: bool) -> 
 
 
 def aligned(left: Expression, right: Expression) -> tuple[str, str]:
-    """Return SQL of both as values of one type. Raises NotAlike."""
     check_compared(left, right)
     one, other = _sql(left, right), _sql(right, left)
     if one is None or other is None:
@@ -234,7 +225,6 @@ POINT = r"[0-9][.eE]|-0"  # and without numbers that have a point
 
 
 def called(name: str, arguments: Arguments, *, is_distinct: bool) -> Expression:
-    """Translate a call. Raises NotAlike."""
     function = AGGREGATES.get(name) or (None if is_distinct else SCALARS.get(name))
     if function is None:
         raise NotAlike(f"{name}() is Spark's")

@@ -10,12 +10,10 @@ import pyarrow as pa
 
 
 class NotAlike(Exception):
-    """A statement that only Spark answers; the message gives the reason, as the part of a sentence behind "because"."""
+    """A statement that only Spark answers; the message is the reason, as a sentence's part behind "because"."""
 
 
 class NoTable(NotAlike):
-    """A statement names an unknown topic."""
-
     def __init__(self, name: str) -> None:
         super().__init__(f"'{name}' is not a topic")
         self.name = name
@@ -26,7 +24,7 @@ class TooMuch(NotAlike):
 
 
 class ValueKind(StrEnum):
-    """The kind of a value. OTHER are lists and maps, which are only passed on."""
+    """The kind of a value, by Spark's name. OTHER are lists and maps, which are only passed on."""
 
     BOOLEAN = "boolean"
     INT = "int"
@@ -62,10 +60,7 @@ _KINDS = {
 
 @attrs.frozen(kw_only=True)
 class TypedColumn:
-    """A column of a table or a field of a struct, with the fields of its own; kind is None if it is unknown.
-
-    `sql` is its name in the SQL for DuckDB.
-    """
+    """A column, or a field of a struct, by its `sql` for DuckDB; `kind` is None if it is unknown."""
 
     name: str
     sql: str
@@ -74,7 +69,6 @@ class TypedColumn:
 
     @classmethod
     def of(cls, name: str, type_: pa.DataType) -> TypedColumn:
-        """Make the column of a name and an Arrow type."""
         fields = [cls.of(field.name, field.type) for field in type_] if pa.types.is_struct(type_) else []
         return cls(name=name, sql=quoted(name), kind=_kind(type_, fields), fields=fields)
 
@@ -102,12 +96,10 @@ def common(kinds: Sequence[ValueKind]) -> ValueKind:
 
 
 def quoted(name: str) -> str:
-    """Quote a name as an identifier of SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def single_quoted(text: str) -> str:
-    """Quote a text as a string literal of SQL."""
     return "'" + text.replace("'", "''") + "'"
 
 
@@ -144,8 +136,8 @@ def spark_name(type_: pa.DataType) -> str:
 class Expression:
     """SQL for DuckDB. `name` is Spark's name for a column of this expression; None if it is unknown.
 
-    bare_name: the name of a column of the whole expression, if it is another: a CAST of a column keeps the column's
-    name. literal: the value of a constant; microseconds of a timestamp and an interval.
+    bare_name: the name if it is the whole expression: a CAST of a column keeps the column's name. literal: the value of
+    a constant; microseconds of a timestamp and an interval.
     """
 
     sql: str
@@ -165,11 +157,10 @@ class Relation:
     columns: Sequence[TypedColumn]
 
     def is_called(self, name: str) -> bool:
-        """Tell whether a name is the relation's; case does not matter."""
         return self.alias is not None and self.alias.lower() == name.lower()
 
     def expression(self, column: TypedColumn) -> Expression:
-        """Return one of its columns. Raises NotAlike for an unknown kind."""
+        """Raises NotAlike for an unknown kind."""
         return _expression(f"{self.sql}.{column.sql}", column, column.name)
 
 
@@ -195,7 +186,6 @@ class QueryScope:
         return found[0]
 
     def columns(self, parts: Sequence[str]) -> Iterator[Expression]:
-        """Iterate over the columns, and fields of structs, that a name may mean."""
         qualified = [
             field
             for relation in self.relations

@@ -32,17 +32,14 @@ class ParsedNode:
 
     @property
     def type(self) -> str:
-        """Return the node's type."""
         return str(self.fields.get("type", ""))
 
     @property
     def alias(self) -> str | None:
-        """Return the node's name in the statement."""
         return self.fields.get("alias")
 
     @property
     def position_bytes(self) -> int:
-        """Return the beginning of the node in the text."""
         return int(self.fields.get("query_location", 0))
 
     def only(self, *names: str) -> ParsedNode:
@@ -53,28 +50,22 @@ class ParsedNode:
         return self
 
     def text(self, name: str) -> str:
-        """Return a text field; empty if it is missing."""
         return str(self.fields.get(name, ""))
 
     def has(self, name: str) -> bool:
-        """Tell whether a field has a value."""
         return self.fields.get(name) not in _EMPTY
 
     def node(self, name: str) -> ParsedNode:
-        """Return a field that is a node."""
         return ParsedNode(self.fields[name])
 
     def nodes(self, name: str) -> Sequence[ParsedNode]:
-        """Return a field that is a list of nodes."""
         return [ParsedNode(inner) for inner in self.fields.get(name) or []]
 
     def raw(self, name: str) -> Any:
-        """Return a field as it is."""
         return self.fields.get(name)
 
 
 def parsed(connection: DuckDBPyConnection, text: str) -> ParsedNode:
-    """Return the tree of one query. Raises NotAlike."""
     told = connection.execute(
         "SELECT json_serialize_sql(?::VARCHAR, skip_null := true, skip_empty := true, skip_default := true)", [text]
     ).fetchall()
@@ -97,13 +88,11 @@ BEFORE_VALUES = frozenset(
 
 @attrs.frozen
 class Spelled:
-    """A text, and the edits that made it."""
-
     text: str
     edits: Sequence[Edit]
 
     def original(self, position_bytes: int) -> int:
-        """Return the place in the original statement of a place in the text, which DuckDB counts in bytes of UTF-8."""
+        """Return the place in the original statement of a place in the text, in bytes of UTF-8."""
         position = len(self.text.encode()[:position_bytes].decode(errors="ignore"))
         moved = 0
         for edit in self.edits:
@@ -114,7 +103,6 @@ class Spelled:
 
 
 def spelled(text: str) -> Spelled:
-    """Spell a statement for DuckDB's parser. Raises NotAlike."""
     tokens = tokenize(text)
     edits = [edit for index in range(len(tokens)) if (edit := _edit(tokens, index)) is not None]
     edits = sorted([*edits, *_fields(tokens)], key=lambda edit: edit.start)

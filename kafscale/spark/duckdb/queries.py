@@ -1,7 +1,6 @@
 """SELECT, joins, common table expressions and set operations, as SQL for DuckDB.
 
-Columns of each query are named by their places (`c0`, `c1`, …), so that repeated names, or names that mean something
-else to DuckDB, do not matter. Their real names are kept besides.
+Columns of each query are named by their places (`c0`, `c1`, …), as names may repeat, or mean something else to DuckDB.
 """
 
 from __future__ import annotations
@@ -45,10 +44,7 @@ NULLS = {"NULLS FIRST": "NULLS FIRST", "NULLS LAST": "NULLS LAST"}
 
 @attrs.frozen(kw_only=True)
 class Table:
-    """The table that a name behind FROM means: SQL that can stand there, its columns, and its own name.
-
-    totals: makes SQL of the totals (`kafscale.spark.duckdb.scans`) within bounds; None without totals.
-    """
+    """The table that a name behind FROM means. `totals` makes SQL of its totals within bounds, if there are any."""
 
     sql: str
     columns: Sequence[TypedColumn]
@@ -69,7 +65,6 @@ class Queries:
     _numbers: Iterator[int] = attrs.field(factory=count, init=False)
 
     def query(self, node: ParsedNode, tables: Tables | None = None) -> Subquery:
-        """Return SQL of a query and its columns. Raises NotAlike, NoTable."""
         tables = tables or {}
         opening, tables = self._common_tables(node, tables)
         if node.type == "SELECT_NODE":
@@ -109,7 +104,7 @@ class Queries:
         return self._selected(node, source, scope, lambda scope: self._expressions(scope, tables))
 
     def _select_totals(self, node: ParsedNode, tables: Tables) -> Subquery | None:
-        """Return SQL of a topic's totals; None if they lack the answer. Raises NotAlike for the same."""
+        """Return SQL of a topic's totals; None, or NotAlike, if they lack the answer."""
         source = node.node("from_table")
         if source.type not in ("BASE_TABLE", "TABLE_FUNCTION"):
             return None
@@ -185,7 +180,6 @@ class Queries:
     def _modifiers(
         self, nodes: Sequence[ParsedNode], expressions: Expressions, items: Sequence[Item]
     ) -> tuple[bool, str]:
-        """Tell whether the SELECT is DISTINCT, and return its ending."""
         is_distinct, ending = False, ""
         for node in nodes:
             if node.type == "ORDER_MODIFIER":
@@ -214,7 +208,6 @@ class Queries:
     # ---- FROM -------------------------------------------------------------------------------------------------------
 
     def _from(self, node: ParsedNode, tables: Tables) -> tuple[str, Sequence[Relation]]:
-        """Return the FROM clause and its relations."""
         if node.type == "EMPTY":
             return "", []
         sql, relations = self._source(node, tables)
@@ -283,8 +276,6 @@ class Queries:
 
 @attrs.frozen(kw_only=True)
 class Item:
-    """A column of a result."""
-
     name: str
     expression: Expression
 
@@ -309,7 +300,7 @@ def _star(scope: QueryScope, relation_name: str | None) -> Iterator[Item]:
 
 
 def _fields(struct: Expression) -> Iterator[Item]:
-    """Yield the fields of a struct as columns. Raises NotAlike if it is not one, or has a field of unknown kind."""
+    """Yield the fields of a struct as columns. Raises NotAlike if it is not one."""
     if struct.kind is not ValueKind.STRUCT:
         raise NotAlike("a * is of no table, or of several")
     for field in struct.fields:
@@ -319,7 +310,6 @@ def _fields(struct: Expression) -> Iterator[Item]:
 
 
 def _number(node: ParsedNode, items: Sequence[Item]) -> int | None:
-    """Return the column that a number means; None for anything else. Raises NotAlike."""
     if node.type != "VALUE_CONSTANT" or node.raw("literal").get("kind") != "INTEGER":
         return None
     number = int(node.raw("literal").get("text", "0"))

@@ -44,8 +44,6 @@ _FORMAT, _FILES = ds.ParquetFileFormat(), LocalFileSystem()
 
 @attrs.frozen(kw_only=True)
 class Condition:
-    """An expression of Arrow on the columns of a schema."""
-
     expression: Any
     schema: pa.Schema
 
@@ -116,8 +114,7 @@ CHEAPEST_FIRST = ("partition", "offset", "timestamp", "timestampType", "topic", 
 class ScanReading:
     """The size of a statement's read, and the error of its scans, of which DuckDB passes on the text alone.
 
-    max_bytes: None for no bound. report: called with the bytes read and planned, for Spark too. is_planned: there was a
-    scan.
+    report: called with the bytes read and planned, for Spark too. is_planned: there was a scan.
     """
 
     max_bytes: int | None = None
@@ -128,7 +125,6 @@ class ScanReading:
     failure: BaseException | None = None
 
     def plan(self, size_bytes: int) -> None:
-        """Count the bytes that one more scan will read. Raises TooMuch."""
         self.is_planned = True
         self.planned_bytes += size_bytes
         self._tell()
@@ -138,7 +134,6 @@ class ScanReading:
             )
 
     def note(self, size_bytes: int) -> None:
-        """Count bytes that were read."""
         self.read_bytes += size_bytes
         self._tell()
 
@@ -147,7 +142,6 @@ class ScanReading:
             self.report(self.read_bytes, self.planned_bytes)
 
     def guarded(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Pass batches on, and keep an error."""
         try:
             yield from batches
         except Exception as exc:
@@ -165,7 +159,7 @@ class TopicRead:
 
     @classmethod
     def of(cls, given: Given) -> TopicRead:
-        """Read the options. Raises ConfigError, RegistryError, UnknownSchema."""
+        """Raises ConfigError, RegistryError, UnknownSchema."""
         options, values = ReadOptions.of(given), ValueOptions.parse(given.values)
         given.warn_of_ignored()
         decoding = None if values is None else Decoding.of(values, topic_of_subject(values, options.subscription))
@@ -173,7 +167,6 @@ class TopicRead:
 
     @property
     def types(self) -> Mapping[str, pa.DataType]:
-        """Return the columns and their types, in Spark's order."""
         types = {
             name: type_ for name, type_ in COLUMN_TYPES.items() if name != "headers" or self.options.include_headers
         }
@@ -205,7 +198,7 @@ class TopicRead:
 
 
 class TopicDataset(ds.Dataset):
-    """A data set for DuckDB: it has a schema, and makes scanners."""
+    """A data set for DuckDB: it has a schema, and makes scanners. Errors are raised to DuckDB, and kept."""
 
     def __init__(self, read: TopicRead, reading: ScanReading) -> None:
         self._read = read
@@ -213,11 +206,10 @@ class TopicDataset(ds.Dataset):
 
     @property
     def schema(self) -> pa.Schema:
-        """Return the schema that DuckDB sees."""
         return self._read.schema
 
     def scanner(self, columns: Sequence[str] | None = None, filter: Any = None, **_: Any) -> ds.Scanner:
-        """Plan a scan. Errors are raised to DuckDB, and kept."""
+        """Plan a scan."""
         try:
             condition = None if filter is None else Condition(expression=filter, schema=self.schema)
             names = [name for name in self.schema.names if columns is None or name in columns or _has(condition, name)]
@@ -251,29 +243,24 @@ AGGREGATES = ("count_star", "count", "min", "max", "sum", "avg")
 
 
 def grouping_columns(columns: Sequence[TypedColumn]) -> Sequence[TypedColumn]:
-    """Return the columns of a topic that its totals have, too."""
     return [column for column in columns if _name(column.sql) in GROUPS]
 
 
 def _name(sql: str) -> str:
-    """Return the topic's column that a column of a relation is; a field of a struct gives a name of none."""
+    """Return the topic's column that a column of a relation is; a field of a struct is none of them."""
     relation, point, column = sql.partition(".")
     return (column if point else relation).strip('"')
 
 
 @attrs.frozen(kw_only=True)
 class TotalExpressions(Expressions):
-    """Expressions of a SELECT of totals. `of_records` are those of the same SELECT of records; `sql` names the totals.
-
-    calls: the aggregates so far.
-    """
+    """Expressions of a SELECT of totals; `of_records` are those of the same SELECT of records."""
 
     of_records: Expressions
     sql: str
     calls: list[str]
 
     def of(self, node: ParsedNode) -> Expression:
-        """Translate an expression. Raises NotAlike if totals lack it."""
         if node.type == "COLUMN_REF":
             self._check_column(node.raw("column_names"))
         name = node.text("function_name").lower()
@@ -287,7 +274,6 @@ class TotalExpressions(Expressions):
         return attrs.evolve(told, sql=sql)
 
     def _check_column(self, parts: Sequence[str]) -> None:
-        """Raise NotAlike for a column of records, unless a result of that name goes before."""
         if self.scope.results_first and len(parts) == 1 and parts[0].lower() in self.scope.results:
             return
         found = list(self.of_records.scope.columns(parts))
@@ -377,11 +363,9 @@ class TotalsDataset(ds.Dataset):
 
     @property
     def schema(self) -> pa.Schema:
-        """Return the schema that DuckDB sees."""
         return SCHEMA
 
     def scanner(self, columns: Sequence[str] | None = None, filter: Any = None, **_: Any) -> ds.Scanner:
-        """Plan a scan. Errors are raised to DuckDB, and kept."""
         with_first, with_last = (
             columns is None or name in columns or name in str(filter) for name in (FIRST_TIME, LAST_TIME)
         )

@@ -29,12 +29,10 @@ _YEAR_MAX = 9999
 
 
 def text_of(type_: pa.DataType) -> Write:
-    """Return the writer of cells of a type; bytes that are not UTF-8 become 0x…. Raises NotAlike."""
     return _bytes_text if type_ == pa.binary() else _text(type_)
 
 
 def json_of(type_: pa.DataType) -> Write:
-    """Return the writer of JSON of a type. Raises NotAlike."""
     if pa.types.is_struct(type_):
         fields = [(field.name, _json_name(field.name), json_of(field.type)) for field in type_]
         return lambda value: _joined(
@@ -190,7 +188,7 @@ PARQUET_FILE = "part-00000.parquet"
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class DuckDBAnswer:
-    """Rows of DuckDB, by batches. See `kafscale.spark.sql.answers.Answer`. Columns go by place, as names may repeat."""
+    """Rows of DuckDB, by batches. Columns go by place, as names may repeat."""
 
     columns: Sequence[str]
     types: Sequence[pa.DataType]
@@ -198,7 +196,6 @@ class DuckDBAnswer:
     close: Callable[[], None] = attrs.field(default=lambda: None)
 
     def first_cells(self, max_rows: int) -> Cells:
-        """Return at most `max_rows` rows. Raises QueryError, StoreError."""
         rows: list[Sequence[str | None]] = []
         for cells in self._texts():
             rows.append(cells)
@@ -207,19 +204,16 @@ class DuckDBAnswer:
         return Cells(columns=self.columns, rows=rows[:max_rows], has_more=len(rows) > max_rows)
 
     def csv_lines(self) -> Iterator[str]:
-        """Iterate over lines, the first one of names. Raises QueryError, StoreError."""
         yield csv_line(self.columns)
         yield from map(csv_line, self._texts())
 
     def json_lines(self) -> Iterator[str]:
-        """Iterate over objects. A name that repeats gets a number. Raises QueryError, StoreError."""
         fields = [_json_field(name, type_) for name, type_ in zip(unique(self.columns), self.types, strict=True)]
         for row in self._rows():
             parts = [field(value) for field, value in zip(fields, row, strict=True) if value is not None]
             yield "{" + ",".join(parts) + "}\n"
 
     def write_parquet(self, path: str) -> None:
-        """Write a directory with one file. Raises QueryError, StoreError."""
         import pyarrow.parquet as pq
 
         try:

@@ -62,8 +62,6 @@ class CheckpointWentBack(KafScaleError):
 
 @attrs.frozen(kw_only=True)
 class Outcome:
-    """The result of writing a batch."""
-
     batch: MicroBatch
     dead_letter_count: int = 0
     added_bytes: int = 0
@@ -88,7 +86,7 @@ class BatchWriter:
         self.buried = CommitsAhead(mapping=self.mapping.id)
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """Write a batch. The error that ends the query is kept as `failure` too, since Spark makes it a text."""
+        """Write a batch. Its error is kept as `failure` too, since Spark makes it a text."""
         try:
             self._write(frame, batch_id)
         except Exception as exc:
@@ -129,7 +127,6 @@ class _Attempt:
 
     @property
     def spark(self) -> SparkSession:
-        """Return the stream's own session."""
         return self.frame.sparkSession
 
     def run(self) -> Outcome:
@@ -188,7 +185,7 @@ class _Attempt:
         return attrs.evolve(self.batch, began=began, digests=digests)
 
     def _written(self, table: str) -> Committed:
-        """Return the batch as committed. Raises KafScaleError if the table lacks it, which would be a bug."""
+        """Return the batch as committed. A table without it would be a bug."""
         committed = self._newest(table)
         if committed is None or not self.batch.is_in(committed):
             raise KafScaleError(f"batch {self.batch.batch_id} was written, and the table {table} does not say so")
@@ -319,7 +316,6 @@ def _kept(rows: BatchRows) -> Iterator[None]:
 
 
 def _refuse(rows: BatchRows, mapping: TableMapping) -> None:
-    """Raise BadRecords, naming the first, if there are any."""
     found = rows.bad().select(*(f"{RECORD}.{name}" for name in PLACE), ERROR).limit(SHOWN_COUNT).collect()
     if found:
         shown = "; ".join(f"{row.topic} {row.partition} at offset {row.offset}: {row[ERROR]}" for row in found)
@@ -374,7 +370,7 @@ def truncates_of(rows: BatchRows, *, batch: str | None = None) -> Sequence[Any]:
     """Return the last offset and time of truncates, for each partition with one, as rows of Spark.
 
     Debezium's change with `op` t empties the table of its own topic. Of several in one partition, the last has the
-    effect of all. batch: a column with the number of the batch, if the rows are of several.
+    effect of all.
     """
     if TRUNCATE not in rows.frame.columns:
         return []
@@ -386,10 +382,7 @@ def truncates_of(rows: BatchRows, *, batch: str | None = None) -> Sequence[Any]:
 
 
 def with_dead(frame: DataFrame, truncates: Sequence[Any], *, batch: str | None = None) -> DataFrame:
-    """Return the rows without truncates, and DEAD: a truncate came after the row.
-
-    The order is that of `last_by_key`: by batch, by offset within a partition, by time between partitions.
-    """
+    """Return the rows without truncates, and DEAD: a truncate came after the row, in the order of `last_by_key`."""
     frame = frame.where(~functions.col(TRUNCATE)) if TRUNCATE in frame.columns else frame
     if not truncates:
         return frame.withColumn(DEAD, functions.lit(False))

@@ -1,8 +1,8 @@
 """The directory that a mapping keeps: Spark's checkpoint, and the beginning of the stream.
 
-Spark keeps the ends of batches, but for this kind of source not the beginning of the first one; it is kept here, as
-offsets, so that a repeated first batch reads the same. Spark's Hadoop reads and writes the files, on any of its file
-systems. The JVM, which alone can commit, holds the lock on a local directory for as long as it lives.
+Spark keeps the ends of batches, but for this kind of source not the beginning of the first one; it is kept here, so
+that a repeated first batch reads the same. Spark's Hadoop reads and writes the files, on any of its file systems. The
+JVM, which alone can commit, holds the lock on a local directory for as long as it lives.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ class HadoopDirectory:
     path: str
 
     def read(self, name: str) -> str | None:
-        """Return the content of a text file; None if it is missing."""
         path = self._path(name)
         system = self._system(path)
         if not system.exists(path):
@@ -45,7 +44,7 @@ class HadoopDirectory:
             stream.close()
 
     def write(self, name: str, text: str) -> None:
-        """Write a file atomically: under another name, then renamed."""
+        """Write a file atomically."""
         draft, path = self._path(f".{name}.draft"), self._path(name)
         system = self._system(path)
         stream = system.create(draft, True)
@@ -56,7 +55,6 @@ class HadoopDirectory:
         system.rename(draft, path)
 
     def delete(self, name: str) -> None:
-        """Delete a file, or a folder with its content, if it exists."""
         path = self._path(name)
         self._system(path).delete(path, True)
 
@@ -68,7 +66,6 @@ class HadoopDirectory:
         file_util.copy(self._system(source), source, other._system(target), target, False, conf)
 
     def names(self, folder: str) -> list[str]:
-        """Return the names of the files in a folder; none without the folder."""
         path = self._path(folder)
         system = self._system(path)
         if not system.exists(path):
@@ -99,14 +96,11 @@ class HadoopDirectory:
 class NoLock:
     """The lock of a file system that is not local, where nothing keeps a second run out."""
 
-    def close(self) -> None:
-        """Do nothing: no lock is held."""
+    def close(self) -> None: ...
 
 
 @attrs.frozen(kw_only=True)
 class QueryProgress:
-    """The last planned batch and its end, and the last batch that Spark knows as done."""
-
     planned_batch: int | None
     committed_batch: int | None
     end: Position
@@ -114,8 +108,6 @@ class QueryProgress:
 
 @attrs.frozen(eq=False, repr=False)
 class QueryCheckpoint:
-    """The checkpoint of one mapping."""
-
     directory: HadoopDirectory
 
     @property
@@ -132,14 +124,13 @@ class QueryCheckpoint:
         return Position.parse(text.splitlines()[-1])
 
     def start_of(self, batch_id: int) -> Position:
-        """Return the beginning of a batch: the end of the one before, or of the stream. Empty if both are unknown."""
+        """Return the beginning of a batch: the end of the one before, or of the stream; else empty."""
         text = self.directory.read(f"offsets/{batch_id - 1}") if batch_id else None
         if text is not None:
             return Position.parse(text.splitlines()[-1])
         return (None if batch_id else self.begun()) or Position()
 
     def progress(self) -> QueryProgress:
-        """Return the progress of the query."""
         planned, committed = (
             max((int(name) for name in self.directory.names(folder) if name.isdecimal()), default=None)
             for folder in ("offsets", "commits")
@@ -151,7 +142,6 @@ class QueryCheckpoint:
         )
 
     def begun(self) -> Position | None:
-        """Return the beginning of the stream; None before it."""
         text = self.directory.read(START)
         if text is None:
             return None
@@ -173,9 +163,9 @@ class QueryCheckpoint:
         return known
 
     def begin_anew(self, start: Position, again: Collection[str] = ()) -> None:
-        """Let the next query begin here. If this fails halfway, the next start fails, or is the former one.
+        """Let the next query begin here, and read topics in `again` even if tables have them.
 
-        again: the topics that it reads again, also if tables have them.
+        If this fails halfway, the next start fails, or is the former one.
         """
         topics = start.to_json()
         if again:

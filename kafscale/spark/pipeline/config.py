@@ -153,7 +153,6 @@ def partition_transform(text: str) -> str:
 
 
 def sort_order(text: str) -> str:
-    """Return one sort key in Spark's SQL. Raises ValueError."""
     found = _SORT.fullmatch(text.strip())
     if found is None:
         raise ValueError(f"'{text}' is not a sort order: give a column, asc or desc, and nulls first or nulls last")
@@ -176,8 +175,6 @@ class JsonColumn:
 
 @attrs.frozen(kw_only=True)
 class Encoding:
-    """The encoding of values, or of keys."""
-
     format: str = setting(f"{', '.join(FORMATS)}; the last three by the registry.", "bytes", validator=_one_of(FORMATS))
     column: str | None = setting("What to call the column, where there is only one.", None)
     columns: Sequence[JsonColumn] = setting("Of `json`: the columns.", ())
@@ -217,7 +214,6 @@ class Encoding:
 
     @property
     def by_registry(self) -> bool:
-        """Tell whether a schema registry is asked."""
         return self.format in REGISTRY_FORMATS
 
 
@@ -235,8 +231,6 @@ def _check_seen(value: str) -> None:
 
 @attrs.frozen(kw_only=True)
 class FanOut:
-    """The tables of a mapping besides its own."""
-
     by: str = setting("The column whose value names the table; `topic` may be one, of the metadata.")
     tables: Mapping[str, str] = setting(
         "`value: table`; several values may have one table.", factory=dict, validator=_checked(_check_tables)
@@ -362,7 +356,6 @@ class TableMapping:
 
     @property
     def id(self) -> str:
-        """Return the name of the mapping."""
         return self.name or self.table
 
     def into(self, table: str) -> TableMapping:
@@ -371,7 +364,6 @@ class TableMapping:
 
     @property
     def metadata_columns(self) -> Mapping[str, str]:
-        """Return the metadata of a record by column."""
         return self.metadata if isinstance(self.metadata, Mapping) else {name: name for name in self.metadata}
 
     @property
@@ -381,13 +373,11 @@ class TableMapping:
 
     @property
     def subscription(self) -> dict[str, str]:
-        """Return the option of the data source."""
         if self.pattern is not None:
             return {"subscribePattern": self.pattern}
         return {"subscribe": ",".join([self.topic] if self.topic else self.topics)}
 
     def subject(self, side: str) -> str:
-        """Return the subject of `value` or `key` in the registry."""
         encoding = self.value if side == "value" else self.key
         assert encoding is not None
         return encoding.subject or f"{self.topic}-{side}"
@@ -481,5 +471,4 @@ class Pipeline:
                     raise ValueError(f"the mapping '{mapping.id}' needs a registry")
 
     def full_name(self, table: str) -> str:
-        """Return the full name of a table in Spark's SQL."""
         return self.catalog.full_name(table)

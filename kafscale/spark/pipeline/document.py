@@ -67,14 +67,11 @@ class _Problem:
 
 @attrs.define(kw_only=True)
 class _Document:
-    """The nodes of a document as plain values, and their lines."""
-
     name: str
     environment: Mapping[str, str]
     lines: dict[KeyPath, int] = attrs.field(factory=dict)
 
     def build(self, node: yaml.Node | None, path: KeyPath) -> Any:
-        """Return the value of a node. Raises ConfigError."""
         if node is None:
             return None
         self.lines.setdefault(path, node.start_mark.line + 1)
@@ -114,7 +111,6 @@ class _Document:
         return self.lines.get(path, 1)
 
     def error(self, path: KeyPath, message: str) -> ConfigError:
-        """Return the error for the user."""
         text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).lstrip(".")
         return ConfigError(f"{self.name}:{self.line(path)}: {text + ': ' if text else ''}{message}")
 

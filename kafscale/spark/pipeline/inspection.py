@@ -77,30 +77,25 @@ class NeedsSpark(Exception):
 
 @attrs.frozen
 class DirectoryTables:
-    """The tables below a directory, without Spark. See `inspection.Tables`; every method raises NeedsSpark."""
+    """The tables below a directory, without Spark. Every method raises NeedsSpark."""
 
     warehouse: Path
 
     @classmethod
     def of(cls, pipeline: Pipeline) -> DirectoryTables | None:
-        """Return the tables of a pipeline; None unless its catalog is a local directory, without settings that may
-        change it.
-        """
+        """Return the tables of a pipeline whose catalog is a local directory, without settings that may change it."""
         catalog = pipeline.catalog
         is_directory = catalog.type == "hadoop" and not catalog.properties and not pipeline.spark
         path = _local_path(catalog)
         return cls(path) if is_directory and path is not None else None
 
     def columns(self, mapping: TableMapping) -> StructType:
-        """Return the columns of the mapping's rows. Raises ConfigError."""
         return _columns_of(mapping)
 
     def exists(self, table: str) -> bool:
-        """Tell whether there is such a table."""
         return self._newest(table) is not None
 
     def commits(self, table: str) -> Iterator[Commit]:
-        """Iterate over the current snapshot of a table, its parent and so on."""
         for snapshot in self._ancestry(table):
             told = {name: value for name, value in snapshot.get("summary", {}).items() if name != "operation"}
             yield Commit(
@@ -119,7 +114,6 @@ class DirectoryTables:
             found = snapshots.get(found.get("parent-snapshot-id"))
 
     def schema(self, table: str) -> StructType:
-        """Return the columns of a table as Spark has them."""
         metadata = self._metadata(table)
         current = metadata.get("current-schema-id")
         schema = next((schema for schema in metadata.get("schemas", ()) if schema.get("schema-id") == current), None)
@@ -128,7 +122,6 @@ class DirectoryTables:
         return _struct(schema)
 
     def count(self, table: str, column: str, value: str) -> int:
-        """Count the rows of a table that have a value in a column."""
         import pyarrow as pa
         import pyarrow.compute
         import pyarrow.parquet
@@ -215,7 +208,6 @@ def _struct(fields: Mapping[str, Any]) -> StructType:
 
 
 def _type(type_: Any) -> DataType:
-    """Return Spark's type for one of Iceberg's in JSON. Raises NeedsSpark."""
     if isinstance(type_, str):
         return simple_type(type_)
     kind = type_["type"]
@@ -229,7 +221,6 @@ def _type(type_: Any) -> DataType:
 
 
 def simple_type(name: str) -> DataType:
-    """Return Spark's type for the name of one of Iceberg's scalars. Raises NeedsSpark."""
     if name in SIMPLE_TYPES:
         return SIMPLE_TYPES[name]()
     found = _DECIMAL.fullmatch(name)
@@ -311,29 +302,24 @@ class Tables(Protocol):
 
 @attrs.frozen
 class SparkTables:
-    """The tables as a session sees them. See `Tables`."""
+    """The tables as a session sees them."""
 
     spark: SparkSession
     pipeline: Pipeline
 
     def columns(self, mapping: TableMapping) -> StructType:
-        """See `Tables`."""
         return empty_rows(self.spark, mapping, self.pipeline).columns
 
     def exists(self, table: str) -> bool:
-        """See `Tables`."""
         return format_of(self.spark, self.pipeline).exists(table)
 
     def schema(self, table: str) -> StructType:
-        """See `Tables`."""
         return self.spark.table(self.pipeline.full_name(table)).schema
 
     def commits(self, table: str) -> Iterator[Commit]:
-        """See `Tables`."""
         return format_of(self.spark, self.pipeline).commits(table)
 
     def count(self, table: str, column: str, value: str) -> int:
-        """See `Tables`."""
         return int(self.spark.table(self.pipeline.full_name(table)).where(col(column) == value).count())
 
 

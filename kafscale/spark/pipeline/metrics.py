@@ -69,7 +69,7 @@ class PipelineMetrics:
             self.registry.callback(f"{prefix}_{name}", help, LABEL, samples=partial(_samples, values))
 
     def batch_done(self, mapping: str, outcome: Outcome, row_count: int, lag: int) -> None:
-        """See `Observer`. A batch that was already in the table is not counted again."""
+        """Count a batch, unless it was already in the table."""
         self.lag[mapping] = lag
         if outcome.commit_seconds is not None:
             self.records.of(mapping).value += row_count
@@ -80,21 +80,17 @@ class PipelineMetrics:
             self.commit_seconds.of(mapping).observe(outcome.commit_seconds)
 
     def lag_measured(self, mapping: str, lag: Lag) -> None:
-        """See `Observer`."""
         self.lag[mapping], self.lag_bytes[mapping], self.lag_seconds[mapping] = lag.records, lag.bytes, lag.seconds
         if lag.committed_ms is not None:
             self.committed_seconds[mapping] = lag.committed_ms / 1000
 
     def mapping_failed(self, mapping: str, error: Exception) -> None:
-        """See `Observer`."""
         self.failures.of(mapping).value += 1
 
     def mapping_restarts(self, mapping: str, error: Exception, delay_seconds: float) -> None:
-        """See `Observer`."""
         self.restarts.of(mapping).value += 1
 
     def maintained(self, care: Care) -> None:
-        """See `Observer`."""
         self.compacted_files.of(care.table).value += care.compacted_files
 
 

@@ -2,7 +2,7 @@
 
 A checkpoint has a line for each source of a query in each of its files `offsets/N`. Both sources write offsets there in
 one form, `{"topic":{"0":23}}`; this one adds the ids of topics, which the Kafka source refuses. So a checkpoint is
-copied, ids are added or removed in the copy, and the query goes on from the copy with the other source. The query's id,
+copied, ids are added or removed in the copy, and the query goes on from it with the other source. The query's id,
 commits and state stay as they are. This module imports pyspark.
 """
 
@@ -47,12 +47,10 @@ class Migration:
 
     @property
     def offsets(self) -> Mapping[TopicPartition, int]:
-        """Return the next offsets of the query."""
         return {name: offset for source in self.sources for name, offset in source.offsets.offsets.items()}
 
 
 def read_checkpoint(spark: SparkSession, path: str) -> Migration:
-    """Read a checkpoint. Raises ConfigError, NotMigrated."""
     directory = HadoopDirectory(spark, path)
     planned, committed = (_batches(directory, folder) for folder in (OFFSETS, COMMITS))
     if directory.read("metadata") is None or not planned:
@@ -139,7 +137,7 @@ SHOWN_COUNT = 3  # of rows that one of both lacks
 
 @attrs.frozen(kw_only=True)
 class Comparison:
-    """The result. rows: read by this source. only_kafscale, only_kafka: rows that the other lacks; `shown` has some."""
+    """The number of rows read by this source, and of those that the other lacks; `shown` has some."""
 
     rows: int
     only_kafscale: int
@@ -148,7 +146,6 @@ class Comparison:
 
     @property
     def is_same(self) -> bool:
-        """Tell whether both sources read the same."""
         return not self.only_kafscale and not self.only_kafka
 
 
@@ -178,7 +175,6 @@ READ_COMMITTED = {"kafka.isolation.level": "read_committed"}
 
 
 def compared(ours: DataFrame, theirs: DataFrame) -> Comparison:
-    """Compare two frames of the same columns."""
     columns = ours.columns
     only_ours, only_theirs = ours.exceptAll(theirs.select(*columns)), theirs.select(*columns).exceptAll(ours)
     shown = [

@@ -35,8 +35,8 @@ PROVEN = "proven"
 class Proof:
     """The proof of one table. `found`: `proven`, or the difference.
 
-    snapshots: of the mapping in the table. crcs: how many of them were checked against batches in the bucket.
-    records: between the offsets. missing, extra: rows that the table lacks, or has in excess.
+    crcs: how many of the mapping's snapshots were checked against batches in the bucket. records: between the offsets.
+    missing, extra: rows that the table lacks, or has in excess.
     """
 
     mapping: str
@@ -51,7 +51,6 @@ class Proof:
 
     @property
     def is_proven(self) -> bool:
-        """Tell whether the table follows from the bucket."""
         return self.found == PROVEN
 
 
@@ -76,7 +75,6 @@ def prove(spark: SparkSession, pipeline: Pipeline, mappings: Sequence[str] = ())
 def _prove(
     spark: SparkSession, pipeline: Pipeline, mapping: TableMapping, proof: Proof, others: Mapping[str, Position]
 ) -> Proof:
-    """Prove one table. others: those of the mapping's fan-out, and their beginnings."""
     tables = format_of(spark, pipeline)
     if not tables.exists(proof.table):
         raise _Unproven("there is no such table")
@@ -163,7 +161,6 @@ def _check_crcs(planner: Planner, logs: Mapping[TopicPartition, PartitionLog], b
 def _records(
     spark: SparkSession, pipeline: Pipeline, mapping: TableMapping, begin: Position, end: Position
 ) -> DataFrame:
-    """Return the records from the mapping's beginning to the end of its last batch."""
     starts = {name: min(begin.offsets.get(name, 0), behind) for name, behind in end.offsets.items()}
     options = source_options(pipeline, mapping)
     for name in ("subscribe", "subscribePattern", "warnOfAvailableNow"):

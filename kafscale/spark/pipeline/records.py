@@ -44,7 +44,6 @@ DELETE = "d"
 
 
 def flag_fields() -> list[StructField]:
-    """Return the members that a row in JSON may have besides its columns."""
     flags = [StructField(flag, LongType() if name in _NUMBERS else StringType()) for name, flag in FLAGS.items()]
     return [StructField(DELETED, StringType()), *flags]
 
@@ -131,13 +130,10 @@ METADATA: Mapping[str, str] = {
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class BatchRows:
-    """Rows as a frame: columns of the table, then RECORD, TOMBSTONE and ERROR, with a fan-out TABLE, for changes
-    TRUNCATE.
+    """Rows as a frame: the table's columns, RECORD, TOMBSTONE, ERROR, with a fan-out TABLE, for changes TRUNCATE.
 
-    A tombstone deletes a row: a record without a value, or, of Debezium, a change or a row marked so.
-
-    columns: those of the table. upsert_by: the key columns among them; none for an append.
-    can_fail: a record may be bad.
+    A tombstone deletes a row: a record without a value, or, of Debezium, a change or a row marked so. `upsert_by` are
+    key columns; none for an append. can_fail: a record may be bad.
     """
 
     frame: DataFrame
@@ -146,21 +142,17 @@ class BatchRows:
     can_fail: bool
 
     def good(self) -> DataFrame:
-        """Return the rows of decoded records."""
         return self.frame.where(functions.col(ERROR).isNull()) if self.can_fail else self.frame
 
     def bad(self) -> DataFrame:
-        """Return the rows of bad records."""
         return self.frame.where(functions.col(ERROR).isNotNull())
 
 
 def source_schema(mapping: TableMapping) -> StructType:
-    """Return the schema of the source."""
     return StructType([*SCHEMA.fields, HEADERS]) if needs_headers(mapping) else SCHEMA
 
 
 def needs_headers(mapping: TableMapping) -> bool:
-    """Tell whether the source is asked for headers."""
     return any(name.startswith("headers") for name in mapping.metadata_columns.values())
 
 
@@ -436,7 +428,6 @@ def check_names(mapping: TableMapping, names: Sequence[str]) -> None:
 
 
 def upsert_by(mapping: TableMapping, names: Sequence[str], of_key: Sequence[str]) -> Sequence[str]:
-    """Return the key columns of an upsert; none for an append."""
     if mapping.mode != "upsert":
         return ()
     by = mapping.upsert_by or of_key

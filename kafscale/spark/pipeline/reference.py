@@ -38,7 +38,6 @@ units (64MiB, 1GB), times need one (10s, 5m, 1h)."""
 
 
 def reference() -> str:
-    """The page."""
     return "\n\n".join([INTRODUCTION, *(_part(heading, cls) for heading, cls in PARTS)]) + "\n"
 
 

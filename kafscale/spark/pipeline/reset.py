@@ -27,10 +27,7 @@ from kafscale.spark.source.planning import Planner
 
 @attrs.frozen(kw_only=True)
 class Reset:
-    """The reset of one topic in one mapping: both positions are those of all topics of the mapping.
-
-    again: the topics that it reads again, also if tables have them.
-    """
+    """The reset of one topic, by the positions of all topics of its mapping. `again`: topics to read once more."""
 
     mapping: TableMapping
     topic: str
@@ -40,15 +37,11 @@ class Reset:
 
     @property
     def changes(self) -> bool:
-        """Tell whether the reset changes the position."""
         return self.before != self.after
 
 
 def plan(spark: SparkSession, pipeline: Pipeline, topics: Sequence[str], *, from_beginning: bool) -> Sequence[Reset]:
-    """Return the resets for `carry_out`.
-
-    Raises ConfigError for a topic that no mapping has begun to read, StoreError.
-    """
+    """Return the resets for `carry_out`. Raises StoreError, and ConfigError for a topic that no mapping reads yet."""
     found: list[Reset] = []
     for mapping in pipeline.mappings:
         position, again = _position(spark, pipeline, mapping)
@@ -62,7 +55,7 @@ def plan(spark: SparkSession, pipeline: Pipeline, topics: Sequence[str], *, from
 
 
 def carry_out(spark: SparkSession, pipeline: Pipeline, resets: Sequence[Reset]) -> None:
-    """Change the checkpoints. Raises StartupError if a run of the pipeline is at work."""
+    """Change the checkpoints. The pipeline must be `locked`."""
     for mapping_id in dict.fromkeys(reset.mapping.id for reset in resets if reset.changes):
         last = [reset for reset in resets if reset.mapping.id == mapping_id][-1]
         checkpoint_of(spark, pipeline, last.mapping).begin_anew(last.after, last.again)

@@ -44,10 +44,7 @@ MAINTENANCE_END_SECONDS = 30.0  # for the table that it is at; what is not commi
 
 @attrs.frozen(kw_only=True)
 class Lag:
-    """The lag of a table behind the bucket, and the time of its newest batch's commit; None without one.
-
-    seconds: the age of the first missing records, by their own time.
-    """
+    """The lag of a table behind the bucket; `seconds` is the age of the first missing records, by their own time."""
 
     records: int
     bytes: int
@@ -56,7 +53,6 @@ class Lag:
 
     @classmethod
     def of(cls, behind: Sequence[PartitionLag], committed: Committed | None) -> Lag:
-        """Sum up partitions."""
         now_ms = int(time.time() * 1000)
         return cls(
             records=sum(partition.offsets_behind for partition in behind),
@@ -69,25 +65,15 @@ class Lag:
 class Observer(Protocol):
     """An observer of a pipeline, called from several threads."""
 
-    def batch_done(self, mapping: str, outcome: Outcome, row_count: int, lag: int) -> None:
-        """Note a micro-batch that is in the table."""
-        ...
+    def batch_done(self, mapping: str, outcome: Outcome, row_count: int, lag: int) -> None: ...
 
-    def lag_measured(self, mapping: str, lag: Lag) -> None:
-        """Note a lag, now and then, if the pipeline has metrics."""
-        ...
+    def lag_measured(self, mapping: str, lag: Lag) -> None: ...
 
-    def mapping_failed(self, mapping: str, error: Exception) -> None:
-        """Note a mapping that has stopped; the others go on."""
-        ...
+    def mapping_failed(self, mapping: str, error: Exception) -> None: ...
 
-    def mapping_restarts(self, mapping: str, error: Exception, delay_seconds: float) -> None:
-        """Note a query that failed for a passing reason, and is started again."""
-        ...
+    def mapping_restarts(self, mapping: str, error: Exception, delay_seconds: float) -> None: ...
 
-    def maintained(self, care: Care) -> None:
-        """Note the maintenance of a table."""
-        ...
+    def maintained(self, care: Care) -> None: ...
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
@@ -108,10 +94,7 @@ class PipelineRun:
         self._stopping.set()
 
     def run(self, *, once: bool = False) -> Sequence[str]:
-        """Run until all mappings have ended: when told to stop, or with `once`, when nothing is left.
-
-        Returns the names of those that failed.
-        """
+        """Run until told to stop, or with `once`, until nothing is left. Returns the names of failed mappings."""
         ended = threading.Event()
         maintaining = threading.Thread(target=self._maintain, args=(ended,), daemon=True)
         if self.pipeline.maintenance.every is not None and not once:
@@ -126,10 +109,7 @@ class PipelineRun:
                 self._lock.close()
 
     def _maintain(self, ended: threading.Event) -> None:
-        """Maintain tables now and then, beside the queries, which retry a commit that conflicts with it.
-
-        If a catalog does not answer, it is asked again the next time.
-        """
+        """Maintain tables now and then, beside the queries, which retry a commit that conflicts with it."""
         seconds = parse_duration(self.pipeline.maintenance.every or "") / 1_000_000
         session = self.spark.newSession()
         while not ended.wait(seconds):
@@ -163,16 +143,12 @@ class PipelineRun:
 
 @attrs.frozen
 class BucketBounds:
-    """The beginning and end of each partition in the bucket."""
-
     starts: Mapping[TopicPartition, int] = attrs.field(factory=dict)
     ends: Position = attrs.field(factory=Position)
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
 class MappingRun:
-    """One mapping and its query."""
-
     spark: SparkSession
     pipeline: Pipeline
     mapping: TableMapping
@@ -199,7 +175,6 @@ class MappingRun:
 
     @property
     def checkpoint(self) -> QueryCheckpoint:
-        """Return the checkpoint of the mapping."""
         return checkpoint_of(self.spark, self.pipeline, self.mapping)
 
     def poll(self, observer: Observer, *, once: bool, stopping: bool) -> bool:
@@ -254,7 +229,6 @@ class MappingRun:
         observer.mapping_restarts(self.mapping.id, exc, delay_seconds)
 
     def _start(self, once: bool) -> None:
-        """Raises ConfigError, KafScaleError."""
         if self._target is None:
             ensure_table(
                 self.spark, self.mapping, self.pipeline, empty_rows(self.spark, self.mapping, self.pipeline).columns
@@ -320,10 +294,7 @@ class MappingRun:
         self._outcomes[outcome.batch.batch_id] = outcome
 
     def _tell(self, observer: Observer) -> None:
-        """Report new batches of Spark to the observer.
-
-        A waiting query reports the number of its next batch, too.
-        """
+        """Report new batches of Spark to the observer; a waiting query reports the number of its next batch, too."""
         for progress in self._query.recentProgress:
             if WRITING not in progress["durationMs"]:
                 continue
@@ -351,7 +322,6 @@ class MappingRun:
             yield self._planner
 
     def close(self) -> None:
-        """End the query, and close the bucket."""
         self._stop_query()
         with self._looking:
             if self._planner is not None:
@@ -385,7 +355,6 @@ class QueryFailed(KafScaleError):
     """
 
     def __init__(self, text: str) -> None:
-        """Take the line of KafScale's error from Spark's text, if any."""
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         ours = [line for line in lines if line.startswith("kafscale.")]
         super().__init__((ours[-1] if ours else lines[0]).replace(LOSS_ADVICE, RESET_ADVICE))
@@ -410,7 +379,6 @@ def _may_pass(exc: Exception) -> bool:
 
 
 def checkpoint_of(spark: SparkSession, pipeline: Pipeline, mapping: TableMapping) -> QueryCheckpoint:
-    """Return the checkpoint of a mapping."""
     return QueryCheckpoint(HadoopDirectory(spark, f"{pipeline.checkpoints.rstrip('/')}/{mapping.id}"))
 
 
@@ -432,7 +400,6 @@ def planner_of(pipeline: Pipeline, mapping: TableMapping) -> Planner:
 
 
 def bounds_of(planner: Planner) -> BucketBounds:
-    """Return the bounds of the bucket. Raises ConfigError, StoreError."""
     logs = planner.logs()
     ends = {partition: log.end_offset for partition, log in logs.items()}
     return BucketBounds(
@@ -442,7 +409,6 @@ def bounds_of(planner: Planner) -> BucketBounds:
 
 
 def behind_of(planner: Planner, committed: Committed | None) -> Sequence[PartitionLag]:
-    """Return the lag of the table by partition. Raises ConfigError, StoreError."""
     end = Position() if committed is None else committed.end
     logs = planner.logs()
     reached = reached_of(end, Position(topic_ids=ids_of(logs.values())))

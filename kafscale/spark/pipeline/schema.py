@@ -2,8 +2,7 @@
 
 Allowed are new columns, int to long, float to double, and decimals with more digits before the point, as Iceberg
 allows, in structs, arrays and maps too. Anything else is a SchemaConflict. Spark's JSON parser rounds numbers with more
-digits behind the point than a decimal has; they are parsed once more with as many digits as possible. This module
-imports pyspark.
+digits behind the point than a decimal has; they are parsed once more with as many digits as possible. Imports pyspark.
 """
 
 from __future__ import annotations
@@ -48,7 +47,6 @@ class ColumnChange:
     adds: bool
 
     def sql(self, table: str) -> str:
-        """Return the statement that makes the change."""
         column = ".".join(quoted(name) for name in self.path)
         if self.adds:
             return f"ALTER TABLE {table} ADD COLUMN {column} {self.type}"
@@ -84,7 +82,6 @@ def changes(table: StructType, rows: StructType, path: tuple[str, ...] = ()) -> 
 
 
 def sql_of(type_: DataType) -> str:
-    """Return a type in Spark's SQL."""
     if isinstance(type_, StructType):
         inner = ", ".join(f"{quoted(field.name)}: {sql_of(field.dataType)}" for field in type_.fields)
         return f"STRUCT<{inner}>"
@@ -171,9 +168,7 @@ def has_decimal(type_: Any) -> bool:
 
 
 def exact_type(type_: Any) -> DataType:
-    """Return the type with decimals of the most digits behind the point; without a digit to spare, the text of a
-    double.
-    """
+    """Return the type with decimals of the most digits behind the point; without a spare digit, a double's text."""
     if isinstance(type_, StructType):
         return StructType([StructField(field.name, exact_type(field.dataType)) for field in type_.fields])
     if isinstance(type_, ArrayType):

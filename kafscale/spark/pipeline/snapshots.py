@@ -44,7 +44,6 @@ class MicroBatch:
     again: Set[str] = frozenset()
 
     def summary(self) -> dict[str, str]:
-        """Return the summary of the batch's snapshot."""
         return {
             MAPPING: self.mapping,
             QUERY_ID: self.query_id,
@@ -109,10 +108,7 @@ class Commit:
 
 @attrs.frozen(kw_only=True)
 class Committed:
-    """A micro-batch in the table. depth: the number of newer snapshots.
-
-    start, began: the beginning of the batch and of the mapping.
-    """
+    """A micro-batch in the table. depth: the number of newer snapshots. began: the beginning of the mapping."""
 
     mapping: str
     query_id: str
@@ -128,12 +124,10 @@ class Committed:
 
     @property
     def added_bytes(self) -> int:
-        """Return the size of the files that the commit has added."""
         return int(self.summary.get(ADDED_BYTES) or 0)
 
     @property
     def added_rows(self) -> int:
-        """Return the number of rows that the commit has added."""
         return int(self.summary.get(ADDED_ROWS) or 0)
 
     @property
@@ -156,7 +150,6 @@ class Committed:
 
 
 def committed_batches(commits: Iterable[Commit]) -> Iterator[Committed]:
-    """Iterate over the batches among the commits of a table, newest first."""
     for depth, commit in enumerate(commits):
         committed = _committed_of(commit, depth)
         if committed is not None:
@@ -227,5 +220,4 @@ def _text(value: Mapping[str, Any]) -> str:
 
 
 def newest(commits: Iterable[Commit], mapping: str) -> Committed | None:
-    """Return the newest batch of a mapping that is in the table of these commits."""
     return next((batch for batch in committed_batches(commits) if batch.mapping == mapping), None)

@@ -7,34 +7,32 @@ last version tables keep for ever; it also makes a MERGE without changes a commi
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
-from typing import TYPE_CHECKING, Protocol
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
-from kafscale.spark.pipeline.snapshots import Commit, Committed
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from kafscale.spark.pipeline.schema import ColumnChange
-from functools import partial
-from typing import TYPE_CHECKING, Any
-
+from kafscale.errors import ConfigError
 from kafscale.spark.catalogs import CatalogOptions, quoted
-from kafscale.spark.pipeline.snapshots import OFFSETS
+from kafscale.spark.pipeline.snapshots import (
+    ADDED_BYTES,
+    ADDED_ROWS,
+    BATCH_ID,
+    MAPPING,
+    OFFSETS,
+    QUERY_ID,
+    Commit,
+    Committed,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from kafscale.spark.pipeline.schema import ColumnChange
-import json
-import math
-from datetime import UTC
-
-from kafscale.errors import ConfigError
-from kafscale.spark.pipeline.snapshots import ADDED_BYTES, ADDED_ROWS, BATCH_ID, MAPPING, QUERY_ID
 
 
 @attrs.frozen

@@ -10,34 +10,29 @@ ancestors of the current one.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
-
-from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType
-
-from kafscale.errors import ConfigError
-from kafscale.spark.catalogs import DELTA, ICEBERG, CatalogOptions, quoted
-from kafscale.spark.pipeline.config import Pipeline, TableMapping, partition_transform, sort_order
-from kafscale.spark.pipeline.schema import SchemaConflict, changes, sql_of
-from kafscale.spark.pipeline.table_format import DeltaTables, IcebergTables, TableFormat
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import reduce
 from operator import and_, or_
+from typing import TYPE_CHECKING
 
 import attrs
 from pyspark.sql import Column, SparkSession, functions
+from pyspark.sql.types import StructType
 
 from kafscale.config import parse_duration, parse_size
+from kafscale.errors import ConfigError
 from kafscale.spark.bucket.position import Position
-from kafscale.spark.pipeline.config import DEAD_LETTER, SEEN
+from kafscale.spark.catalogs import DELTA, ICEBERG, CatalogOptions, quoted
+from kafscale.spark.pipeline.config import DEAD_LETTER, SEEN, Pipeline, TableMapping, partition_transform, sort_order
 from kafscale.spark.pipeline.records import ERROR, RECORD, TABLE, TOMBSTONE, TRUNCATE, BatchRows, empty_rows
+from kafscale.spark.pipeline.schema import SchemaConflict, changes, sql_of
 from kafscale.spark.pipeline.snapshots import MAPPING, newest
+from kafscale.spark.pipeline.table_format import DeltaTables, IcebergTables, TableFormat
 from kafscale.spark.session import first_line
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 FORMATS: Mapping[str, Callable[[SparkSession, CatalogOptions], TableFormat]] = {
     ICEBERG: IcebergTables,
@@ -46,7 +41,6 @@ FORMATS: Mapping[str, Callable[[SparkSession, CatalogOptions], TableFormat]] = {
 
 
 def format_of(spark: SparkSession, pipeline: Pipeline) -> TableFormat:
-    """Return the table format of a pipeline, for a session."""
     return FORMATS[pipeline.catalog.format](spark, pipeline.catalog)
 
 
@@ -85,7 +79,6 @@ def ensure_table(spark: SparkSession, mapping: TableMapping, pipeline: Pipeline,
 
 
 def ensure_dead_letters(spark: SparkSession, mapping: TableMapping, pipeline: Pipeline) -> None:
-    """Make the mapping's table of dead letters, if it has one that is missing."""
     tables = format_of(spark, pipeline)
     if mapping.dead_letters is not None and not tables.exists(mapping.dead_letters):
         tables.create(mapping.dead_letters, DEAD_LETTER_COLUMNS, properties={})
@@ -233,7 +226,6 @@ class Care:
 
 
 def maintain(spark: SparkSession, pipeline: Pipeline) -> Iterator[Care]:
-    """Maintain each existing table of the pipeline. A conflict with another commit is returned as a problem."""
     tables = format_of(spark, pipeline)
     for table in tables_of(tables, pipeline):
         if tables.exists(table):
@@ -241,7 +233,6 @@ def maintain(spark: SparkSession, pipeline: Pipeline) -> Iterator[Care]:
 
 
 def tables_of(tables: TableFormat, pipeline: Pipeline) -> Sequence[str]:
-    """Return the tables of the mappings and of their dead letters, each once."""
     names = [
         name
         for mapping in pipeline.mappings

@@ -10,33 +10,24 @@ other numbers, as of a LIMIT that takes a few tasks at a time, do not count.
 
 from __future__ import annotations
 
+import pickle
 import re
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
+from kafscale.spark.bucket.splits import BrokerRange, GivenRange, LogRange, Split, SplitRange
 from kafscale.spark.sql.failures import spark_errors
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-import pickle
-from collections.abc import Callable, Mapping
-from contextlib import contextmanager
-from threading import Event, Thread
-from typing import TYPE_CHECKING, Any
-
-from kafscale.spark.bucket.splits import BrokerRange, GivenRange, LogRange, Split, SplitRange
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 
 def explained(spark: SparkSession, text: str) -> DataFrame:
-    """Return Spark's plan of `EXPLAIN …`, and a line for each read of a topic, without running it.
-
-    Raises QueryError.
-    """
+    """Return Spark's plan of `EXPLAIN …`, and a line for each read of a topic, without running it."""
     session: Any = spark._jsparkSession
     gateway: Any = spark._jvm
     state = session.sessionState()
@@ -72,7 +63,6 @@ def _scans(plan: Any) -> Iterator[Sequence[Sequence[Split]]]:
 
 
 def _unpickled(partition: Any) -> Any:
-    """Return None for a partition of another source than one in Python."""
     if partition.getClass().getSimpleName() != "PythonInputPartition":
         return None
     return pickle.loads(bytes(partition.pickedPartition()))
@@ -110,7 +100,7 @@ class Reads:
         return sum(map(sum, self.scans))
 
     def note(self, stages: Mapping[int, tuple[int, int]]) -> int:
-        """Take the running stages, with the number of their tasks and finished tasks; return the bytes read.
+        """Take the running stages, with their numbers of tasks and finished tasks; return the bytes read.
 
         A stage that ran before and does not run any more has finished.
         """
@@ -126,7 +116,7 @@ class Reads:
 
 @contextmanager
 def told(frame: DataFrame, report: Report | None) -> Iterator[None]:
-    """Report the progress of the block, which runs a frame's queries; nothing if it is short, or without `report`."""
+    """Report the progress of the block, which runs a frame's queries, unless it is short."""
     if report is None:
         yield
         return
@@ -165,7 +155,7 @@ _TO_QUOTE = re.compile(r'[",\r\n]')
 
 @attrs.frozen(kw_only=True)
 class Cells:
-    """The first rows of a result. None is NULL. `has_more`: there are further rows."""
+    """The first rows of a result. None is NULL."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str | None]]
@@ -173,20 +163,19 @@ class Cells:
 
 
 def first_cells(frame: DataFrame, max_rows: int) -> Cells:
-    """Run the query and return at most `max_rows` rows."""
     rows = [tuple(row) for row in _texts(frame).limit(max_rows + 1).collect()]
     return Cells(columns=frame.columns, rows=rows[:max_rows], has_more=len(rows) > max_rows)
 
 
 def csv_lines(frame: DataFrame) -> Iterator[str]:
-    """Run the query and yield CSV, first the names; NULL is empty, an empty string is quoted. Holds few rows."""
+    """Yield CSV, first the names; NULL is empty, an empty string is quoted. Holds few rows."""
     yield csv_line(frame.columns)
     for row in _texts(frame).toLocalIterator(prefetchPartitions=True):
         yield csv_line(row)
 
 
 def json_lines(frame: DataFrame) -> Iterator[str]:
-    """Run the query and yield an object for each row, without NULLs. A repeated name gets a number. Holds few rows."""
+    """Yield an object for each row, without NULLs. A repeated name gets a number. Holds few rows."""
     from pyspark.sql.functions import struct, to_json
 
     named = frame.toDF(*unique(frame.columns))
@@ -196,7 +185,7 @@ def json_lines(frame: DataFrame) -> Iterator[str]:
 
 
 def write_parquet(frame: DataFrame, path: str) -> None:
-    """Run the query and write a new directory of files. A repeated name gets a number."""
+    """Write a new directory of files. A repeated name gets a number."""
     frame.toDF(*unique(frame.columns)).write.mode("errorifexists").parquet(path)
 
 
@@ -215,7 +204,7 @@ def unique(names: Sequence[str]) -> Sequence[str]:
 
 
 def _texts(frame: DataFrame) -> DataFrame:
-    """Make texts of all columns, by position, as names may repeat."""
+    """Cast all columns to text, by position, as names may repeat."""
     types = [type_ for _, type_ in frame.dtypes]
     numbered = frame.toDF(*(f"c{index}" for index in range(len(types))))
     return numbered.select(*(_text(numbered[f"c{index}"], type_) for index, type_ in enumerate(types)))
@@ -244,12 +233,11 @@ def _json_fields(frame: DataFrame, name: str, type_: str) -> Sequence[Column]:
 
 
 def csv_line(cells: Sequence[str | None]) -> str:
-    """Return a line of CSV."""
     return ",".join(map(_csv_cell, cells)) + "\n"
 
 
 def _csv_cell(text: str | None) -> str:
-    """Write a cell by RFC 4180; the csv module of older Pythons can't tell NULL from an empty string."""
+    """Follow RFC 4180; the csv module of older Pythons can't tell NULL from an empty string."""
     if text is None:
         return ""
     return '"' + text.replace('"', '""') + '"' if not text or _TO_QUOTE.search(text) else text
@@ -286,36 +274,30 @@ class QueryAnswer(Protocol):
 
 @attrs.frozen(eq=False, repr=False)
 class SparkAnswer:
-    """A DataFrame's rows; each method runs its query, and reports its progress. See `QueryAnswer`."""
+    """A DataFrame's rows; each method runs its query, and reports its progress."""
 
     frame: DataFrame
     report: Report | None = None
 
     @property
     def columns(self) -> Sequence[str]:
-        """See `QueryAnswer`."""
         columns: Sequence[str] = self.frame.columns
         return columns
 
     def first_cells(self, max_rows: int) -> Cells:
-        """See `QueryAnswer`."""
         with told(self.frame, self.report), spark_errors():
             return first_cells(self.frame, max_rows)
 
     def csv_lines(self) -> Iterator[str]:
-        """See `QueryAnswer`."""
         with told(self.frame, self.report), spark_errors():
             yield from csv_lines(self.frame)
 
     def json_lines(self) -> Iterator[str]:
-        """See `QueryAnswer`."""
         with told(self.frame, self.report), spark_errors():
             yield from json_lines(self.frame)
 
     def write_parquet(self, path: str) -> None:
-        """See `QueryAnswer`."""
         with told(self.frame, self.report), spark_errors():
             write_parquet(self.frame, path)
 
-    def close(self) -> None:
-        """Do nothing."""
+    def close(self) -> None: ...

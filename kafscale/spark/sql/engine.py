@@ -9,7 +9,7 @@ was when it was given.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
@@ -23,24 +23,23 @@ from kafscale.spark.sql.answers import explained
 from kafscale.spark.sql.failures import may_be_of_columns, spark_errors
 from kafscale.spark.sql.kafsql import (
     COLUMNS,
+    TABLE_FUNCTIONS,
+    Argument,
     Bound,
     Clauses,
     Spoken,
+    TopicCall,
     bound_of,
     columns_needed,
     define_functions,
     with_segments,
 )
-from kafscale.spark.sql.tokens import Edit, edited, tokenize
+from kafscale.spark.sql.tokens import Edit, SqlToken, closing, edited, tokenize
 from kafscale.spark.sql.topics import TOPIC_NAME, Topics, answer_command
 from kafscale.spark.values.decoding import DECODED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-from collections.abc import Mapping
-
-from kafscale.spark.sql.kafsql import TABLE_FUNCTIONS, Argument, TopicCall
-from kafscale.spark.sql.tokens import SqlToken, closing
 
 DESCRIBING = ("DescribeRelation", "ShowColumns", "DescribeColumn")
 CHANGING = ("MergeIntoTable", "UpdateTable", "DeleteFromTable")  # what they change is their first child
@@ -49,10 +48,9 @@ KEEPING = ("CreateView", "CreateViewCommand", "AlterViewAs", "CacheTableAsSelect
 
 @attrs.frozen(kw_only=True)
 class TableReference:
-    """A name in the text, from `start` to `end`.
+    """A name in the text, from `start` to `end`, which includes a WITH clause of `options`.
 
     is_relation: a query in parentheses could stand there; otherwise a name replaces it.
-    options: of its WITH clause, which is within `end`.
     """
 
     start: int
@@ -63,13 +61,12 @@ class TableReference:
 
     @property
     def name(self) -> str:
-        """Return the parts joined by points, as a topic is named."""
         return ".".join(self.parts)
 
 
 @attrs.frozen(kw_only=True)
 class StatementReads:
-    """All reads of a statement. `keeps_query`: it makes a view, or caches. `is_explained`: it is an EXPLAIN."""
+    """All reads of a statement. `keeps_query`: it makes a view, or caches."""
 
     references: Sequence[TableReference]
     calls: Sequence[TopicCall]
@@ -169,7 +166,6 @@ class _Search:
 
 
 def _argument(node: Any, function: str) -> Argument:
-    """Read a literal; or a name, as topics may be given without quotes."""
     if _class(node) == "UnresolvedAttribute":
         return Argument(node.nameParts().mkString("."))
     if _class(node) != "Literal":
@@ -200,7 +196,7 @@ def _map(java_map: Any) -> dict[str, str]:
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class Engine:
-    """Answers statements. `catalogs` are names of Spark's catalogs: a name that begins with one is not a topic."""
+    """Answers statements. `catalogs`: names of Spark's catalogs, which don't begin the name of a topic."""
 
     topics: Topics
     catalogs: Sequence[str] = ()
@@ -215,10 +211,7 @@ class Engine:
         return self.topics.spark.createDataFrame(answered.rows, types)
 
     def _fitting_query(self, statement: str) -> DataFrame:
-        """Read the columns that the statement names; all of them if that fails, as for `orders AS o(a, b, …)`.
-
-        Errors that can't come from missing columns are final.
-        """
+        """Read the columns that the statement names; all of them if that fails, as for `orders AS o(a, b)`."""
         spoken = Spoken.of(statement)
         columns = None
         if not spoken.needs_segments and DECODED not in spoken.names:
@@ -253,7 +246,6 @@ class Engine:
 
     @contextmanager
     def _views(self) -> Iterator[list[str]]:
-        """Collect names of views, which are dropped at the end of the block."""
         names: list[str] = []
         try:
             yield names
@@ -292,7 +284,6 @@ class Engine:
             yield Edit(start=call.start, end=call.end, text=f"({view} AS {_quoted(call.topic)})")
 
     def _read(self, spoken: Spoken, views: list[str], topic: str, bound: Bound, **details: Any) -> str:
-        """Make a view of a topic with the columns that the statement knows, and return its name."""
         options = {**spoken.options(), **(details.pop("options", None) or {})}
         bound = bound.joined(Bound(is_full=details.pop("is_full")))
         frame = self.topics.frame(topic, bound, options=options, **details)

@@ -1,7 +1,7 @@
 """Errors of Spark as one line for the user, and statements that Ctrl-C cancels.
 
-A statement runs on a thread of its own: an interrupt in the midst of a call to Spark's JVM would leave the answer
-behind for the next call. The main thread waits, has Spark cancel the statement, and goes on once that has ended.
+A statement runs on a thread of its own: an interrupt during a call to Spark's JVM would leave the answer behind for the
+next call. The main thread waits, cancels the statement in Spark, and goes on once it has ended.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def may_be_of_columns(error: QueryError) -> bool:
 
 
 def message_of(text: str) -> str:
-    """Return the useful part of an error of Spark: the source's message, or Spark's first lines."""
+    """Return the source's message in an error of Spark, or Spark's first lines."""
     if ours := _OURS.findall(text):
         last: str = ours[-1]
         return last
@@ -84,7 +84,7 @@ POLL_SECONDS = 0.2
 def interruptible() -> Iterator[None]:
     """Make Ctrl-C raise KeyboardInterrupt, also in a process that was started with SIGINT ignored.
 
-    To be entered on the main thread. A Spark that starts on another thread sets no handler.
+    Enter it on the main thread. A Spark that starts on another thread sets no handler.
     """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
@@ -94,9 +94,9 @@ def interruptible() -> Iterator[None]:
 
 
 def run_interruptibly(execute: Callable[[], None], cancel: Callable[[], object]) -> None:
-    """Run `execute`, and raise its error; KeyboardInterrupt, once it has ended, if there was one.
+    """Run `execute`, and raise its error, or KeyboardInterrupt once it has ended.
 
-    cancel: called repeatedly, as a statement that is still being planned can't be cancelled yet.
+    `cancel` is called repeatedly, as a statement that is still being planned can't be cancelled yet.
     """
     running: Future[None] = Future()
 

@@ -14,7 +14,8 @@ the table of its JOIN and the first one behind FROM, wherever WITHIN stands behi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ import attrs
 import numpy as np
 import pyarrow as pa
 
+from kafscale.config import parse_duration
 from kafscale.errors import QueryError
 from kafscale.spark.bucket.catalog import PartitionLog
 from kafscale.spark.sql.tokens import Edit, SqlToken, edited, tokenize
@@ -29,10 +31,6 @@ from kafscale.spark.values.decoding import DECODED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-from collections.abc import Collection
-from contextlib import suppress
-
-from kafscale.config import parse_duration
 
 SET_OPERATORS = ("UNION", "INTERSECT", "EXCEPT", "MINUS")
 UNITS = {"MILLISECOND": "ms", "SECOND": "s", "MINUTE": "m", "HOUR": "h", "DAY": "d"}
@@ -40,17 +38,13 @@ UNITS = {"MILLISECOND": "ms", "SECOND": "s", "MINUTE": "m", "HOUR": "h", "DAY": 
 
 @attrs.frozen(kw_only=True)
 class Bound:
-    """The bounds of a read of a topic: since `last_ms` ago, of that the last `tail_count` records; None is unbounded.
-
-    is_full: the read may have any size.
-    """
+    """Bounds of a read: since `last_ms` ago, of that the last `tail_count` records; `is_full`: of any size."""
 
     last_ms: int | None = None
     tail_count: int | None = None
     is_full: bool = False
 
     def joined(self, other: Bound) -> Bound:
-        """Join the bounds of two clauses of one SELECT."""
         return Bound(
             last_ms=other.last_ms if other.last_ms is not None else self.last_ms,
             tail_count=other.tail_count if other.tail_count is not None else self.tail_count,
@@ -60,7 +54,7 @@ class Bound:
 
 @attrs.define
 class ClauseScope:
-    """A SELECT, or the inside of parentheses, from `start` to `end`."""
+    """A SELECT, or the inside of parentheses."""
 
     start: int
     end: int
@@ -76,7 +70,6 @@ class Clauses:
 
     @classmethod
     def of(cls, text: str) -> Clauses:
-        """Find the clauses of a statement. Raises QueryError."""
         tokens = tokenize(text)
         blank = list(text)
         open_scopes, scopes = [ClauseScope(0, len(text))], []
@@ -99,7 +92,6 @@ class Clauses:
         return cls("".join(blank), [*scopes, *open_scopes])
 
     def bound_at(self, position: int) -> Bound:
-        """Return the bound of the innermost scope around a position."""
         around = [scope for scope in self.scopes if scope.start <= position < scope.end and scope.bound is not None]
         innermost = max(around, key=lambda each: each.start, default=None)
         return Bound() if innermost is None or innermost.bound is None else innermost.bound
@@ -115,7 +107,6 @@ def duration_ms(tokens: Sequence[SqlToken]) -> tuple[int, int]:
 
 
 def _clause(tokens: Sequence[SqlToken], index: int) -> tuple[Bound, int] | None:
-    """Return the clause that begins with this token, and the index behind it."""
     word, following = tokens[index].word, tokens[index + 1 : index + 4]
     if not following or (index and tokens[index - 1].text == "."):
         return None
@@ -140,7 +131,7 @@ FUNCTION_FORMS = "last('orders', INTERVAL 15 MINUTES), tail('orders', 20) and ta
 
 @attrs.frozen
 class Argument:
-    """A literal. `is_time`: an interval, in milliseconds."""
+    """A literal. `is_time`: an interval, in ms."""
 
     value: Any
     is_time: bool = False
@@ -148,7 +139,7 @@ class Argument:
 
 @attrs.frozen(kw_only=True)
 class TopicCall:
-    """A call of `last(…)` or `tail(…)`, from `start` to `end`. Times are milliseconds."""
+    """A call of `last(…)` or `tail(…)`."""
 
     start: int
     end: int
@@ -257,8 +248,6 @@ def windows(tokens: Sequence[SqlToken], *, timestamp: str, key: str) -> Iterator
 
 @attrs.frozen(kw_only=True)
 class _Join:
-    """A join of two tables, by the names of their columns; its condition ends at `end`."""
-
     left: str
     right: str
     on: SqlToken | None
@@ -266,7 +255,6 @@ class _Join:
 
     @classmethod
     def before(cls, level: Sequence[SqlToken]) -> _Join:
-        """Find the last join before the end of the tokens. Raises QueryError."""
         words = [token.word for token in level]
         joined_at = _last(words, "JOIN")
         from_at = _last(words[:joined_at], "FROM")
@@ -285,7 +273,6 @@ class _Join:
         )
 
     def condition(self, *, timestamp: str, key: str, window_ms: int) -> str:
-        """Return the condition to put at the end of the join."""
         opening = f" ON {self.left}.{key} = {self.right}.{key}" if self.on is None else ")"
         time, window = f"{self.left}.{timestamp}", f"INTERVAL {window_ms} MILLISECONDS"
         return f"{opening} AND {self.right}.{timestamp} BETWEEN {time} - {window} AND {time} + {window} "
@@ -341,7 +328,7 @@ SEGMENT = "segment"
 
 
 def with_segments(frame: DataFrame, logs: Mapping[int, PartitionLog]) -> DataFrame:
-    """Add the column, by the topic's present segments: NULL for records that are not in one yet."""
+    """Add the key of each record's segment; NULL for records that are not in one yet."""
     from pyspark.sql.pandas import functions
 
     names = {index: [segment.key.key for segment in log.segments] for index, log in logs.items()}
@@ -389,14 +376,13 @@ def define_functions(spark: SparkSession, *, temporary: bool = True) -> None:
 
 @attrs.frozen(kw_only=True)
 class Spoken:
-    """A statement for Spark. `names`: all names in it, in lower case."""
+    """A statement for Spark, and all names in it, in lower case."""
 
     text: str
     names: Set[str]
 
     @classmethod
     def of(cls, text: str) -> Spoken:
-        """Translate a statement. Raises QueryError."""
         tokens = tokenize(text)
         spoken = cls(text=text, names={token.name.lower() for token in tokens})
         timestamp, key = ("_ts", "_key") if spoken.has_kafsql_columns else ("timestamp", "key")
@@ -405,25 +391,20 @@ class Spoken:
 
     @property
     def has_kafsql_columns(self) -> bool:
-        """Tell whether the statement names a column of KAFSQL, so that its topics have them."""
         return not self.names.isdisjoint(COLUMNS)
 
     @property
     def needs_functions(self) -> bool:
-        """Tell whether the statement calls one of KAFSQL's functions."""
         return not self.names.isdisjoint(FUNCTIONS)
 
     @property
     def needs_segments(self) -> bool:
-        """Tell whether `select` needs a column of segments."""
         return "_segment" in self.names
 
     def options(self) -> Mapping[str, str]:
-        """Return options for the statement's topics."""
         return {"includeHeaders": "true"} if "_headers" in self.names else {}
 
     def select(self, frame: DataFrame) -> DataFrame:
-        """Select the columns of a topic for the statement."""
         if not self.has_kafsql_columns:
             return frame
         own = [name for name, of in COLUMNS.items() if of in frame.columns or name in self.names]
@@ -433,7 +414,7 @@ class Spoken:
 
 
 def _times(tokens: Sequence[SqlToken]) -> Iterator[Edit]:
-    """Turn numbers that `_ts` is compared with into timestamps; they are milliseconds."""
+    """Turn numbers that `_ts` is compared with, milliseconds, into timestamps."""
     for index, token in enumerate(tokens):
         if token.name.lower() == "_ts":
             behind = tokens[index + 1 : index + 5]
@@ -449,7 +430,6 @@ def _offsets(tokens: Sequence[SqlToken]) -> Iterator[Edit]:
 
 
 def _compared(words: Sequence[str]) -> Iterator[int]:
-    """Yield the places of numbers in a comparison at the beginning of the words."""
     operator_length = next((place for place, word in enumerate(words) if word not in ("<", ">", "=")), 0)
     places = (1, 3) if words[:1] == ["BETWEEN"] else (operator_length,)
     return (place for place in places if 0 < place < len(words) and words[place].isdigit())

@@ -1,10 +1,9 @@
 """Topics as tables of Spark's Thrift server, for programs that speak JDBC or ODBC.
 
 Spark plans these statements alone, so a topic is a view. Spark keeps the text of a view, `SELECT * FROM … WITH
-(options)`, and resolves it for each statement, so it is never stale. The view is over a table, made for that purpose:
-Spark passes the options of the view to a source in Python, not those of the table. All references of one statement
-share one `load()`, so rows are left out only if the conditions of none of them want them
-(`kafscale.spark.source.bounds`).
+(options)`, and resolves it for each statement, so it is never stale. The view is over a table made for it: Spark passes
+the options of the view to a source in Python, not those of the table. All references of one statement share one
+`load()`, so a row is left out only if no reference's conditions want it (`kafscale.spark.source.bounds`).
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ def settings(listen: Address, warehouse: str) -> Mapping[str, str]:
 
 @contextmanager
 def warehouse() -> Iterator[Path]:
-    """Make a path for Spark's warehouse, to pass to `close_warehouse` once Spark has started."""
+    """Give a path for Spark's warehouse; call `close_warehouse` once Spark has started."""
     with TemporaryDirectory(prefix="kafscale-sql-") as directory:
         path = Path(directory, "warehouse")
         path.mkdir()
@@ -76,15 +75,13 @@ def close_warehouse(path: Path) -> None:
 
 @attrs.define(kw_only=True, eq=False, repr=False)
 class ServedTopics:
-    """The tables of one server."""
-
     topics: Topics
     warehouse: Path
     _served: dict[str, str] = attrs.field(factory=dict, init=False)
     _refused: dict[str, str] = attrs.field(factory=dict, init=False)  # of which that was told
 
     def start(self) -> None:
-        """Serve. Raises ConfigError, QueryError, StoreError."""
+        """Raises ConfigError, QueryError, StoreError."""
         spark = self.topics.spark
         where = _literal(f"file:{self.warehouse}")
         spark.sql(f"CREATE DATABASE {DATABASE} LOCATION {where}")  # also makes the default one, in the warehouse
@@ -142,5 +139,5 @@ class ServedTopics:
 
 
 def _literal(text: str) -> str:
-    """Return a text as a literal of Spark's SQL."""
+    """Return a literal of Spark's SQL."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -22,13 +22,12 @@ LEAVING = ("EXIT", "QUIT")
 
 
 def history_path() -> Path:
-    """Return the path of this user's history."""
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "kafscale" / "sql_history"
 
 
 @attrs.frozen(kw_only=True)
 class Shell:
-    """The shell. `read` takes a line for a prompt, `write` shows one, `execute` runs a statement and shows its rows."""
+    """Reads statements by `read`, which takes a prompt, and runs them by `execute`."""
 
     read: Callable[[str], str]
     write: Callable[[str], None]

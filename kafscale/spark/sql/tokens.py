@@ -1,7 +1,7 @@
 """Cuts SQL into tokens by the rules of Spark's lexer, and finds statements that its parser surely refuses.
 
-Tokens tell words and parentheses from strings, quoted names and comments; Spark's parser gives them their meaning.
-Positions count characters, as Spark's parser does. Mistakes are found before an engine starts, as Spark takes 15 s.
+Tokens tell words and parentheses from strings, quoted names and comments. Positions count characters, as Spark's parser
+does. Mistakes are found before an engine starts, as Spark takes 15 s.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _COMMENT_EDGE = re.compile(r"/\*|\*/")
 
 @attrs.frozen
 class SqlToken:
-    """A token; `end` is exclusive. `is_open`: a string, name or comment that does not end."""
+    """A token; `is_open`: a string, name or comment that does not end."""
 
     text: str
     start: int
@@ -46,7 +46,6 @@ class SqlToken:
 
     @property
     def name(self) -> str:
-        """Return the name that an identifier means."""
         return self.text[1:-1].replace("``", "`") if self.text.startswith("`") else self.text
 
 
@@ -101,7 +100,7 @@ def _comment_end(text: str, position: int) -> int:
 
 @attrs.frozen(kw_only=True)
 class Edit:
-    """A replacement of the text from `start` to `end`, which is exclusive; an insertion if both are the same."""
+    """A replacement of the text from `start` to `end`; an insertion if both are the same."""
 
     start: int
     end: int
@@ -131,11 +130,7 @@ _SHOWN_CHARACTERS: Final = 40
 
 
 def refuse_mistakes(statement: str) -> None:
-    """Raise QueryError for a first word that begins no statement, an unfinished string or comment, or unmatched
-    parentheses.
-
-    An empty statement passes; everything else is for the engine's parser.
-    """
+    """Raise QueryError for a wrong first word, an unfinished string or comment, or unmatched parentheses."""
     tokens = tokenize(statement)
     if not tokens:
         return
@@ -165,7 +160,6 @@ def _refuse_parentheses(statement: str, tokens: Sequence[SqlToken]) -> None:
 
 
 def _at(statement: str, token: SqlToken) -> str:
-    """Return the place of a mistake, for its message."""
     line = statement.count("\n", 0, token.start) + 1
     rest = " ".join(statement[token.start :].split())
     shown = rest if len(rest) <= _SHOWN_CHARACTERS else f"{rest[:_SHOWN_CHARACTERS]}…"

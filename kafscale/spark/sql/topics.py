@@ -9,28 +9,19 @@ own, since Spark keeps conditions and plans for all its queries.
 from __future__ import annotations
 
 import atexit
-import shutil
-from collections.abc import Mapping, Sequence, Set
-from pathlib import Path
-from tempfile import mkdtemp
-from typing import TYPE_CHECKING
-
-import attrs
-
-from kafscale.spark.source.options import FORMAT, Given
-from kafscale.spark.sql.kafsql import Bound
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 import json
 import re
+import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import closing
 from fnmatch import fnmatchcase
 from itertools import chain
-from typing import Any
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import TYPE_CHECKING, Any
+
+import attrs
 
 from kafscale.errors import QueryError
 from kafscale.formats.segment import Footer
@@ -39,10 +30,15 @@ from kafscale.spark.bucket.catalog import Catalog, PartitionLog
 from kafscale.spark.bucket.position import some_of
 from kafscale.spark.bucket.reading import SplitReader
 from kafscale.spark.bucket.splits import Extent, plan
-from kafscale.spark.source.options import ReadOptions
+from kafscale.spark.source.options import FORMAT, Given, ReadOptions
 from kafscale.spark.source.planning import Planner
+from kafscale.spark.sql.kafsql import Bound
 from kafscale.spark.sql.tokens import SqlToken, tokenize
 from kafscale.store.paths import topic_name_prefix
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 
 def tail_offsets(catalog: Catalog, topic: str, count: int, partition: int | None = None) -> Mapping[int, int]:
@@ -99,7 +95,7 @@ def _available(footer: Footer, base_offset: int, end_offset: int, *, is_dense: b
 
 
 def _has_transactions(footer: Footer) -> bool:
-    """Tell whether a segment, or one before it, may have transactions, as far as it remembers its producers."""
+    """Tell whether a segment may have transactions, as far as it remembers its producers."""
     return bool(footer.aborted) or any(
         producer.coordinator_epoch != NO_COORDINATOR_EPOCH for producer in footer.producers
     )
@@ -126,8 +122,6 @@ class _Tail:
 
 @attrs.frozen(eq=False, repr=False)
 class _Read:
-    """Offsets of existing records, by reading them."""
-
     catalog: Catalog
     log: PartitionLog
 
@@ -161,9 +155,9 @@ TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")  # Kafka's rule
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class BucketTopics:
-    """The topics of a bucket.
+    """The topics of a bucket; methods raise ConfigError, StoreError. `clock` is in seconds.
 
-    options: of `format("kafscale")`, without those that say what to read. `clock` is in seconds.
+    options: of `format("kafscale")`, without those that say what to read.
     """
 
     options: Mapping[str, str]
@@ -171,12 +165,11 @@ class BucketTopics:
     clock: Callable[[], float] = time.time
 
     def names(self) -> Sequence[str]:
-        """Return the names of all topics, in order. Raises ConfigError, StoreError."""
         with closing(self.planner()) as planner:
             return planner.catalog.topics()
 
     def has(self, name: str) -> bool:
-        """Tell whether a topic has objects in the bucket, or is known to be empty. Raises ConfigError, StoreError."""
+        """Tell whether a topic has objects in the bucket, or is known to be empty."""
         with closing(self.planner()) as planner:
             if planner.catalog.brokers is not None:
                 return name in planner.catalog.topics()
@@ -185,22 +178,17 @@ class BucketTopics:
             return is_listed or name in planner.catalog.metadata.topics
 
     def logs(self, topic: str) -> Mapping[int, PartitionLog]:
-        """Return the partitions of a topic as of now. Raises ConfigError, StoreError."""
         with closing(self.planner()) as planner:
             return planner.catalog.partitions(topic)
 
     def reading(
         self, topic: str, bound: Bound, *, partition: int | None = None, options: Mapping[str, str] | None = None
     ) -> dict[str, str]:
-        """Return the options to read one reference to a topic. Raises ConfigError, QueryError, StoreError.
-
-        partition: read the tail of this partition alone. options: for this reference alone.
-        """
+        """Return the options to read one reference to a topic; `partition`: its tail alone. Raises QueryError too."""
         what = {"subscribe": topic} if bound.tail_count is None else self._tail(topic, bound.tail_count, partition)
         return {**self.options, **self._limit(bound), **what, **(options or {})}
 
     def no_such(self, name: str) -> QueryError:
-        """Return the error for an unknown topic, which names existing ones."""
         told = some_of(self.names(), near_to=name, label="topics")
         return QueryError(
             f"there is no topic, table or view '{name}' ({told}). Check the name, --store and --namespace; records "
@@ -208,7 +196,6 @@ class BucketTopics:
         )
 
     def planner(self) -> Planner:
-        """Open a planner, which the caller closes. Raises ConfigError."""
         return Planner.of(ReadOptions.of(Given({**self.options, "subscribePattern": ".*"})))
 
     def _limit(self, bound: Bound) -> dict[str, str]:
@@ -239,8 +226,6 @@ PARTITION_COLUMNS = {
 
 @attrs.frozen(kw_only=True)
 class CommandRows:
-    """Rows of a command, and the types of their columns by Spark's names."""
-
     types: Mapping[str, str]
     rows: Sequence[tuple[Any, ...]]
 
@@ -286,7 +271,6 @@ ALWAYS = "offset >= 0"  # a condition for scans that have no other, as the sourc
 
 
 def _directory() -> Path:
-    """Make a directory that exists until the process ends."""
     path = Path(mkdtemp(prefix="kafscale-sql-"))
     atexit.register(shutil.rmtree, path, ignore_errors=True)
     return path
@@ -301,7 +285,6 @@ class Topics(BucketTopics):
 
     @property
     def filtering(self) -> dict[str, str]:
-        """Return the options that let conditions bound a read. Each scan needs one: see ALWAYS."""
         return {"pushFilters": "true", "pushedFiltersDirectory": str(self.notes)}
 
     def frame(
@@ -313,10 +296,9 @@ class Topics(BucketTopics):
         options: Mapping[str, str] | None = None,
         columns: Set[str] | None = None,
     ) -> DataFrame:
-        """Return what the bound leaves of a topic. Raises ConfigError, QueryError, StoreError.
+        """Return the part of a topic within the bound. Raises ConfigError, QueryError, StoreError.
 
-        partition: read the tail of this partition alone. options: options for this frame alone. columns: the needed
-        columns among those that every topic has; None for all.
+        columns: the needed columns among those that every topic has; None for all.
         """
         chosen = {**self.filtering, **self.reading(topic, bound, partition=partition, options=options)}
         reader = self.spark.read.format(FORMAT).options(**chosen)
@@ -331,7 +313,6 @@ class Topics(BucketTopics):
 
 
 def _order(bound: Bound) -> Sequence[str]:
-    """Return the columns that order the last records."""
     return () if bound.tail_count is None else ("timestamp", "partition", "offset")
 
 
