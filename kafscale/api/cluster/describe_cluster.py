@@ -7,11 +7,11 @@ v2  fenced brokers too, if asked for (KIP-1073): those that are known and do not
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from kafscale.api.cluster.metadata import cluster_operations
 from kafscale.api.handling.calls import Api, Call
-from kafscale.api.handling.partitions import ReachableBroker, fenced_brokers, reachable_brokers
+from kafscale.api.handling.partitions import reachable_brokers
 from kafscale.api.handling.services import Services
 from kafscale.wire.error_codes import MISMATCHED_ENDPOINT_TYPE, UNSUPPORTED_ENDPOINT_TYPE
 from kafscale.wire.messages.cluster import DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse
@@ -34,15 +34,15 @@ def handle(services: Services, call: Call, request: DescribeClusterRequest) -> D
         cluster_id=services.node.cluster_id,
         controller_id=services.assignment.controller_id,
         brokers=[
-            *_brokers(reachable_brokers(services, call.peer), is_fenced=False),
-            *(_brokers(fenced_brokers(services, call.peer), is_fenced=True) if request.include_fenced_brokers else ()),
+            *_brokers(services, call, is_fenced=False),
+            *(_brokers(services, call, is_fenced=True) if request.include_fenced_brokers else ()),
         ],
         cluster_authorized_operations=cluster_operations(services, call, request.include_cluster_authorized_operations),
     )
 
 
-def _brokers(found: Iterable[ReachableBroker], *, is_fenced: bool) -> Iterator[DescribeClusterBroker]:
-    for reachable in found:
+def _brokers(services: Services, call: Call, *, is_fenced: bool) -> Iterator[DescribeClusterBroker]:
+    for reachable in reachable_brokers(services, call.peer, fenced=is_fenced):
         yield DescribeClusterBroker(
             broker_id=reachable.node.node_id,
             host=reachable.at.host,

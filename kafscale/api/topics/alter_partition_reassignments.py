@@ -1,15 +1,15 @@
-"""AlterPartitionReassignments (45, KIP-455): move partitions to other replicas, or stop that.
+"""AlterPartitionReassignments (45, KIP-455): move partitions to other replicas, or stop moves.
 
 v0  (flexible) the replicas of each partition; null stops what is under way
 v1  may forbid that the replication factor changes (KIP-860)
 
-A partition's replicas are, as Metadata has them, the broker that leads it, as often as the topic's replication factor
-says, until it is assigned to others. The first of these is to lead the partition from then on, whenever it serves: what
-balances brokers leaves it there. The move takes nothing along, as the object store has the copies. So which brokers
-come after the first means nothing, but they have to be there, and as many as before, or else it is
-INVALID_REPLICATION_FACTOR. To stop a move is to have the partition stay where it is. Where nothing is on its way, and
-the partition was assigned before, it takes that back: from then on any broker may lead it, as balance wants. Where it
-was not, it is NO_REASSIGNMENT_IN_PROGRESS. A broker that is alone moves nothing.
+The replicas of a partition are, as in Metadata, the broker that leads it, as often as the topic's replication factor
+says, until it is assigned to others. The first of these is then to lead the partition whenever it serves, and balance
+leaves it there. A move copies nothing: the object store has the records. The other replicas mean nothing, but they must
+be known brokers, and as many as before, or else the answer is INVALID_REPLICATION_FACTOR.
+
+Stopping a move keeps the partition where it is. Without a move, it takes back an earlier assignment: any broker may
+lead the partition then. Without an assignment, the answer is NO_REASSIGNMENT_IN_PROGRESS. A lone broker moves nothing.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from collections.abc import Container, Mapping, Sequence
 from functools import partial
 
 import attrs
-import trio
 
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.partitions import know_topics
 from kafscale.api.handling.services import Services
-from kafscale.api.topics.new_partitions import check_brokers, know_brokers
+from kafscale.api.topics.new_partitions import At, check_brokers, decide_together, know_brokers
 from kafscale.cluster.membership.placement.mover import Mover
 from kafscale.cluster.registries.topics import Topic
 from kafscale.concurrency.turns import distinct_partitions, in_turns
@@ -43,17 +42,12 @@ from kafscale.wire.messages.replicas import (
 )
 from kafscale.wire.schema import mapped
 
-AT_ONCE_COUNT = 256  # partitions that are decided about together
-
 
 @attrs.frozen(eq=False, repr=False)
 class _Moved:
-    """Partitions of a topic that move, and those that were assigned.
+    """The moving and the assigned partitions of a topic. Finding them looks at all, so a request does it once."""
 
-    Who tells that looks at all of them, so it is asked once for a request.
-    """
-
-    on_their_way: Container[int]
+    moving: Container[int]
     assigned: Container[int]
 
     @classmethod
@@ -71,47 +65,31 @@ async def handle(
     await know_brokers(
         services, (partition.replicas or () for wanted in asked.values() for partition in wanted.values())
     )
-    refusals: dict[tuple[str, int], KafkaError] = {}
     moved = {name: _Moved.of(services.mover, services.topics.get(name)) async for name in in_turns(asked)}
-    wanted = [(name, partition) for name, partitions in asked.items() for partition in partitions.values()]
-    for first in range(0, len(wanted), AT_ONCE_COUNT):
-        async with trio.open_nursery() as nursery:  # what is decided at the same time shares a commit
-            for name, partition in wanted[first : first + AT_ONCE_COUNT]:
-                nursery.start_soon(_decide, services, name, partition, moved[name], refusals)
-    responses = [
-        ReassignableTopicResponse(name=name, partitions=mapped(partial(_answer, refusals, name), tuple(partitions)))
-        for name, partitions in asked.items()
-    ]
+
+    async def reassign(at: At) -> None:
+        name, index = at
+        await _reassign(services, _topic(services, name, index), asked[name][index], moved[name])
+
+    refusals = await decide_together(reassign, [(name, index) for name, indexes in asked.items() for index in indexes])
     return AlterPartitionReassignmentsResponse(
-        allow_replication_factor_change=request.allow_replication_factor_change, responses=responses
+        allow_replication_factor_change=request.allow_replication_factor_change,
+        responses=[
+            ReassignableTopicResponse(name=name, partitions=mapped(partial(_answer, refusals, name), tuple(indexes)))
+            for name, indexes in asked.items()
+        ],
     )
 
 
-def _answer(refusals: Mapping[tuple[str, int], KafkaError], name: str, index: int) -> ReassignablePartitionResponse:
+def _answer(refusals: Mapping[At, KafkaError | None], name: str, index: int) -> ReassignablePartitionResponse:
     answer = ReassignablePartitionResponse(partition_index=index)
-    refusal = refusals.get((name, index))
+    refusal = refusals[name, index]
     if refusal is not None:
         answer.error_code, answer.error_message = refusal.code, refusal.message
     return answer
 
 
-async def _decide(
-    services: Services,
-    name: str,
-    wanted: ReassignablePartition,
-    moved: _Moved,
-    refusals: dict[tuple[str, int], KafkaError],
-) -> None:
-    """Move a partition, or have it stay; note why it can't be."""
-    try:
-        topic = _topic(services, name, wanted.partition_index)
-        await _reassign(services, topic, wanted, moved)
-    except KafkaError as exc:
-        refusals[name, wanted.partition_index] = exc.kept()
-
-
 def _topic(services: Services, name: str, index: int) -> Topic:
-    """Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION."""
     topic = services.topics.get(name)
     if topic is None:
         raise KafkaError(UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}.")
@@ -121,22 +99,20 @@ def _topic(services: Services, name: str, index: int) -> Topic:
 
 
 async def _reassign(services: Services, topic: Topic, wanted: ReassignablePartition, moved: _Moved) -> None:
-    """Return when the partition has its new leader, or will. Raises KafkaError."""
     index, mover = wanted.partition_index, services.mover
     leader = services.assignment.leader(topic, index)
     if wanted.replicas is not None:
         _check(services, topic, wanted.replicas)
         await mover.move(topic, index, wanted.replicas)
-    elif index in moved.on_their_way and leader is not None:
+    elif index in moved.moving and leader is not None:
         await mover.stay(topic, index)
-    elif index in moved.assigned and index not in moved.on_their_way:
+    elif index in moved.assigned and index not in moved.moving:
         await mover.release(topic, index)
     else:
         raise KafkaError(NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress.")
 
 
 def _check(services: Services, topic: Topic, replicas: Sequence[int]) -> None:
-    """Raises KafkaError unless a partition can have these replicas."""
     check_brokers(replicas, [node.node_id for node in services.assignment.brokers()])
     if len(replicas) > topic.replication_factor and len(set(replicas)) < len(replicas):
         raise KafkaError(

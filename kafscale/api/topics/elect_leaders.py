@@ -1,15 +1,15 @@
-"""ElectLeaders (43, KIP-460): have partitions led by their preferred replica, or by any that is alive.
+"""ElectLeaders (43, KIP-460): let partitions be led by their preferred replica, or by any live one.
 
 v0  the preferred replica
 v1  or any live one, which may lose records (unclean); an error code of the whole
 v2  flexible
 
-A partition whose preferred replica, the first of those that it was assigned to, is not its leader and serves, is moved
-there; the answer comes when it is led there, or REQUEST_TIMED_OUT where that takes longer than the request allows. Of
-others no election is needed: ELECTION_NOT_NEEDED, or, where all partitions are asked for, nothing. A partition that
-has no leader now waits for a broker that does not serve, and has no preferred replica that could be elected. An
-unclean election gives that broker up: it is fenced, and others lead this and all that it led, without what only its
-machine has (`kafscale brokers replace`).
+The preferred replica is the first of those that a partition was assigned to. If it serves and does not lead, the
+partition moves there. The answer comes when it leads, or is REQUEST_TIMED_OUT. Other partitions need no election:
+ELECTION_NOT_NEEDED, or no answer where all partitions are asked for.
+
+A partition without a leader waits for a broker that does not serve. An unclean election gives that broker up: it is
+fenced, and others lead all its partitions, without the records that only its machine has (`kafscale brokers replace`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import trio
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.partitions import know_topics
 from kafscale.api.handling.services import Services
-from kafscale.cluster.membership.placement.mover import Mover
+from kafscale.api.topics.new_partitions import At, decide_together
 from kafscale.cluster.registries.topics import Topic
 from kafscale.concurrency.turns import Turns, distinct_partitions
 from kafscale.errors import KafkaError
@@ -31,12 +31,12 @@ from kafscale.wire.error_codes import (
     ELECTION_NOT_NEEDED,
     ELIGIBLE_LEADERS_NOT_AVAILABLE,
     INVALID_REQUEST,
+    NONE,
     PREFERRED_LEADER_NOT_AVAILABLE,
     REQUEST_TIMED_OUT,
     UNKNOWN_TOPIC_OR_PARTITION,
 )
 from kafscale.wire.messages.replicas import (
-    ElectedTopicPartitions,
     ElectLeadersRequest,
     ElectLeadersResponse,
     PartitionResult,
@@ -44,64 +44,70 @@ from kafscale.wire.messages.replicas import (
 )
 from kafscale.wire.schema import mapped
 
-At = tuple[str, int]  # a topic's name and a partition
-
 PREFERRED, UNCLEAN = range(2)
-AT_ONCE_COUNT = 256  # partitions that are decided about together
-NOT_AVAILABLE = {  # why a partition without a leader gets none, by the type of the election
+NOT_AVAILABLE = {  # the error of a partition that stays without a leader, by the type of the election
     PREFERRED: KafkaError(PREFERRED_LEADER_NOT_AVAILABLE, "The preferred leader was not available."),
     UNCLEAN: KafkaError(ELIGIBLE_LEADERS_NOT_AVAILABLE, "Eligible topic partition leaders are not available."),
 }
 NOT_NEEDED = KafkaError(ELECTION_NOT_NEEDED, "Leader election not needed for topic partition.")
 
+Asked = Mapping[str, Collection[int]]  # partitions by topic
+Elected = Mapping[At, KafkaError | None]  # the outcome of each election
+
+
+@attrs.frozen(eq=False)
+class _Election:
+    """A partition, and the brokers that may lead it: the first of its replicas, or any without an assignment."""
+
+    topic: Topic
+    index: int
+    replicas: Sequence[int] = ()
+
+    @property
+    def at(self) -> At:
+        return self.topic.name, self.index
+
+    def is_led(self, services: Services) -> bool:
+        leader = services.assignment.leader(self.topic, self.index)
+        return leader is not None and leader.node_id in (self.replicas[:1] or (leader.node_id,))
+
 
 async def handle(services: Services, call: Call, request: ElectLeadersRequest) -> ElectLeadersResponse:
-    election_type = request.election_type
-    if election_type not in NOT_AVAILABLE:
-        return await _refused(request, KafkaError(INVALID_REQUEST, f"Unknown election type {election_type}"))
+    named = ((topic.topic, topic.partitions) for topic in request.topic_partitions or ())
+    asked: Asked = await distinct_partitions(named, int)
+    if request.election_type not in NOT_AVAILABLE:
+        error = KafkaError(INVALID_REQUEST, f"Unknown election type {request.election_type}")
+        return ElectLeadersResponse(error_code=error.code, replica_election_results=_results(asked, lambda _: error))
     if request.topic_partitions is None:
-        asked: Mapping[str, Collection[int]] = {
-            topic.name: range(topic.partition_count) for topic in services.topics.all()
-        }
+        asked = {topic.name: range(topic.partition_count) for topic in services.topics.all()}
     else:
-        asked = await _named(request.topic_partitions)
         await know_topics(services, asked)
-    elected = await _elect(services, election_type, asked, request.timeout_ms)
+    elected = await _elect(services, request.election_type, asked, request.timeout_ms)
     if request.topic_partitions is None:
-        asked = await _worth_telling(services, asked, elected)
-    outcome = partial(_outcome, services, election_type, elected)
-    results = [_results(name, tuple(indexes), partial(outcome, name)) for name, indexes in asked.items()]
-    return ElectLeadersResponse(replica_election_results=results)
+        asked = await _without_needless(services, asked, elected)
+    outcome = partial(_outcome, services, request.election_type, elected)
+    return ElectLeadersResponse(replica_election_results=_results(asked, outcome))
 
 
-async def _named(partitions: Sequence[ElectedTopicPartitions]) -> Mapping[str, Collection[int]]:
-    return await distinct_partitions(((topic.topic, topic.partitions) for topic in partitions), int)
+def _results(asked: Asked, outcome: Callable[[At], KafkaError | None]) -> list[ReplicaElectionResult]:
+    def result(name: str, index: int) -> PartitionResult:
+        error = outcome((name, index))
+        return PartitionResult(
+            partition_id=index,
+            error_code=error.code if error else NONE,
+            error_message=error.message if error else None,
+        )
+
+    return [
+        ReplicaElectionResult(topic=name, partition_result=mapped(partial(result, name), tuple(indexes)))
+        for name, indexes in asked.items()
+    ]
 
 
-async def _refused(request: ElectLeadersRequest, error: KafkaError) -> ElectLeadersResponse:
-    named = await _named(request.topic_partitions or ())
-    results = [_results(name, tuple(indexes), lambda _index: error) for name, indexes in named.items()]
-    return ElectLeadersResponse(error_code=error.code, replica_election_results=results)
-
-
-def _results(
-    topic: str, indexes: Collection[int], outcome: Callable[[int], KafkaError | None]
-) -> ReplicaElectionResult:
-    def result(index: int) -> PartitionResult:
-        error = outcome(index)
-        if error is None:
-            return PartitionResult(partition_id=index)
-        return PartitionResult(partition_id=index, error_code=error.code, error_message=error.message)
-
-    return ReplicaElectionResult(topic=topic, partition_result=mapped(result, indexes))
-
-
-def _outcome(
-    services: Services, election_type: int, elected: Mapping[At, KafkaError | None], name: str, index: int
-) -> KafkaError | None:
-    """Return why no leader is elected, or None if one was."""
-    if (name, index) in elected:
-        return elected[name, index]
+def _outcome(services: Services, election_type: int, elected: Elected, at: At) -> KafkaError | None:
+    if at in elected:
+        return elected[at]
+    name, index = at
     topic = services.topics.get(name)
     if topic is None:
         return KafkaError(UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {name}")
@@ -110,10 +116,8 @@ def _outcome(
     return NOT_AVAILABLE[election_type] if services.assignment.leader(topic, index) is None else NOT_NEEDED
 
 
-async def _worth_telling(
-    services: Services, asked: Mapping[str, Collection[int]], elected: Container[At]
-) -> Mapping[str, Collection[int]]:
-    """Return every topic with its partitions that have no leader, or for which a leader was to be elected."""
+async def _without_needless(services: Services, asked: Asked, elected: Container[At]) -> Asked:
+    """Return all existing topics with only the partitions that were elected or have no leader."""
     turns = Turns()
     found: dict[str, list[int]] = {}
     for name, indexes in asked.items():
@@ -128,63 +132,35 @@ async def _worth_telling(
     return found
 
 
-# ---- elections -----------------------------------------------------------------------------------------------------
-
-
-async def _elect(
-    services: Services, election_type: int, asked: Mapping[str, Collection[int]], timeout_ms: int
-) -> dict[At, KafkaError | None]:
-    """Move partitions to other leaders and wait for it; return why each election failed, or None."""
-    elected: dict[At, KafkaError | None] = {}
-    mover = services.mover
+async def _elect(services: Services, election_type: int, asked: Asked, timeout_ms: int) -> Elected:
+    """Move partitions to other leaders, and wait until they lead."""
     if election_type == UNCLEAN:
-        wanted = await _give_up(services, asked, elected)
+        elected = await _give_up(services, asked)
     else:
-        wanted = await _not_preferred(services, mover, asked)
-        for first in range(0, len(wanted), AT_ONCE_COUNT):
-            async with trio.open_nursery() as nursery:  # what is decided at the same time shares a commit
-                for election in wanted[first : first + AT_ONCE_COUNT]:
-                    nursery.start_soon(_move, services, mover, election, elected)
-    waiting = list(wanted)
+        elected = await decide_together(partial(_move, services), await _not_preferred(services, asked))
+    waiting = [election for election, error in elected.items() if error is None]
 
-    def all_are_led() -> bool:  # asked at each change of the cluster: those that are led are looked at once
-        while waiting and (elected[waiting[-1].at] is not None or waiting[-1].is_led(services)):
+    def all_are_led() -> bool:  # called at each change of the cluster: those that are led are looked at once
+        while waiting and waiting[-1].is_led(services):
             waiting.pop()
         return not waiting
 
     with trio.move_on_after(max(0, timeout_ms) / 1000):
-        await mover.wait_until(all_are_led)
-    for election in wanted:
-        if elected[election.at] is None and not election.is_led(services):
-            elected[election.at] = KafkaError(REQUEST_TIMED_OUT, "The new leader is still to take over.")
-    return elected
+        await services.mover.wait_until(all_are_led)
+    for election, error in elected.items():
+        if error is None and not election.is_led(services):
+            elected[election] = KafkaError(REQUEST_TIMED_OUT, "The new leader is still to take over.")
+    return {election.at: error for election, error in elected.items()}
 
 
-@attrs.frozen
-class _Election:
-    """A partition, and the brokers that may lead it: the first of its replicas, or any without an assignment."""
-
-    topic: Topic
-    index: int
-    replicas: Sequence[int]
-
-    @property
-    def at(self) -> At:
-        return self.topic.name, self.index
-
-    def is_led(self, services: Services) -> bool:
-        leader = services.assignment.leader(self.topic, self.index)
-        return leader is not None and leader.node_id in (self.replicas[:1] or (leader.node_id,))
-
-
-async def _not_preferred(services: Services, mover: Mover, asked: Mapping[str, Collection[int]]) -> list[_Election]:
+async def _not_preferred(services: Services, asked: Asked) -> list[_Election]:
     turns = Turns()
     found = []
     for name, indexes in asked.items():
         topic = services.topics.get(name)
         if topic is None:
             continue
-        for index, replicas in mover.assigned(topic).items():
+        for index, replicas in services.mover.assigned(topic).items():
             await turns.step()
             leader = services.assignment.leader(topic, index)
             if index in indexes and leader is not None and leader.node_id != replicas[0]:
@@ -192,12 +168,10 @@ async def _not_preferred(services: Services, mover: Mover, asked: Mapping[str, C
     return found
 
 
-async def _give_up(
-    services: Services, asked: Mapping[str, Collection[int]], elected: dict[At, KafkaError | None]
-) -> list[_Election]:
-    """Give up the brokers that partitions wait for; these partitions are to be led by others then."""
+async def _give_up(services: Services, asked: Asked) -> dict[_Election, KafkaError | None]:
+    """Give up the brokers that partitions wait for."""
     refusals: dict[int, KafkaError | None] = {}
-    found = []
+    found = {}
     for name, indexes in asked.items():
         topic = services.topics.get(name)
         if topic is None:
@@ -206,28 +180,15 @@ async def _give_up(
             if index not in indexes:
                 continue
             if broker_id not in refusals:
-                refusals[broker_id] = await _refusal(services, broker_id)
-            elected[name, index] = refusals[broker_id]
-            found.append(_Election(topic, index, ()))
+                refusals |= await decide_together(services.membership.give_up, [broker_id])
+            found[_Election(topic, index)] = refusals[broker_id]
     return found
 
 
-async def _refusal(services: Services, broker_id: int) -> KafkaError | None:
-    try:
-        await services.membership.give_up(broker_id)
-    except KafkaError as exc:
-        return exc.kept()
-    return None
-
-
-async def _move(services: Services, mover: Mover, election: _Election, elected: dict[At, KafkaError | None]) -> None:
-    elected[election.at] = None
-    try:
-        if all(node.node_id != election.replicas[0] for node in services.assignment.brokers()):
-            raise NOT_AVAILABLE[PREFERRED]
-        await mover.move(election.topic, election.index, election.replicas)
-    except KafkaError as exc:
-        elected[election.at] = exc.kept()
+async def _move(services: Services, election: _Election) -> None:
+    if all(node.node_id != election.replicas[0] for node in services.assignment.brokers()):
+        raise NOT_AVAILABLE[PREFERRED]
+    await services.mover.move(election.topic, election.index, election.replicas)
 
 
 API = Api(43, "ElectLeaders", 0, 2, ElectLeadersRequest, ElectLeadersResponse, handle)

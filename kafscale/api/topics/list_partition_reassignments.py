@@ -1,23 +1,22 @@
-"""ListPartitionReassignments (46, KIP-455): partitions that are on their way to other replicas.
+"""ListPartitionReassignments (46, KIP-455): partitions that are moving to another leader.
 
 v0  (flexible) of all topics, or of the partitions that are named
 
-Those are the partitions that are to be led by another broker than now; a broker that is alone has none. The new leader
-is told as a replica that is added, and the present one as one that is removed. As in Kafka, a partition that does not
-exist gives no error.
-
-The controller tells in fields of our own, if it is asked, what each broker has to do, and what balance would move.
+The new leader is answered as a replica that is added, the present one as a replica that is removed. A partition that
+does not exist gives no error, as in Kafka. In fields of our own, the controller answers the load of each broker and
+the partitions that balance would move.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 from kafscale.api.handling.calls import Api, Call
+from kafscale.api.handling.partitions import named_partitions
 from kafscale.api.handling.services import Services
 from kafscale.cluster.membership.placement.balance import BalancePlan, Led
 from kafscale.cluster.registries.topics import Topic
-from kafscale.concurrency.turns import Turns, distinct_partitions
+from kafscale.concurrency.turns import Turns
 from kafscale.wire.messages.replicas import (
     BalancedBroker,
     BalanceRequest,
@@ -37,7 +36,9 @@ async def handle(services: Services, call: Call, request: BalanceRequest) -> Bal
         await services.catch_up()  # another broker may have been told a moment ago what may move
     turns = Turns()
     topics = []
-    for topic, indexes in await _asked(services, request):
+    for topic, indexes in await named_partitions(
+        services, None if request.topics is None else ((of.name, of.partition_indexes) for of in request.topics)
+    ):
         await turns.step()
         ongoing = _ongoing(services, topic, indexes)
         if ongoing:
@@ -45,18 +46,10 @@ async def handle(services: Services, call: Call, request: BalanceRequest) -> Bal
     return BalanceResponse(topics=topics, balance=_balance(services, request) if request.wants_balance else None)
 
 
-async def _asked(services: Services, request: BalanceRequest) -> Iterable[tuple[Topic, Collection[int] | None]]:
-    """Topics that exist, each once, and the partitions that are asked for; None for all."""
-    if request.topics is None:
-        return [(topic, None) for topic in services.topics.all()]
-    asked = await distinct_partitions(((wanted.name, wanted.partition_indexes) for wanted in request.topics), int)
-    return [(topic, indexes) for name, indexes in asked.items() if (topic := services.topics.get(name)) is not None]
-
-
-def _ongoing(services: Services, topic: Topic, indexes: Collection[int] | None) -> list[OngoingPartitionReassignment]:
+def _ongoing(services: Services, topic: Topic, indexes: Collection[int]) -> list[OngoingPartitionReassignment]:
     ongoing = []
     for index, target in sorted(services.mover.targets(topic).items()):
-        if indexes is None or index in indexes:
+        if index in indexes:
             leader = services.assignment.leader(topic, index)
             present = [] if leader is None else [leader.node_id]
             ongoing.append(
@@ -71,7 +64,7 @@ def _ongoing(services: Services, topic: Topic, indexes: Collection[int] | None) 
 
 
 def _balance(services: Services, request: BalanceRequest) -> ToldBalance | None:
-    """Return what balance would move; None unless this broker is the controller of several."""
+    """Return the plan of balance, or None if this broker is not the controller of several."""
     names = {topic.topic_id: topic.name for topic in services.topics.all()}
     released = {topic.topic_id for name in request.released if (topic := services.topics.get(name)) is not None}
     plan = services.plan_balance(None if request.releases_all else released)

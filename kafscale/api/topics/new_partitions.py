@@ -1,20 +1,16 @@
-"""Topics by name and manual replica assignments: for CreateTopics, CreatePartitions, AlterPartitionReassignments.
-
-The first replica of a partition is the broker that leads it.
-"""
+"""Changes of topics by name, and manual replica assignments. The first replica of a partition leads it."""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import trio
 
 from kafscale.api.handling.partitions import catch_up_if_any
 from kafscale.api.handling.services import Services
-from kafscale.cluster.membership.placement.mover import Mover
 from kafscale.cluster.registries.topics import MorePartitions, NewTopic, Outcome, Topic
 from kafscale.concurrency.turns import in_turns
 from kafscale.errors import KafkaError
@@ -23,6 +19,13 @@ from kafscale.wire.messages.topics import CreatableTopic, CreatePartitionsTopic
 
 Asked = TypeVar("Asked", CreatableTopic, CreatePartitionsTopic)
 Wanted = TypeVar("Wanted", NewTopic, MorePartitions)
+Item = TypeVar("Item", bound=Hashable)
+Refusal = KafkaError | None
+At = tuple[str, int]  # a topic's name and a partition
+
+AT_ONCE_COUNT = 256
+
+logger = logging.getLogger(__name__)
 
 
 async def outcomes_by_name(
@@ -30,9 +33,9 @@ async def outcomes_by_name(
     make: Callable[[Asked], Wanted],
     carry_out: Callable[[Sequence[Wanted]], Awaitable[Sequence[Outcome]]],
 ) -> dict[str, Outcome]:
-    """Carry out what is made of each topic, all at once; the outcomes are in the order in which the names came first.
+    """Make a change of each topic, and carry out all together. Return the outcomes in the order of the names.
 
-    `make` raises KafkaError for a topic that is refused by itself. One that is named twice is refused.
+    `make` raises KafkaError to refuse a topic. A topic that is named twice is refused.
     """
     counts = Counter(topic.name for topic in topics)
     refused: dict[str, Outcome] = {}
@@ -49,27 +52,44 @@ async def outcomes_by_name(
     return {name: outcomes[name] for name in counts}
 
 
-logger = logging.getLogger(__name__)
+async def decide_together(decide: Callable[[Item], Awaitable[None]], items: Sequence[Item]) -> dict[Item, Refusal]:
+    """Decide about items in concurrent tasks, so that decisions share a commit. Return the KafkaError of each, or None.
+
+    At most AT_ONCE_COUNT tasks run at the same time.
+    """
+    refusals: dict[Item, Refusal] = {}
+
+    async def decide_one(item: Item) -> None:
+        refusals[item] = None
+        try:
+            await decide(item)
+        except KafkaError as exc:
+            refusals[item] = exc.kept()
+
+    for first in range(0, len(items), AT_ONCE_COUNT):
+        async with trio.open_nursery() as nursery:
+            for item in items[first : first + AT_ONCE_COUNT]:
+                nursery.start_soon(decide_one, item)
+    return refusals
 
 
 async def know_brokers(services: Services, assignments: Iterable[Sequence[int]]) -> None:
-    """Catch up with the other brokers if one is among these that is not known here: it may have joined a moment ago."""
+    """Catch up with the other brokers if a broker is unknown here: it may have joined a moment ago."""
     known = {node.node_id for node in services.assignment.brokers()}
     await catch_up_if_any(services, (not known.issuperset(broker_ids) for broker_ids in assignments))
 
 
 async def lead_as_assigned(services: Services, topic: Topic, assigned: Mapping[int, Sequence[int]]) -> None:
     """Move new partitions of a topic to the brokers that the request names; log those that can't be moved."""
-    async with trio.open_nursery() as nursery:  # those of one topic share a commit
-        for index, replicas in assigned.items():
-            nursery.start_soon(_lead_as_assigned, services.mover, topic, index, replicas)
 
+    async def move(index: int) -> None:
+        await services.mover.move(topic, index, assigned[index])
 
-async def _lead_as_assigned(mover: Mover, topic: Topic, index: int, replicas: Sequence[int]) -> None:
-    try:
-        await mover.move(topic, index, replicas)
-    except KafkaError as exc:
-        logger.warning("can't move new partition %s-%d to broker %d: %s", topic.name, index, replicas[0], exc)
+    for index, refusal in (await decide_together(move, list(assigned))).items():
+        if refusal is not None:
+            logger.warning(
+                "can't move new partition %s-%d to broker %d: %s", topic.name, index, assigned[index][0], refusal
+            )
 
 
 def check_assignment(broker_ids: Sequence[int], node_ids: Collection[int], replication_factor: int) -> None:
