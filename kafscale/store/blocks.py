@@ -1,8 +1,7 @@
-"""Memory for large objects, in blocks of 1 MiB that are used again: `--store memory:SIZE`.
+"""Memory for large objects, in reused blocks of 1 MiB: `--store memory:SIZE`.
 
-New memory is dear: each page is a fault, in a virtual machine perhaps one of the host too. Copying 64 MiB into new
-memory takes 48 ms, into used memory 12 ms. The copy leaves the interpreter to others: an assignment to slices, in a
-thread, kept the event loop waiting for 5 to 8 ms, `memmove` for 0.5 to 2.7 ms.
+Each page of new memory is a fault: copying 64 MiB into new memory takes 48 ms, into used memory 12 ms. `memmove` in a
+thread delays the event loop by 0.5 to 2.7 ms, an assignment to slices by 5 to 8 ms.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ BLOCK_BYTES = 1 << 20
 
 @attrs.frozen(eq=False, repr=False)
 class BlockObject:
-    """The bytes of an object, in blocks that are full but for the last one."""
+    """The bytes of an object, in blocks that are full except for the last one."""
 
     size_bytes: int
     blocks: Sequence[memoryview]
 
     def read(self, start: int, length_bytes: int) -> bytes:
-        """A copy, as the blocks are used again when the object is dropped; fewer bytes at the end."""
+        """Return a copy, since the blocks are reused when the object is dropped; fewer bytes at the end."""
         end = min(start + length_bytes, self.size_bytes)
         pieces = []
         while start < end:
@@ -39,27 +38,25 @@ class BlockObject:
 
 @attrs.define(eq=False, repr=False)
 class BlockPool:
-    """Blocks that were given back, and new ones when they are used up."""
-
     _free: list[memoryview] = attrs.field(factory=list, init=False)
 
     def __len__(self) -> int:
         return len(self._free)
 
     def take(self, size_bytes: int) -> BlockObject:
-        """An object of this size, whose bytes are anything yet."""
+        """Return an object of this size with undefined bytes."""
         count = -(-size_bytes // BLOCK_BYTES)
         used = [self._free.pop() for _ in range(min(count, len(self._free)))]
         new = [memoryview(mmap.mmap(-1, BLOCK_BYTES)) for _ in range(count - len(used))]
         return BlockObject(size_bytes, used + new)
 
     def give_back(self, dropped: BlockObject) -> None:
-        """Take back the blocks of an object that has no readers any more."""
+        """Take back the blocks of an object without readers."""
         self._free += dropped.blocks
 
 
 def fill(target: BlockObject, parts: Sequence[Buffer]) -> None:
-    """Copy the parts, joined, into the object. Takes long, and may be called in a thread."""
+    """Copy the joined parts into the object. May be called in a thread."""
     rooms = iter(target.blocks)
     room = memoryview(b"")
     for source in _not_empty(parts):

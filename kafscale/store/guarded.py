@@ -1,18 +1,16 @@
-"""The one gate through which a broker deletes objects: nothing goes that a successor of this broker may want.
+"""The gate through which a broker deletes objects, so that none is deleted that a successor may need.
 
-To look at the claim alone is not enough. A broker can be suspended between its look and its deletion, for hours;
-another one starts meanwhile, and finds what the first has on its list. So each deletion is three steps:
+A check of the claim alone is not enough: a broker can be suspended for hours between the check and the deletion, while
+another one starts and finds the object listed. So each deletion has three steps:
 
-    decide    that the objects are not needed, in a way that every successor sees: a log start or a deleted topic in the
-              metadata, a newer generation that covers them, a newer checkpoint
-    look      whether this broker still leads, once the decision is in the bucket: then a later claimer sees it
-    delete    as late as may be
+    decide    record that the objects are not needed, where every successor sees it: a log start or a deleted topic in
+              the metadata, a newer generation that covers them, a newer checkpoint
+    check     that this broker still leads, once the decision is in the bucket: a later claimer then sees it
+    delete    as late as possible
 
-`wal` acknowledges changes of metadata before they are in the bucket, so the guard first publishes them, unless a
-checkpoint has them already. A deletion that waits for its time notes when it was decided (`GuardedStore.decided`), and
-then finds them published.
-
-Every view of the store that a broker works with is guarded, so that no kind of deletion can forget it.
+`wal` acknowledges metadata changes before they are in the bucket, so the guard publishes them first. A deletion that
+waits notes the time of its decision (`GuardedStore.decided`), and later finds it published. Every view of the store is
+guarded.
 """
 
 from __future__ import annotations
@@ -34,11 +32,11 @@ async def _publish_nothing(_decided: int) -> None:
 
 @attrs.frozen(eq=False, kw_only=True, repr=False)
 class DeletionGuard:
-    """The checks of deletions. Without arguments: for a store that no other broker can ever claim.
+    """The checks of deletions; by default those of a store that no other broker can claim.
 
-    confirm_lead: returns if it led at a moment after the call; raises Fenced, StoreError, DamagedObject (of the claim).
-    decided: a number that has grown with every change of metadata that has been acknowledged.
-    publish: returns when the changes up to such a number are in the bucket; raises StoreError.
+    confirm_lead: returns if this broker led after the call; raises Fenced, StoreError, DamagedObject (of the claim).
+    decided: a number that grows with every acknowledged change of metadata. publish: returns when the changes up to
+    such a number are in the bucket; raises StoreError.
     """
 
     confirm_lead: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
@@ -46,7 +44,7 @@ class DeletionGuard:
     publish: Callable[[int], Awaitable[None]] = _publish_nothing
 
     async def confirm(self, decided: int) -> None:
-        """Return if what was decided up to that number may be carried out. Raises Fenced, StoreError."""
+        """Return if decisions up to that number may be carried out. Raises Fenced, StoreError."""
         await self.publish(decided)
         try:
             await self.confirm_lead()
@@ -56,12 +54,12 @@ class DeletionGuard:
 
 @attrs.define(eq=False, repr=False)
 class GuardedStore(ForwardingStore):
-    """A store whose deletions pass the guard. What they raise besides StoreError is Fenced."""
+    """A store whose deletions pass the guard; they may also raise Fenced."""
 
     guard: DeletionGuard = attrs.field(factory=DeletionGuard)
 
     def decided(self) -> int:
-        """Return a mark to note with a decision to delete, when that is durable."""
+        """Return the mark to note with a durable decision to delete."""
         return self.guard.decided()
 
     async def delete(self, keys: Sequence[str]) -> None:
@@ -69,9 +67,9 @@ class GuardedStore(ForwardingStore):
         await self.delete_in_turn([keys], self.decided())
 
     async def delete_in_turn(self, batches: Iterable[Sequence[str]], decided: int = NOTHING_TO_PUBLISH) -> None:
-        """Delete one batch after the other, with one look at the claim for all of them.
+        """Delete batches in order, after one check of the claim.
 
-        `decided` is from when the decision was durable; NOTHING_TO_PUBLISH for one that did not change metadata.
+        `decided` marks a durable decision; NOTHING_TO_PUBLISH for one that did not change metadata.
         """
         await self.guard.confirm(decided)
         for keys in batches:
@@ -79,5 +77,5 @@ class GuardedStore(ForwardingStore):
 
 
 def guarded(store: ObjectStore) -> GuardedStore:
-    """The store itself if it has a guard; else with one that lets everything pass, as tests and commands want it."""
+    """Return the store with a guard: its own, or one that permits everything."""
     return store if isinstance(store, GuardedStore) else GuardedStore(store)

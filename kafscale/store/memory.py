@@ -1,8 +1,7 @@
-"""The object store in memory: the verified fake, and `--store memory:` for demonstrations and benchmarks.
+"""The object store in memory: a verified fake, and `--store memory:` for demonstrations and benchmarks.
 
-It passes the contract suite that S3 passes. Each operation is one synchronous effect after all that is waited for, so a
-cancelled operation has had none. Without a limit it starts no thread, so it works under an autojump clock; with one,
-large objects are copied in a thread, into memory that is used again (`kafscale.store.blocks`).
+Each operation takes effect synchronously after its waits, so a cancelled one has none. Without a limit it starts no
+thread, and works with an autojump clock; with one, large objects are copied in a thread (`kafscale.store.blocks`).
 """
 
 from __future__ import annotations
@@ -51,9 +50,8 @@ class _Object:
 class MemoryStore:
     """A bucket in memory.
 
-    max_bytes: past it, the objects written longest ago are dropped, all but the newest. For benchmarks, which write
-        more than the machine has memory for; None keeps everything.
-    clock_ms: gives `ObjectInfo.modified_ms`.
+    max_bytes: above it, the oldest objects are dropped, except for the newest; None keeps everything. clock_ms: returns
+    `ObjectInfo.modified_ms`.
     """
 
     max_bytes: int | None = None
@@ -66,10 +64,7 @@ class MemoryStore:
     _copier: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(1), init=False)
 
     def copy(self) -> MemoryStore:
-        """Return another bucket with the same objects, for tests whose objects take long to write.
-
-        Only of a bucket without `max_bytes`, which uses no memory again.
-        """
+        """Return another bucket with the same objects. Only for a bucket without `max_bytes`, which reuses memory."""
         assert self.max_bytes is None
         other = MemoryStore(clock_ms=self.clock_ms)
         other.used_bytes, other._last_etag = self.used_bytes, self._last_etag
@@ -155,7 +150,7 @@ class MemoryStore:
         return ObjectInfo(key, found.content.size_bytes, found.etag, found.modified_ms)
 
     async def _write(self, key: str, parts: Sequence[Buffer], check: Callable[[], None]) -> str:
-        """`check` raises PreconditionFailed."""
+        """Write an object; `check` raises PreconditionFailed."""
         check_key(key)
         await trio.lowlevel.checkpoint()
         size_bytes = size_of(parts)

@@ -57,10 +57,10 @@ _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
 
 @attrs.frozen(kw_only=True)
 class SegmentKey:
-    """The fields of the key of a segment (`kfs`) or of its index. `topic_id` is 16 raw bytes.
+    """The fields of the key of a segment (`kfs`) or its index. `topic_id` is 16 raw bytes.
 
-    `epoch` is the leader epoch of the broker that wrote it, EPOCH_UNKNOWN in a key that does not tell. One of version 1
-    has the id that `version_1_topic_id` gives, and generation 0.
+    `epoch` is the leader epoch of the broker that wrote it, EPOCH_UNKNOWN in an older key. Version 1 has the id of
+    `version_1_topic_id`, and generation 0.
     """
 
     namespace: str = NAMESPACE_DEFAULT
@@ -75,7 +75,7 @@ class SegmentKey:
 
     @property
     def key(self) -> str:
-        """The key in the bucket. Raises ValueError if a field is not what `parse_segment_key` would accept."""
+        """The key in the bucket. Raises ValueError for an invalid field."""
         if self.version == 1:
             return self._version_1_key()
         prefix = partition_prefix(self.topic, self.topic_id, self.partition, namespace=self.namespace)
@@ -99,7 +99,6 @@ class SegmentKey:
         return f"{prefix}{self.partition}/segment-{self.base_offset:020d}.{self.kind}"
 
     def of_kind(self, kind: SegmentKind) -> SegmentKey:
-        """The key of the same segment's other object."""
         return SegmentKey(  # a third of the time of attrs.evolve, and a listing makes one for each segment
             namespace=self.namespace,
             topic=self.topic,
@@ -114,7 +113,7 @@ class SegmentKey:
 
 
 def parse_segment_key(key: str) -> SegmentKey | None:
-    """Return what `SegmentKey.key` was made of, or None if the key is nothing that it makes."""
+    """Return the fields of a key; None for another one."""
     directory, _, name = key.rpartition("/")
     partition = _parse_directory(directory)
     match = _SEGMENT_NAME.fullmatch(name)
@@ -164,13 +163,13 @@ def _parse_directory(directory: str) -> _PartitionDirectory | None:
 
 @lru_cache(maxsize=10_000)
 def version_1_topic_id(topic: str, *, namespace: str = NAMESPACE_DEFAULT) -> bytes:
-    """The id of the topic to which segments of version 1 belong: always the same 16 bytes for the same name."""
+    """Return the id of the topic that segments of version 1 belong to: 16 bytes derived from its name."""
     digest = uuid5(_VERSION_1_TOPICS, f"{namespace}/{topic}").bytes
     return bytes([digest[0] & 0x7F]) + digest[1:]  # so that its text does not begin with a dash
 
 
 def namespace_prefix(namespace: str = NAMESPACE_DEFAULT) -> str:
-    """Return what the keys of all topics of a namespace start with. Raises ValueError."""
+    """Return the prefix of the keys of all topics of a namespace. Raises ValueError."""
     if re.fullmatch(_NAMESPACE, namespace) is None:
         raise ValueError(f"a namespace is a letter or digit, then [a-zA-Z0-9._-]*, not {namespace!r}")
     return f"{namespace}/"
@@ -178,32 +177,32 @@ def namespace_prefix(namespace: str = NAMESPACE_DEFAULT) -> str:
 
 @lru_cache(maxsize=1_000)  # each segment's key is made of it several times: to be uploaded, listed, read, deleted
 def topic_prefix(topic: str, topic_id: bytes, *, namespace: str = NAMESPACE_DEFAULT) -> str:
-    """Return what the keys of all segments of one incarnation of a topic start with. Raises ValueError."""
+    """Return the prefix of the keys of one incarnation of a topic. Raises ValueError."""
     return f"{topic_name_prefix(topic, namespace=namespace)}{topic_id_text(topic_id)}/"
 
 
 def topic_name_prefix(topic: str, *, namespace: str = NAMESPACE_DEFAULT) -> str:
-    """Return what the keys of all topics that ever had this name start with, version 1's too. Raises ValueError."""
+    """Return the prefix of the keys of all topics that ever had this name. Raises ValueError."""
     if re.fullmatch(_TOPIC, topic) is None:
         raise ValueError(f"a topic's name is 1 to 249 of [a-zA-Z0-9._-] and not . or .., not {topic!r}")
     return f"{namespace_prefix(namespace)}{topic}/"
 
 
 def partition_prefix(topic: str, topic_id: bytes, partition: int, *, namespace: str = NAMESPACE_DEFAULT) -> str:
-    """Return what the keys of all segments of a partition start with. Raises ValueError."""
+    """Return the prefix of the keys of a partition's segments. Raises ValueError."""
     _check_range("partition", partition, PARTITION_MAX)
     return f"{topic_prefix(topic, topic_id, namespace=namespace)}{partition}/"
 
 
 def topic_id_text(topic_id: bytes) -> str:
-    """Kafka's text for a topic id of 16 raw bytes. Raises ValueError for another length."""
+    """Return Kafka's text for a topic id of 16 raw bytes. Raises ValueError."""
     if len(topic_id) != 16:
         raise ValueError(f"a topic id has 16 bytes, not {len(topic_id)}")
     return urlsafe_b64encode(topic_id)[:22].decode()
 
 
 def parse_topic_id(text: str) -> bytes | None:
-    """The 16 raw bytes, or None if it is not the text that `topic_id_text` gives for any id."""
+    """Return the topic id of a text; None for any other text."""
     if re.fullmatch(r"[a-zA-Z0-9_-]{22}", text) is None:
         return None
     topic_id = urlsafe_b64decode(text + "==")
@@ -211,27 +210,27 @@ def parse_topic_id(text: str) -> bytes | None:
 
 
 def system_key(*names: str, namespace: str = NAMESPACE_DEFAULT) -> str:
-    """The key of one of the broker's own objects, such as `system_key("probe", nonce)`. Raises ValueError."""
+    """Return the key of one of the broker's own objects, as `system_key("probe", nonce)`. Raises ValueError."""
     key = f"{system_namespace_prefix(namespace)}{'/'.join(names)}"
     check_key(key)
     return key
 
 
 def system_namespace_prefix(namespace: str = NAMESPACE_DEFAULT) -> str:
-    """Return what the keys of all of the broker's own objects start with. Raises ValueError."""
+    """Return the prefix of the keys of the broker's own objects. Raises ValueError."""
     return f"{SYSTEM}/{namespace_prefix(namespace)}"
 
 
 def system_prefix(*names: str, namespace: str = NAMESPACE_DEFAULT) -> str:
-    """Return what the keys of one kind of the broker's own objects start with. Raises ValueError."""
+    """Return the prefix of the keys of one kind of the broker's own objects. Raises ValueError."""
     return f"{system_key(*names, namespace=namespace)}/"
 
 
 @attrs.frozen(kw_only=True, cache_hash=True)
 class NumberedKey:
-    """The fields of the key of a WAL object or of a checkpoint (of metadata, or of manifests).
+    """The fields of the key of a WAL object or of a checkpoint of metadata or manifests.
 
-    Keys are in the order of epochs, then of numbers. The hash is cached, as readers of the log look objects up by key.
+    Keys sort by epoch, then by number. Readers of the log look objects up by key, so the hash is cached.
     """
 
     namespace: str = NAMESPACE_DEFAULT
@@ -241,7 +240,7 @@ class NumberedKey:
 
     @property
     def key(self) -> str:
-        """The key in the bucket. Raises ValueError if a field is not what `parse_numbered_key` would accept."""
+        """The key in the bucket. Raises ValueError for an invalid field."""
         _check_range("epoch", self.epoch, EPOCH_MAX)
         _check_range("number", self.number, OFFSET_MAX)
         name = f"{self.number:020d}.{self.kind}"
@@ -249,7 +248,7 @@ class NumberedKey:
 
 
 def parse_numbered_key(key: str) -> NumberedKey | None:
-    """Return what `NumberedKey.key` was made of, or None if the key is nothing that it makes."""
+    """Return the fields of a key; None for another one."""
     match = _NUMBERED.fullmatch(key)
     if match is None:
         return None
@@ -267,14 +266,14 @@ def parse_numbered_key(key: str) -> NumberedKey | None:
 def check_key(key: str) -> None:
     """Raise ValueError unless every store can hold an object of this key.
 
-    That is: 1 to 1,024 bytes of UTF-8 without control characters (a listing is XML, which can't carry them), in
-    segments that a directory can have as names, so that no key leaves the directory of a file store.
+    That is 1 to 1,024 bytes of UTF-8 without control characters, which a listing's XML can't carry, in segments that a
+    directory can have as names.
     """
     _check_segments(key, key.split("/"))
 
 
 def check_prefix(prefix: str) -> None:
-    """Raise ValueError unless `prefix` is the beginning of a key that `check_key` accepts, or empty."""
+    """Raise ValueError unless `prefix` can begin a key. It may be empty."""
     _check_segments(prefix, prefix.split("/")[:-1])
 
 

@@ -1,4 +1,4 @@
-"""Writes objects that replace one another (`kafscale.store.versions`), and deletes those that are not needed."""
+"""Writes objects that replace one another (`kafscale.store.versions`), and deletes unneeded ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KEPT_COUNT = 2
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class VersionWriter:
-    """Writes those of one epoch, and deletes all but the last two, or those that the last two need."""
+    """Writes the objects of one epoch, and deletes all but the last two and needed ones."""
 
     store: ObjectStore
     namespace: str
@@ -27,18 +27,18 @@ class VersionWriter:
     _written_count: int = attrs.field(default=0, init=False)
 
     def inherit(self, keys: Sequence[NumberedKey]) -> None:
-        """Take over existing objects, to delete them in time; an earlier attempt may have left some of this epoch."""
+        """Take over existing objects; an earlier attempt may have left some of this epoch."""
         self._keys.extend(keys)
         own = [key.number for key in keys if key.epoch == self.epoch]
         self._written_count = max([self._written_count, *(number + 1 for number in own)])
 
     def of_the_epoch_before(self) -> Sequence[NumberedKey]:
-        """Return what is left of the last epoch that wrote any before ours."""
+        """Return the remaining objects of the last epoch before ours."""
         earlier = [key for key in self._keys if key.epoch != self.epoch]
         return [key for key in earlier if key.epoch == earlier[-1].epoch]
 
     async def write(self, parts: Sequence[Buffer]) -> NumberedKey:
-        """Returns its key. Raises StoreError; it may have been written then."""
+        """Write an object and return its key. Raises StoreError; then it may have been written."""
         key = NumberedKey(namespace=self.namespace, kind=self.kind, epoch=self.epoch, number=self._written_count)
         self._written_count += 1
         await self.store.put_if_absent(key.key, parts)
@@ -46,7 +46,7 @@ class VersionWriter:
         return key
 
     async def trim(self, needed: Iterable[NumberedKey] = ()) -> None:
-        """Delete all but the last two of all, and those that are `needed`. Raises StoreError, Fenced."""
+        """Delete all but the last two objects and those that are `needed`. Raises StoreError, Fenced."""
         kept = {*needed, *list(self._keys)[-KEPT_COUNT:]}
         for key in [key for key in self._keys if key not in kept]:
             await guarded(self.store).delete_in_turn([[key.key]])

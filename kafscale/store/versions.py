@@ -1,9 +1,7 @@
-"""Objects that replace one another and are never overwritten: each is written once, and the newest intact one wins.
+"""Objects that replace one another: each is written once, and the newest intact one counts.
 
-The key is made of the writer's epoch and a number. So a broker that has been superseded can't get in front of its
-successor, a write that was cut short harms nothing, and a damaged one leaves the one before it.
-
-Here they are found; `kafscale.store.version_writer` writes them. May not import trio, as Spark's readers use it.
+Their keys have the writer's epoch and a number, so a superseded broker can't get in front of its successor, and a write
+that was cut short or is damaged leaves the one before it. Imports no trio, as Spark's readers use it.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 @attrs.frozen
 class Versions(Generic[T]):
-    """The keys of all, oldest first; the newest intact one; and what was wrong with those that are newer."""
+    """All keys, oldest first; the newest intact object; and the damage of newer ones."""
 
     keys: Sequence[NumberedKey]
     newest: T | None
@@ -37,10 +35,7 @@ class Versions(Generic[T]):
 
 
 async def undisturbed(look: Callable[[], Awaitable[T]]) -> T:
-    """List and read from the beginning again if what was listed had gone before it was read.
-
-    Its writer had written a newer one before. Raises the errors of `look`.
-    """
+    """Call `look` again if an object was deleted between its listing and reading: a newer one exists then."""
     for _ in range(LOOKS_MAX_COUNT - 1):
         try:
             return await look()
@@ -61,7 +56,7 @@ async def list_versions(store: ObjectStore, namespace: str, kind: NumberedKind) 
 async def find_versions(
     store: ObjectStore, namespace: str, kind: NumberedKind, decode: Callable[[str, Buffer], T]
 ) -> Versions[T]:
-    """`decode` gets key and content, and raises DamagedObject. Raises StoreError."""
+    """Find the newest intact object. `decode` gets key and content, and raises DamagedObject. Raises StoreError."""
 
     async def look() -> Versions[T]:
         keys = await list_versions(store, namespace, kind)
@@ -77,9 +72,6 @@ async def find_versions(
 
 
 async def intact(look: Callable[[], Awaitable[Versions[T]]]) -> Versions[T]:
-    """Look, as `undisturbed` does, and once more if something was damaged: it may only have come so.
-
-    An older one in its place would be what is long past.
-    """
+    """Call `look` as `undisturbed` does, and again if something was damaged: perhaps only on its way."""
     found = await undisturbed(look)
     return await undisturbed(look) if found.damage else found

@@ -31,7 +31,7 @@ import trio
 
 from kafscale.concurrency.signals import Signal
 from kafscale.errors import Conflict, SlowDown, StoreError, StoreUnavailable
-from kafscale.store.base import LIST_PAGE_MAX_COUNT, ObjectInfo, ObjectPart, WrappingStore
+from kafscale.store.base import LIST_PAGE_MAX_COUNT, ForwardingStore, ObjectInfo, ObjectPart
 
 T = TypeVar("T")
 
@@ -114,7 +114,7 @@ class StoreGate:
 
 
 @attrs.define(eq=False, repr=False)
-class FaultyStore(WrappingStore):
+class FaultyStore(ForwardingStore):
     """An `ObjectStore` with faults. `calls` has all attempted operations, in order."""
 
     random: Random = attrs.field(factory=lambda: Random(0))

@@ -1,19 +1,15 @@
-"""A directory as a bucket: the file store's blocking half.
+"""A directory as a bucket: the blocking half of the file store.
 
-An object is a file below the root, at its key. A write goes to a temporary file beside it, is synced, and is then
-published in one step: `rename` for put, `link` for put-if-absent, compare and rename for put-if-match. So an object is
-there wholly or not at all, whatever dies when, and the conditions hold between processes. All files of the bucket's own
-are in `.kafscale` below the root, a name that no key may start with.
+An object is a file below the root, at its key. A write goes to a synced temporary file, which one step publishes:
+`rename` for put, `link` for put-if-absent, compare and rename for put-if-match. So an object is there wholly or not at
+all, and the conditions hold between processes. The bucket's own files are in `.kafscale` below the root, a name that no
+key may start with.
 
-Publishing and deleting hold a `flock`: put-if-match and deleting (which removes empty directories) alone, the others
-together, so that nothing changes between a comparison and its rename. Data is written and synced before, directories
-are synced after, so the lock is held for microseconds.
+Publishing and deleting hold a `flock`: put-if-match and deleting (which removes empty directories) exclusively, the
+others together. Data is synced before and directories are synced after, so the lock is held for microseconds.
 
-The ETag is inode, time and size. The time is set to the nanosecond by the writer: the kernel's own has the granularity
-of its tick, within which an inode can be freed and used again.
-
-Where S3 takes both, a key here can't be an object and the beginning (up to a `/`) of another object's key. Imports no
-trio: planning a Spark job uses it as it is.
+The ETag is inode, time and size. The writer sets the time in nanoseconds, as an inode can be reused within the kernel's
+tick. Unlike S3, a key can't be an object and the directory of another one. Imports no trio: Spark's planning uses it.
 """
 
 from __future__ import annotations
@@ -53,7 +49,7 @@ _WOULD_WAIT_ERRORS = (errno.EAGAIN, errno.EOPNOTSUPP)  # the latter where a file
 
 @attrs.define(eq=False, repr=False)
 class Directory:
-    """An opened bucket directory. Every method blocks, may be called in any thread, and raises only StoreErrors."""
+    """An opened bucket directory. Methods block, may be called in any thread, and raise only StoreErrors."""
 
     root: bytes
     _durable: set[bytes] = attrs.field(factory=set, init=False)  # directories whose own entry is known to be synced
@@ -61,7 +57,7 @@ class Directory:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Directory:
-        """Create the directory unless it is there, and remove what writers that died have left of their work."""
+        """Create the directory if it is missing, and remove temporary files of dead writers."""
         root = os.path.abspath(os.fsencode(path))
         with _store_errors(os.fsdecode(root)):
             os.makedirs(_staging(root), exist_ok=True)
@@ -80,7 +76,7 @@ class Directory:
             return ObjectPart(_read_exactly(fd, start, length_bytes), status.st_size, _etag(status))
 
     def read_range_nowait(self, key: str, start: int, length_bytes: int) -> ObjectPart | None:
-        """Read a range if all of it is in the page cache; returns None if the disk has to be waited for."""
+        """Read a range if all of it is in the page cache; else return None."""
         with self._opened(key) as (fd, status):
             data = bytearray(_length_within(key, status, start, length_bytes))
             try:
@@ -99,7 +95,7 @@ class Directory:
             return ObjectPart(data, status.st_size, _etag(status))
 
     def open_object(self, key: str) -> tuple[int, int]:
-        """A descriptor of its file, which the caller owes to close, and its size."""
+        """Return a descriptor of the object's file, which the caller must close, and its size."""
         with self._opened(key) as (fd, status):
             return os.dup(fd), status.st_size
 
@@ -111,7 +107,9 @@ class Directory:
         return found
 
     def write(self, key: str, parts: Sequence[Buffer], *, between_slices: Callable[[], None]) -> str:
-        """Returns the ETag. `between_slices` may raise to give up: nothing has happened then. So for all writes."""
+        """Write an object and return its ETag. `between_slices` may raise to give up without effect, as in
+        all writes.
+        """
         return self._write(key, parts, between_slices, publish=os.rename)
 
     def write_if_absent(self, key: str, parts: Sequence[Buffer], *, between_slices: Callable[[], None]) -> str:
@@ -148,10 +146,9 @@ class Directory:
                 _sync_directory(directory)
 
     def walk(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
-        """The objects whose key starts with `prefix` and sorts after `start_after`, in order of the keys' bytes.
+        """Yield the objects whose keys start with `prefix` and sort after `start_after`, in order of the keys' bytes.
 
-        `prefix` is one that `check_prefix` accepts.
-        Reads a directory when it comes to it, and only if it can hold such a key.
+        It reads a directory only if that can hold such a key.
         """
         above, slash, _ = prefix.encode().rpartition(b"/")
         with _store_errors(prefix):
@@ -226,7 +223,7 @@ class Directory:
 
     @contextmanager
     def _locked(self, operation: int) -> Iterator[None]:
-        """Hold the bucket's lock, shared (LOCK_SH) or alone (LOCK_EX), against other threads and processes."""
+        """Hold the bucket's lock, shared (LOCK_SH) or exclusive (LOCK_EX), against threads and processes."""
         fd = os.open(
             os.path.join(self.root, CONTROL_NAME.encode(), b"lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666
         )
@@ -237,7 +234,7 @@ class Directory:
             os.close(fd)
 
     def _make_directories(self, path: bytes) -> list[bytes]:
-        """Make the directories above `path`. Returns those that must be synced once the object is in place."""
+        """Make the directories above `path`. Returns those to sync once the object is in place."""
         parent = os.path.dirname(path)
         if not os.path.isdir(parent):
             self._forget(parent)
@@ -250,13 +247,12 @@ class Directory:
         return unsynced
 
     def _forget(self, directory: bytes) -> None:
-        """The directory is gone, removed when it was empty, and perhaps others above it."""
+        """Forget a directory that was removed when it was empty, and those above it."""
         while directory != self.root:
             self._durable.discard(directory)
             directory = os.path.dirname(directory)
 
     def _delete(self, path: bytes) -> bytes | None:
-        """Returns the directory that has changed and must be synced."""
         with self._locked(fcntl.LOCK_EX):
             try:
                 os.unlink(path)
@@ -271,7 +267,7 @@ class Directory:
         return directory
 
     def _walk(self, directory: bytes, prefix: bytes, start_after: bytes) -> Iterator[ObjectInfo]:
-        """`directory` is relative to the root and ends with a slash, or is empty for the root."""
+        """Walk `directory`, which is relative to the root and ends with a slash, or is empty for the root."""
         for name in _names(self.root, directory):
             key = directory + name
             if name.endswith(b"/"):
@@ -298,7 +294,7 @@ def _remove_stale(staging: bytes, *, before_seconds: float) -> None:
 
 
 def _names(root: bytes, directory: bytes) -> list[bytes]:
-    """Names in the directory in the order of the keys below them, so a subdirectory's ends with a slash."""
+    """Return the names in the order of the keys below them: a subdirectory's ends with a slash."""
     try:
         with os.scandir(os.path.join(root, directory)) as entries:
             names = [entry.name + b"/" if entry.is_dir(follow_symlinks=False) else entry.name for entry in entries]

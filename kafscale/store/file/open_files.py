@@ -1,9 +1,7 @@
-"""Objects of a directory as files that the kernel sends by itself, from the page cache to a socket (sendfile(2)).
+"""Objects of a directory as files that the kernel sends from the page cache to a socket (sendfile(2)).
 
-Only what is in the page cache is sent like that, as anything else would have the event loop wait for the disk. Linux
-tells since 6.5 (cachestat(2)); where it does not, nothing is, and ranges are read as those of any store.
-
-An object's file never changes, so what is still in a socket's queue stays what it was, also when the file is deleted.
+Anything outside of the page cache would make the event loop wait for the disk. Linux 6.5 tells (cachestat(2)); older
+kernels never send like this. Files of objects don't change, so a socket's queue stays valid after a deletion.
 """
 
 from __future__ import annotations
@@ -24,18 +22,17 @@ CACHESTAT_NUMBER = 451  # of the system call, on every architecture that Python 
 
 @attrs.define(eq=False, repr=False)
 class OpenFile:
-    """An object's file, open as long as somebody uses it. Made with one user."""
+    """An object's file, open while it has users; it begins with one."""
 
     descriptor: int
     size_bytes: int
     _user_count: int = attrs.field(default=1, init=False)
 
     def retain(self) -> None:
-        """Count one more user of the file."""
         self._user_count += 1
 
     def release(self) -> None:
-        """One user less; the last one closes it."""
+        """Count one user less; the last one closes the file."""
         self._user_count -= 1
         if not self._user_count:
             os.close(self.descriptor)
@@ -43,7 +40,7 @@ class OpenFile:
 
 @attrs.define(eq=False, repr=False)
 class FileRange:
-    """Bytes `start` to `end` of a file, which transports take as well as buffers. Its holder owes `release`."""
+    """Bytes `start` to `end` of a file, which transports take like buffers. Its holder owes `release`."""
 
     file: OpenFile
     start: int
@@ -53,11 +50,10 @@ class FileRange:
         return self.end - self.start
 
     def read(self, position: int, length_bytes: int) -> bytes:
-        """A few bytes, from `position` in the range on; fewer at the end of the file."""
+        """Return bytes from `position` in the range; fewer at the end of the file."""
         return os.pread(self.file.descriptor, length_bytes, self.start + position)
 
     def release(self) -> None:
-        """Give up the range, which has been sent or is not wanted any more."""
         self.file.release()
 
 
@@ -66,17 +62,17 @@ Sendable = Buffer | FileRange
 
 @attrs.define(eq=False, repr=False)
 class FileSource:
-    """The files of a store that is a directory. Each range counts as a read of the store, as any other."""
+    """The files of a store that is a directory. Each range counts as a read of the store."""
 
     directory: Directory
     metrics: StoreMetrics
 
     def open(self, key: str) -> OpenFile:
-        """Raises NotFound, StoreError."""
+        """Open an object's file. Raises NotFound, StoreError."""
         return OpenFile(*self.directory.open_object(key))
 
     def cached_range(self, file: OpenFile, start: int, end: int) -> FileRange | None:
-        """A range of it, if all of that is in the page cache."""
+        """Return a range if all of it is in the page cache, else None."""
         began = perf_counter()
         if end > file.size_bytes or not is_cached(file.descriptor, start, end - start):
             return None
@@ -101,7 +97,7 @@ _syscall = ctypes.CDLL(None, use_errno=True).syscall
 
 
 def is_cached(descriptor: int, start: int, length_bytes: int) -> bool:
-    """Tell whether the page cache has all of a range of a file; False where the kernel does not tell."""
+    """Tell whether the page cache has all of a range; False if the kernel can't tell."""
     found = _Statistics()
     wanted = _CachestatRange(start, length_bytes)
     if _syscall(CACHESTAT_NUMBER, descriptor, ctypes.byref(wanted), ctypes.byref(found), 0):

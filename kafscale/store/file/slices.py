@@ -1,12 +1,11 @@
-"""Large objects of the file store on their way to the disk, so that they disturb the write-ahead log on it little.
+"""Writes large objects of the file store so that they hardly delay the write-ahead log on the same disk.
 
-Slice by slice, and one slice at a time in a process, so that the WAL's syncs find a short queue. Measured, four writers
-of 64 MiB objects beside 4 KiB appends, appends' p99: 105 ms synced at once, 13 ms in slices of 4 MiB, 8 ms of 1 MiB, 15
-ms of 1 MiB without the lock.
+A process writes one slice at a time, so that the WAL's syncs find a short queue. The p99 of 4 KiB appends beside four
+writers of 64 MiB objects: 105 ms synced at once, 13 ms in slices of 4 MiB, 8 ms of 1 MiB, 15 ms of 1 MiB without the
+lock.
 
-Whole slices go around the page cache (`O_DIRECT`), from one aligned buffer. So they need no sync of their own, with a
-transaction of the file system for each, and nothing is left in the page cache; where the file system has no direct
-writes, they are written, synced and let go. Blocks; a `SliceWriter` may be used by many threads.
+Whole slices bypass the page cache (`O_DIRECT`), so they need no sync of their own. Where the file system has no direct
+writes, slices are written, synced and dropped from the page cache.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ SLICE_BYTES = BLOCK_BYTES
 
 @attrs.define(eq=False, repr=False)
 class SliceWriter:
-    """Writes files that were just made. Raises OSError."""
+    """Writes new files, for many threads. Raises OSError."""
 
     lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)  # held while a slice is written
     _slice: BlockObject = attrs.field(factory=lambda: BlockPool().take(SLICE_BYTES), init=False)
 
     def write(self, descriptor: int, parts: Sequence[Buffer], between_slices: Callable[[], None]) -> None:
-        """Write the parts, joined; they are durable when the file is synced. `between_slices` may raise to give up."""
+        """Write the joined parts; syncing the file makes them durable. `between_slices` may raise to give up."""
         size_bytes = size_of(parts)
         written_bytes = 0
         direct = size_bytes >= SLICE_BYTES and _set_direct(descriptor)
@@ -53,7 +52,7 @@ class SliceWriter:
                     _leave_page_cache(descriptor, written_bytes)
 
     def _write_directly(self, descriptor: int, buffers: Sequence[Buffer]) -> bool:
-        """False if the file system wants it otherwise, or the disk is about to be full."""
+        """Write one slice; False if the file system refuses, or the disk is nearly full."""
         fill(self._slice, buffers)
         try:
             return os.writev(descriptor, self._slice.blocks) == SLICE_BYTES
@@ -64,7 +63,6 @@ class SliceWriter:
 
 
 def _set_direct(descriptor: int) -> bool:
-    """False if the file system has no direct writes."""
     try:
         fcntl.fcntl(descriptor, fcntl.F_SETFL, os.O_DIRECT)
     except OSError:
@@ -77,7 +75,7 @@ def _unset_direct(descriptor: int) -> None:
 
 
 def write_all(descriptor: int, buffers: Sequence[Buffer], position: int) -> int:
-    """Write the buffers one behind the other, as many calls as it takes; returns the position behind the last one."""
+    """Write the buffers one behind the other, and return the position behind the last one."""
     for start in range(0, len(buffers), IOV_MAX_COUNT):
         left = [buffer for buffer in buffers[start : start + IOV_MAX_COUNT] if buffer]
         while left:
@@ -90,10 +88,10 @@ def write_all(descriptor: int, buffers: Sequence[Buffer], position: int) -> int:
 
 
 def _leave_page_cache(descriptor: int, written_bytes: int) -> None:
-    """Let go of the file's pages; they must be synced. Not of one that is only begun: it would be read to be filled.
+    """Drop the file's synced whole pages from the page cache.
 
-    The next writes find these pages free. Of what a broker spends on a batch of 960 KiB, half was for new pages in a VM
-    (3.9 ms, then 1.6); a first read of the object is then by a fifth slower than from memory.
+    The next writes find these pages free: of 3.9 ms that a broker took for a batch of 960 KiB in a VM, half was for new
+    pages. A first read of the object takes a fifth longer than from memory.
     """
     whole_bytes = written_bytes // mmap.PAGESIZE * mmap.PAGESIZE
     if whole_bytes:

@@ -1,8 +1,7 @@
 """The file store: a directory as a bucket, the default of `kafscale serve`.
 
-`kafscale.store.file.directory` does the work, in a thread, one hop for each operation or page; ranges that are in the
-page cache are read at once. A read or write that has begun is not abandoned when its task is cancelled; a large write
-notices between two slices and gives up, all undone.
+`kafscale.store.file.directory` does the work in a thread, one hop for each operation or page; ranges in the page cache
+are read at once. A cancelled large write gives up between two slices, without effect; other operations complete.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ def _limiter() -> trio.CapacityLimiter:
 
 @attrs.define(eq=False, repr=False)
 class FileStore:
-    """An `ObjectStore` in a directory that several processes may share. Made by `open`."""
+    """An `ObjectStore` in a directory that several processes may share."""
 
     directory: Directory
     _readers: trio.CapacityLimiter = attrs.field(factory=_limiter, init=False)
@@ -44,7 +43,7 @@ class FileStore:
 
     @classmethod
     async def open(cls, path: str | os.PathLike[str]) -> FileStore:
-        """Open the directory, made if it is not there. Raises AccessDenied, StoreUnavailable, StoreError."""
+        """Open the directory, and make it if it is missing. Raises AccessDenied, StoreUnavailable, StoreError."""
         return cls(await trio.to_thread.run_sync(Directory.open, path))
 
     async def get(self, key: str) -> ObjectPart:
@@ -90,7 +89,6 @@ class FileStore:
         await trio.to_thread.run_sync(self.directory.delete, keys, limiter=self._writers)
 
     async def aclose(self) -> None:
-        """No file stays open between operations."""
         await trio.lowlevel.checkpoint()
 
     async def _write(self, write: partial[str]) -> str:

@@ -1,12 +1,12 @@
-"""Opens the store that the settings name, with its wrappers in their order, once for each class of work.
+"""Opens the store that the settings name, with its wrappers, once for each class of work.
 
     MultipartStore( RetryingStore( LimitedStore( HedgingStore( MeteredStore( S3Store | FileStore | MemoryStore )))))
 
 Retrying is around the limiter, so that backoff holds no token; metering is innermost, so that a latency is the store's
-own. Hedging and parts are for S3 only, and only what produces wait for is hedged. The views of the classes share the
-limiter, the metrics, and the log of outages.
+own. Hedging and parts are for S3, and hedging only for uploads that produces wait for. The views share the limiter, the
+metrics and the log of outages.
 
-The S3 client is a sixth of what a broker imports, so it is imported where a bucket is in S3.
+The S3 client is a sixth of a broker's imports, so only a bucket in S3 imports it.
 """
 
 from __future__ import annotations
@@ -43,21 +43,17 @@ CLOSE_SECONDS = 2.0  # the bound on closing connections at the end of a command
 
 @attrs.frozen(eq=False, kw_only=True, repr=False)
 class OpenStore:
-    """The store to use, as each class of work sees it, and the limiter that the classes share."""
+    """The views of the store, and their shared limiter."""
 
     views: StoreViews
     limiter: StoreLimiter
 
     async def aclose(self) -> None:
-        """Close connections and files, whichever view they served."""
         await self.views.background.aclose()
 
 
 async def open_store(settings: Settings, metrics: Metrics) -> OpenStore:
-    """Connect, create the bucket if that is asked for, and check that the store does what it must.
-
-    Raises StartupError with one line that says what is wrong and what to do.
-    """
+    """Connect, create the bucket if asked for, and check the store. Raises StartupError of one line."""
     store_metrics = StoreMetrics.register(metrics)
     with startup_errors():
         raw = await open_raw_store(settings)
@@ -75,7 +71,6 @@ async def open_store(settings: Settings, metrics: Metrics) -> OpenStore:
 
 
 def wrap_store(raw: ObjectStore, settings: Settings, metrics: StoreMetrics) -> OpenStore:
-    """Put the wrappers around a store, as the settings want them."""
     limiter = StoreLimiter(settings.s3_concurrency, metrics)
     metered = MeteredStore(raw, metrics)
     policy = RetryPolicy(deadline_seconds=settings.limits.store_retry_deadline_seconds)
@@ -116,9 +111,9 @@ def wrap_store(raw: ObjectStore, settings: Settings, metrics: StoreMetrics) -> O
 
 @asynccontextmanager
 async def store_of_command(settings: Settings) -> AsyncIterator[ObjectStore]:
-    """The store for a command that looks at what a broker has written: limited and retried, and nothing is made.
+    """Open the store of a broker for a command, limited and retried, without creating anything.
 
-    Raises StartupError if it is not there or can't be listed.
+    Raises StartupError if it is missing or can't be listed.
     """
     url = settings.store
     if url.scheme == "memory":
@@ -143,7 +138,7 @@ async def store_of_command(settings: Settings) -> AsyncIterator[ObjectStore]:
 
 
 async def open_raw_store(settings: Settings) -> ObjectStore:
-    """The store alone, without limiter, retries or any check: to look at what is there. Raises StoreError."""
+    """Open the store without wrappers or checks. Raises StoreError."""
     url = settings.store
     if url.scheme == "memory":
         return MemoryStore(max_bytes=url.max_bytes)
@@ -153,7 +148,6 @@ async def open_raw_store(settings: Settings) -> ObjectStore:
 
 
 def _open_s3(settings: Settings) -> ObjectStore:
-    """Return the client of the bucket that the settings name. Connects to nothing yet."""
     from kafscale.store.s3.store import S3Settings, S3Store
 
     timeout_seconds = settings.limits.store_timeout_seconds
@@ -173,7 +167,6 @@ def _open_s3(settings: Settings) -> ObjectStore:
 
 
 async def _prepare_s3(raw: ObjectStore, starting: RetryingStore, settings: Settings, metrics: Metrics) -> None:
-    """Show the pool's counts in the metrics, and create the bucket if that is asked for. Raises StartupError."""
     from kafscale.store.s3.store import S3Store
 
     assert isinstance(raw, S3Store)

@@ -31,6 +31,30 @@ from kafscale.store.paths import system_key
 
 CLEANUP_TIMEOUT_SECONDS = 5.0
 
+# The first that an error is an instance of, and what to do.
+_PROBLEMS: tuple[tuple[type[StoreError], str, str], ...] = (
+    (NotFound, "the bucket does not exist", "create it, or pass --s3-create-bucket"),
+    (
+        NoPermission,
+        "this user may not use the directory of the store",
+        "check its owner and mode, or give another --store or --data-dir",
+    ),
+    (
+        AccessDenied,
+        "the object store refused the credentials",
+        "check them, and that they may list, read and write",
+    ),
+    (WrongRegion, "the bucket is in another region", "check --s3-region and --s3-endpoint"),
+    (StoreFull, "the disk of the object store is full", "free some space there; nothing is lost"),
+    (
+        StoreUnavailable,
+        "the object store can't be reached",
+        "check --s3-endpoint (http or https?), --s3-ca-file and the network",
+    ),
+    (SlowDown, "the object store is not ready", "start again when it is"),
+    (StoreError, "the object store can't be used", "check the --s3 options"),
+)
+
 
 async def check_usable(store: ObjectStore) -> None:
     """List the bucket and probe its conditional writes. Raises StartupError."""
@@ -43,41 +67,18 @@ async def check_usable(store: ObjectStore) -> None:
 
 @contextmanager
 def startup_errors() -> Iterator[None]:
-    """Turn a `StoreError` in the block into the StartupError that says what to do."""
+    """Turn a `StoreError` of the block into a StartupError."""
     try:
         yield
-    except NotFound as exc:
-        raise StartupError(_line("the bucket does not exist", exc, "create it, or pass --s3-create-bucket")) from exc
     except (EncryptionRefused, NoCredentials) as exc:  # which say what to do
         raise StartupError(" ".join(str(exc).split())) from exc
-    except NoPermission as exc:
-        advice = "check its owner and mode, or give another --store or --data-dir"
-        raise StartupError(_line("this user may not use the directory of the store", exc, advice)) from exc
-    except AccessDenied as exc:
-        raise StartupError(
-            _line("the object store refused the credentials", exc, "check them, and that they may list, read and write")
-        ) from exc
-    except WrongRegion as exc:
-        advice = f"pass --s3-region {exc.region}" if exc.region else "check --s3-region and --s3-endpoint"
-        raise StartupError(_line("the bucket is in another region", exc, advice)) from exc
-    except StoreFull as exc:
-        raise StartupError(
-            _line("the disk of the object store is full", exc, "free some space there; nothing is lost")
-        ) from exc
     except ClockRefused as exc:
         raise StartupError(" ".join(f"the object store refuses this machine's clock: {exc}".split())) from exc
-    except StoreUnavailable as exc:
-        raise StartupError(
-            _line(
-                "the object store can't be reached",
-                exc,
-                "check --s3-endpoint (http or https?), --s3-ca-file and the network",
-            )
-        ) from exc
-    except SlowDown as exc:
-        raise StartupError(_line("the object store is not ready", exc, "start again when it is")) from exc
     except StoreError as exc:
-        raise StartupError(_line("the object store can't be used", exc, "check the --s3 options")) from exc
+        problem, advice = next((problem, advice) for kind, problem, advice in _PROBLEMS if isinstance(exc, kind))
+        if isinstance(exc, WrongRegion) and exc.region:
+            advice = f"pass --s3-region {exc.region}"
+        raise StartupError(f"{problem}: {' '.join(str(exc).split())}; {advice}") from exc
 
 
 async def probe_conditional_writes(store: ObjectStore) -> None:
@@ -104,7 +105,3 @@ async def _must_lose(write: Awaitable[str], condition: str) -> None:
             f"the object store ignores {condition}, so that two brokers could overwrite each other's data; "
             "use a store that honours conditional writes (AWS S3, MinIO, Ceph Squid or later, R2)"
         )
-
-
-def _line(problem: str, exc: StoreError, advice: str) -> str:
-    return f"{problem}: {' '.join(str(exc).split())}; {advice}"

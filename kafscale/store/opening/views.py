@@ -15,8 +15,7 @@ from kafscale.store.wrappers.reach import Reach
 class StoreViews:
     """The same objects, seen by each class of work (`WorkClass`).
 
-    Take the view of the work's class once, and use it as any other `ObjectStore`. `files` are the objects as files, if
-    the store is a directory; `reach` tells whether the store answers.
+    `files` are the objects as files, if the store is a directory; `reach` tells whether the store answers.
     """
 
     acknowledge: ObjectStore
@@ -27,7 +26,7 @@ class StoreViews:
     reach: Reach = attrs.field(factory=Reach)
 
     def guarded(self, guard: DeletionGuard) -> StoreViews:
-        """The same, but that nothing is deleted by any of them unless the guard lets it pass."""
+        """Return the views with a guard on deletions."""
         return attrs.evolve(
             self,
             acknowledge=GuardedStore(self.acknowledge, guard),
@@ -37,7 +36,7 @@ class StoreViews:
 
     @classmethod
     def alike(cls, store: ObjectStore, reach: Reach | None = None) -> StoreViews:
-        """Make all views of one store that knows no classes of work, as tests and simulations have."""
+        """Return equal views of one store, for tests and simulations."""
         return cls(
             acknowledge=store, fetch=store, background=store, prefetch=PrefetchStore(store), reach=reach or Reach()
         )

@@ -1,8 +1,4 @@
-"""Signing as an `httpx.Auth`, with credentials that are refreshed before they expire.
-
-Signing itself is `kafscale.store.s3.sigv4`'s, the places to look for credentials are
-`kafscale.store.s3.credentials`'s; here is what has to wait and to remember.
-"""
+"""Signs requests as an `httpx.Auth`, with credentials that are refreshed before they expire."""
 
 from __future__ import annotations
 
@@ -13,8 +9,8 @@ from contextlib import suppress
 
 import attrs
 import httpx
-import trio
 
+from kafscale.concurrency.sharing import Flight
 from kafscale.errors import StoreError
 from kafscale.http.client import fetch
 from kafscale.store.s3.credentials import (
@@ -33,18 +29,10 @@ log = logging.getLogger(__name__)
 
 
 @attrs.define(eq=False, repr=False)
-class _Refresh:
-    """A refresh under way: one task does it, the others wait for it and share its outcome."""
-
-    is_done: trio.Event = attrs.field(factory=trio.Event)
-    error: StoreError | None = None
-
-
-@attrs.define(eq=False, repr=False)
 class CredentialSource:
     """Holds credentials, which it looks up at first and again before they expire.
 
-    `transport` makes the HTTP calls that providers need. `clock` is in seconds since the epoch.
+    `transport` makes the HTTP calls of providers. `clock` is in seconds since the epoch.
     """
 
     providers: Sequence[Provider]
@@ -52,10 +40,10 @@ class CredentialSource:
     clock: Callable[[], float] = time.time
     _held: S3Credentials | None = None
     _refresh_at_seconds: float = 0.0
-    _refresh: _Refresh | None = None
+    _refresh: Flight | None = None
 
     async def get(self) -> S3Credentials:
-        """Credentials that are good now. Raises AccessDenied, saying what was tried, and StoreUnavailable."""
+        """Return valid credentials. Raises AccessDenied, StoreUnavailable."""
         while True:
             held = self._held
             if held is not None and self.clock() < self._refresh_at_seconds:
@@ -64,18 +52,16 @@ class CredentialSource:
                 return await self._look_up_again()
             if held is not None and self._is_good(held):
                 return held
-            refresh = self._refresh
-            await refresh.is_done.wait()
-            if refresh.error is not None:
-                raise type(refresh.error)(*refresh.error.args) from refresh.error
+            await self._refresh.wait()
 
     def discard(self, credentials: S3Credentials) -> None:
-        """Forget these credentials, which the store has refused as expired, unless others are held already."""
+        """Forget credentials that the store has refused as expired, unless they were replaced."""
         if self._held == credentials:
             self._held = None
 
     async def _look_up_again(self) -> S3Credentials:
-        refresh = self._refresh = _Refresh()
+        refresh, failure = Flight(), None
+        self._refresh = refresh
         try:
             found = self._held = await self._look_up()
             self._refresh_at_seconds = refresh_at_seconds(found, self.clock())
@@ -83,14 +69,14 @@ class CredentialSource:
         except StoreError as exc:
             held = self._held
             if held is None or not self._is_good(held):
-                refresh.error = exc
+                failure = exc
                 raise
             log.warning("S3 credentials could not be refreshed, and expire at %s: %s", held.expires_at_seconds, exc)
             self._refresh_at_seconds = self.clock() + REFRESH_RETRY_SECONDS
             return held
         finally:
             self._refresh = None
-            refresh.is_done.set()
+            refresh.land(failure)
 
     async def _look_up(self) -> S3Credentials:
         lookup = search(self.providers)
@@ -121,7 +107,7 @@ class CredentialSource:
 
 @attrs.define(eq=False, repr=False)
 class SigV4Auth(httpx.Auth):
-    """Signs requests; once more where the clocks or the credentials' age were the reason for a refusal."""
+    """Signs requests, and again after a refusal for the clock or expired credentials."""
 
     source: CredentialSource
     region: str
@@ -132,7 +118,7 @@ class SigV4Auth(httpx.Auth):
         self._signer = RequestSigner(region=self.region, clock=self.clock)
 
     async def async_auth_flow(self, request: httpx.Request) -> AsyncGenerator[httpx.Request, httpx.Response]:
-        """httpx's protocol: yields the signed request, and is sent the response."""
+        """Yield the signed request, and be sent the response (httpx's protocol)."""
         credentials = await self.source.get()
         signed_at_seconds = self._sign(request, credentials)
         response = yield request

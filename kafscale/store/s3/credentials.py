@@ -1,9 +1,8 @@
 """Sources of credentials for S3, sans-IO: environment, profile, web identity, container, instance.
 
-A provider's `lookup` is a generator: it yields the HTTP calls that it needs made, is sent their answers, and returns
-credentials, so that the broker (`kafscale.store.s3.auth`) and readers that block can both drive it. Small local files
-are read in place. Imports neither trio nor httpx. Source: "Credential providers" in the AWS SDKs reference guide; names
-of variables, files and profile keys are those of every AWS SDK.
+A provider's `lookup` is a generator: it yields HTTP calls, is sent their answers (None for a call without one), and
+returns credentials, so that both the broker and blocking readers can drive it. Imports neither trio nor httpx. Source:
+"Credential providers" in the AWS SDKs reference guide.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ ANSWER_MAX_BYTES = 1 << 20  # of any of these; credentials have a few KiB
 
 @attrs.frozen(kw_only=True)
 class HttpCall:
-    """An HTTP request that a lookup wants made. Its answer has at most ANSWER_MAX_BYTES.
+    """An HTTP request that a lookup needs. Its answer has at most ANSWER_MAX_BYTES.
 
-    timeout_seconds: without progress. deadline_seconds: to connect, to send and to receive all of the answer.
+    timeout_seconds: without progress. deadline_seconds: for all of it.
     """
 
     method: str = "GET"
@@ -62,8 +61,6 @@ class HttpCall:
 
 @attrs.frozen(kw_only=True)
 class HttpAnswer:
-    """The answer to a call."""
-
     status: int
     body: bytes
 
@@ -73,7 +70,7 @@ Lookup = Generator[HttpCall, HttpAnswer | None, S3Credentials]
 
 
 class NotConfigured(Exception):
-    """This provider has nothing to offer here, and why; the next one is asked."""
+    """This provider has nothing to offer, for this reason; the next one is asked."""
 
 
 class Provider(Protocol):
@@ -100,7 +97,7 @@ def refresh_at_seconds(found: S3Credentials, now_seconds: float) -> float:
 
 
 def default_providers(environ: Mapping[str, str], home: Path) -> list[Provider]:
-    """The places where AWS SDKs look, in their order."""
+    """Return the places where AWS SDKs look, in their order."""
     return [
         EnvironmentProvider(environ),
         WebIdentityProvider(environ),
@@ -111,7 +108,7 @@ def default_providers(environ: Mapping[str, str], home: Path) -> list[Provider]:
 
 
 def search(providers: Sequence[Provider]) -> Lookup:
-    """The credentials of the first provider that is configured. Raises NoCredentials, saying what was tried."""
+    """Return the credentials of the first configured provider. Raises NoCredentials."""
     reasons = []
     for provider in providers:
         try:
@@ -126,13 +123,10 @@ def search(providers: Sequence[Provider]) -> Lookup:
 
 @attrs.frozen
 class StaticProvider:
-    """Credentials that were given."""
-
     credentials: S3Credentials
     name: str = "settings"
 
     def lookup(self) -> Lookup:
-        """Return the credentials that were given."""
         yield from ()
         return self.credentials
 
@@ -145,7 +139,6 @@ class EnvironmentProvider:
     name: str = "environment"
 
     def lookup(self) -> Lookup:
-        """Read the variables."""
         yield from ()
         access_key_id = self.environ.get("AWS_ACCESS_KEY_ID", "")
         secret_access_key = self.environ.get("AWS_SECRET_ACCESS_KEY", "")
@@ -237,7 +230,6 @@ class ContainerProvider:
     name: str = "container"
 
     def lookup(self) -> Lookup:
-        """Ask the agent."""
         relative = self.environ.get("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "")
         url = (
             f"{CONTAINER_ORIGIN}{relative}" if relative else self.environ.get("AWS_CONTAINER_CREDENTIALS_FULL_URI", "")
@@ -290,12 +282,11 @@ class InstanceProvider:
 
 
 def profile_name(environ: Mapping[str, str]) -> str:
-    """The profile to use."""
     return environ.get("AWS_PROFILE") or "default"
 
 
 def read_profile(environ: Mapping[str, str], home: Path) -> dict[str, str] | None:
-    """The profile's settings from both files, those of the credentials file first; None if it is in neither."""
+    """Return the profile's settings, those of the credentials file first; None if it is in neither file."""
     profile = profile_name(environ)
     section = profile if profile == "default" else f"profile {profile}"
     config = _read_ini(environ.get("AWS_CONFIG_FILE") or str(home / ".aws" / "config"))
@@ -310,7 +301,7 @@ def read_profile(environ: Mapping[str, str], home: Path) -> dict[str, str] | Non
 
 
 def configured_region(environ: Mapping[str, str], home: Path) -> str | None:
-    """The region that environment or profile names."""
+    """Return the region that environment or profile names."""
     named = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
     return named or (read_profile(environ, home) or {}).get("region")
 

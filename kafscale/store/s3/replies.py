@@ -1,6 +1,6 @@
-"""Reading S3's replies, sans-IO: objects, listings and deletions, and errors as exceptions of `kafscale.errors`.
+"""Reads S3's replies, sans-IO: objects, listings and deletions, and errors as exceptions of `kafscale.errors`.
 
-Shared with readers that block: imports neither trio nor httpx. Requests are built by `kafscale.store.s3.requests`.
+Blocking readers use it too: imports neither trio nor httpx.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ _CLOCK_ADVICE = "this machine's clock or the object store's is wrong: set both b
 
 @attrs.frozen(kw_only=True)
 class ErrorBody:
-    """An error as S3 reports it. All is empty where the reply had no body (HEAD) or a foreign one (a proxy's)."""
+    """An error of S3, empty for a reply without a body (HEAD) or with a foreign one (a proxy's)."""
 
     code: str = ""
     message: str = ""
@@ -116,24 +116,23 @@ class ErrorBody:
 
     @property
     def is_expired(self) -> bool:
-        """Tell whether the credentials were too old."""
         return self.code in EXPIRED_CODES
 
     @property
     def is_about_clocks(self) -> bool:
-        """Tell whether the time that signed the request is too far from the store's."""
+        """Tell whether the signature's time is too far from the store's."""
         return self.code in CLOCK_CODES
 
     @property
     def server_seconds(self) -> float | None:
-        """The store's time in seconds since the epoch, if it says so."""
+        """The store's time in seconds since the epoch, if it is known."""
         with suppress(ValueError):
             return datetime.datetime.fromisoformat(self.server_time).timestamp()
         return None
 
     @classmethod
     def of(cls, body: Buffer) -> ErrorBody:
-        """Read the XML of an error, if that is what the body is."""
+        """Read the XML of an error, if the body is one."""
         try:
             root = ElementTree.fromstring(bytes(body))
         except ElementTree.ParseError:
@@ -149,14 +148,14 @@ class ErrorBody:
 
 
 def check(request: S3Request, reply: S3Reply) -> None:
-    """Raise the `StoreError` that the reply stands for, if it is not a success."""
+    """Raise the `StoreError` of a failed reply."""
     if 200 <= reply.status < 300:
         return
     raise _error(request, reply, ErrorBody.of(reply.body))
 
 
 def read_part(request: S3Request, reply: S3Reply) -> ObjectPart:
-    """The object, or the range of it, that a GET brought: all that was asked for, or StoreUnavailable."""
+    """Return the requested bytes of a GET. Raises StoreUnavailable if some are missing."""
     check(request, reply)
     etag = reply.headers.get("etag", "")
     if reply.status != 206:
@@ -175,7 +174,7 @@ def read_part(request: S3Request, reply: S3Reply) -> ObjectPart:
 
 
 def read_info(key: str, request: S3Request, reply: S3Reply) -> ObjectInfo:
-    """The row for `key` that a HEAD brought."""
+    """Return the row for `key` of a HEAD."""
     check(request, reply)
     try:
         modified = email.utils.parsedate_to_datetime(reply.headers["last-modified"])
@@ -191,7 +190,7 @@ def read_info(key: str, request: S3Request, reply: S3Reply) -> ObjectInfo:
 
 
 def read_etag(request: S3Request, reply: S3Reply) -> str:
-    """The ETag of what a PUT wrote. A success without one is not the store's: a proxy may answer in its place."""
+    """Return the ETag of a PUT. A success without one may be a proxy's, and raises StoreUnavailable."""
     if reply.status == 404 and request.operation == "put_if_match" and _says_no_object(request, reply):
         raise PreconditionFailed(f"{request.operation} {request.subject}: there is no such object")
     check(request, reply)
@@ -202,7 +201,7 @@ def read_etag(request: S3Request, reply: S3Reply) -> str:
 
 
 def read_listing(request: S3Request, reply: S3Reply, prefix: str) -> ListingPage:
-    """A page of rows; `prefix` is the bucket's, and is cut off from the keys."""
+    """Return a page of rows, without the bucket's `prefix` in the keys."""
     check(request, reply)
     root = _xml(request, reply)
     # Some stores leave the namespace out; "{*}" would find both, in twice the time.
@@ -244,13 +243,13 @@ def check_deletion(request: S3Request, reply: S3Reply) -> None:
 
 
 def check_created(request: S3Request, reply: S3Reply) -> None:
-    """Raise if the bucket was not created, unless it exists already (whether it is ours shows when it is used)."""
+    """Raise unless the bucket was created or exists."""
     if reply.status != 409 or ErrorBody.of(reply.body).code not in ("BucketAlreadyOwnedByYou", "BucketAlreadyExists"):
         check(request, reply)
 
 
 def read_upload(key: str, request: S3Request, reply: S3Reply) -> Upload:
-    """The upload that was begun."""
+    """Return the upload that was begun."""
     check(request, reply)
     upload_id = _xml(request, reply).findtext("{*}UploadId")
     if not upload_id:
@@ -259,7 +258,7 @@ def read_upload(key: str, request: S3Request, reply: S3Reply) -> Upload:
 
 
 def read_completion(request: S3Request, reply: S3Reply) -> str:
-    """The ETag of the object. The status is sent before the work is done, so an error may come with 200."""
+    """Return the object's ETag. The status is sent before the work is done, so an error may come with 200."""
     check(request, reply)
     root = _xml(request, reply)
     if root.tag.rpartition("}")[2] == "Error":
@@ -271,13 +270,13 @@ def read_completion(request: S3Request, reply: S3Reply) -> str:
 
 
 def check_abortion(request: S3Request, reply: S3Reply) -> None:
-    """Raise if the upload may still be there."""
+    """Raise if the upload may still exist."""
     if reply.status != 404 or ErrorBody.of(reply.body).code != "NoSuchUpload":
         check(request, reply)
 
 
 def _wanted(request: S3Request, size_bytes: int) -> range:
-    """Return which bytes of an object of this size the request asks for."""
+    """Return the requested range of an object of this size."""
     match = _RANGE.fullmatch(request.headers.get("range", ""))
     if match is None:
         return range(size_bytes)
@@ -288,7 +287,7 @@ def _wanted(request: S3Request, size_bytes: int) -> range:
 
 
 def _cut(request: S3Request, body: Buffer) -> Buffer:
-    """The range of a whole object: a server may ignore Range (RFC 9110), as some do for empty objects."""
+    """Return the range of a whole object: a server may ignore Range (RFC 9110)."""
     wanted = _wanted(request, len(body))
     if wanted.start > 0 and wanted.start >= len(body):
         raise RangeNotSatisfiable(f"{request.operation} {request.subject}: it has {len(body)} bytes only")
@@ -318,16 +317,15 @@ def _error(request: S3Request, reply: S3Reply, body: ErrorBody) -> StoreError:
 
 
 def _says_no_object(request: S3Request, reply: S3Reply) -> bool:
-    """Tell whether a 404 is of the object: S3 says NoSuchKey where there is nothing to match."""
+    """Tell whether a 404 is about the object: S3 answers NoSuchKey if there is nothing to match."""
     body = ErrorBody.of(reply.body)
     return body.code != "NoSuchBucket" and not _is_of_encryption(request, reply, body)
 
 
 def _is_of_encryption(request: S3Request, reply: S3Reply, body: ErrorBody) -> bool:
-    """Tell whether the error is about encryption: a key, or a store without keys.
+    """Tell whether the error is about encryption.
 
-    AWS names its key service in the code, or in the message where it is the right to use a key that is missing. MinIO
-    answers 404 for a key that is missing, as if it were the object.
+    AWS names its key service in the code, or in the message for a missing right. MinIO answers 404 for a missing key.
     """
     if reply.status >= 500 and reply.status != 501:
         return False

@@ -1,9 +1,7 @@
-"""The S3 requests that the store makes, sans-IO: method, URL, headers and body parts.
+"""Builds the store's S3 requests, sans-IO: method, URL, headers and body parts.
 
-Shared with readers that block: imports neither trio nor httpx. Replies are read by `kafscale.store.s3.replies`.
-Source: the Amazon S3 API reference. An upload in parts gets them in any order and any number of times each, and becomes
-an object when it is completed. URLs are built here, character by character, because a signature covers them as
-they are on the wire, and HTTP libraries write a space in a query as `+`, which S3 reads as a plus.
+Blocking readers use it too: imports neither trio nor httpx. URLs are built here, as a signature covers them as they are
+sent, and HTTP libraries write a space in a query as `+`, which S3 reads as a plus. Source: the Amazon S3 API reference.
 """
 
 from __future__ import annotations
@@ -29,10 +27,10 @@ DELETE_BATCH_COUNT = 1000  # S3's own maximum
 
 @attrs.frozen(kw_only=True)
 class BucketAddress:
-    """The address of a bucket. `origin` is scheme and authority; `base_path` the endpoint's path, with `/bucket` in
+    """The address of a bucket. `origin` is scheme and authority; `base_path` the endpoint's path, with the bucket in
     path style.
 
-    `prefix` is empty or ends in a slash; the store's keys are below it.
+    `prefix` is empty or ends in a slash.
     """
 
     bucket: str
@@ -45,11 +43,10 @@ class BucketAddress:
     def of(
         cls, bucket: str, region: str, *, endpoint: str | None = None, path_style: bool | None = None, prefix: str = ""
     ) -> BucketAddress:
-        """The address of a bucket at AWS, or at another `endpoint` (scheme://host:port/path).
+        """Return the address of a bucket at AWS, or at another `endpoint` (scheme://host:port/path).
 
-        Without a choice of `path_style`, an endpoint of one's own gets it (few have a wildcard name in their DNS), and
-        AWS does not, but for buckets with a dot in the name, which AWS's wildcard certificate doesn't cover. Raises
-        ConfigError.
+        `path_style` defaults to True for an own endpoint (few have a wildcard name in their DNS), and at AWS for
+        buckets with a dot in the name, which its certificate doesn't cover. Raises ConfigError.
         """
         if path_style is None:
             path_style = endpoint is not None or "." in bucket
@@ -69,7 +66,6 @@ class BucketAddress:
 
     @property
     def is_secure(self) -> bool:
-        """Tell whether TLS protects the requests."""
         return self.origin.startswith("https:")
 
     def __str__(self) -> str:
@@ -80,8 +76,7 @@ class BucketAddress:
 class S3Request:
     """One request, ready to be signed and sent.
 
-    `subject` is what it is about, for messages. `idempotent` says whether sending it twice is the same as once, so that
-    a request that met a connection which the server was just closing may be sent again.
+    `subject` is for messages. An `idempotent` request may be sent again after it met a closing connection.
     """
 
     operation: str
@@ -95,7 +90,7 @@ class S3Request:
 
 @attrs.frozen(kw_only=True)
 class BodyDigest:
-    """Length and checksums of a body. Computing them is the costly part of a PUT, and may be done in a thread."""
+    """Length and checksums of a body: the costly part of a PUT, which may be computed in a thread."""
 
     length_bytes: int
     crc32c: str
@@ -103,7 +98,7 @@ class BodyDigest:
 
     @classmethod
     def of(cls, parts: Sequence[Buffer], *, sign_payload: bool) -> BodyDigest:
-        """Read all parts, once for the CRC and once more for the SHA-256 if the signature is to cover them."""
+        """Read all parts, once for the CRC and once for the SHA-256 if the signature covers them."""
         length_bytes = crc = 0
         sha256 = hashlib.sha256()
         for part in parts:
@@ -127,45 +122,40 @@ ENCRYPTION_HEADER = "x-amz-server-side-encryption"
 
 @attrs.frozen
 class S3Requests:
-    """Builds requests for one bucket. Keys are the store's: relative, without the bucket's prefix.
+    """Builds requests for one bucket. Keys don't have the bucket's prefix.
 
-    `encryption` is what each request that makes an object asks for.
+    `encryption` is asked for with each new object.
     """
 
     address: BucketAddress
     encryption: StoreEncryption | None = None
 
     def get(self, key: str) -> S3Request:
-        """The whole object."""
         return self._object_request("get", "GET", key)
 
     def get_range(self, key: str, start: int, length_bytes: int) -> S3Request:
-        """`length_bytes` (at least one: HTTP has no empty range) from `start`."""
+        """Get `length_bytes` (at least one: HTTP has no empty range) from `start`."""
         if start < 0 or length_bytes < 1:
             raise ValueError(f"not a range: {length_bytes} bytes from {start}")
         headers = {**_NO_BODY, "range": f"bytes={start}-{start + length_bytes - 1}"}
         return self._object_request("get_range", "GET", key, headers=headers)
 
     def get_tail(self, key: str, length_bytes: int) -> S3Request:
-        """The last `length_bytes` (at least one). An empty object has no tail: S3 answers 416."""
+        """Get the last `length_bytes` (at least one). S3 answers 416 for an empty object."""
         if length_bytes < 1:
             raise ValueError(f"not a range: the last {length_bytes} bytes")
         return self._object_request("get_tail", "GET", key, headers={**_NO_BODY, "range": f"bytes=-{length_bytes}"})
 
     def head(self, key: str) -> S3Request:
-        """Size, ETag and time of an object."""
         return self._object_request("head", "HEAD", key)
 
     def put(self, key: str, parts: Sequence[Buffer], digest: BodyDigest) -> S3Request:
-        """Write an object, whatever was there."""
         return self._put("put", key, parts, digest, {})
 
     def put_if_absent(self, key: str, parts: Sequence[Buffer], digest: BodyDigest) -> S3Request:
-        """Write an object unless the key has one."""
         return self._put("put_if_absent", key, parts, digest, {"if-none-match": "*"})
 
     def put_if_match(self, key: str, parts: Sequence[Buffer], digest: BodyDigest, *, etag: str) -> S3Request:
-        """Write an object if the key has one with this ETag."""
         return self._put("put_if_match", key, parts, digest, {"if-match": etag})
 
     def _put(
@@ -175,7 +165,7 @@ class S3Requests:
         return self._object_request(operation, "PUT", key, headers=headers, parts=parts, idempotent=not condition)
 
     def begin_upload(self, key: str) -> S3Request:
-        """Begin an upload whose parts have CRC-32C checksums. The object is encrypted as it says; parts say nothing."""
+        """Begin an upload whose parts have CRC-32C checksums; it determines the object's encryption."""
         described = _body_headers(BodyDigest.of([], sign_payload=True))
         headers = {**described, **self._encryption_headers(), "x-amz-checksum-algorithm": "CRC32C"}
         return self._object_request(
@@ -207,11 +197,10 @@ class S3Requests:
         )
 
     def abort_upload(self, upload: Upload) -> S3Request:
-        """Forget the upload and its parts."""
         return self._object_request("abort_upload", "DELETE", upload.key, query={"uploadId": upload.upload_id})
 
     def list_page(self, prefix: str, *, start_after: str = "", continuation_token: str | None = None) -> S3Request:
-        """One page of the keys that start with `prefix` and sort after `start_after`."""
+        """List a page of the keys that start with `prefix` and sort after `start_after`."""
         query = {"list-type": "2", "encoding-type": "url", "max-keys": str(LIST_PAGE_MAX_COUNT)}
         query["prefix"] = self.address.prefix + prefix
         if continuation_token is not None:
@@ -221,14 +210,17 @@ class S3Requests:
         return self._bucket_request("list", "GET", query)
 
     def delete(self, keys: Sequence[str]) -> list[S3Request]:
-        """The requests that delete the objects: one for each thousand keys."""
+        """Return the requests that delete the objects: one for each thousand keys."""
         for key in keys:
             check_key(self.address.prefix + key)
         batches = [keys[at : at + DELETE_BATCH_COUNT] for at in range(0, len(keys), DELETE_BATCH_COUNT)]
-        return [self._delete_many(batch) if len(batch) > 1 else self._delete_one(batch[0]) for batch in batches]
+        return [
+            self._delete_many(batch) if len(batch) > 1 else self._object_request("delete", "DELETE", batch[0])
+            for batch in batches
+        ]
 
     def create_bucket(self) -> S3Request:
-        """Create the bucket in the address's region (us-east-1 is named by saying nothing)."""
+        """Create the bucket in the address's region (us-east-1 is not named)."""
         parts: list[Buffer] = []
         if self.address.region != "us-east-1":
             parts.append(
@@ -280,16 +272,12 @@ class S3Requests:
         )
 
     def _encryption_headers(self) -> Mapping[str, str]:
-        """Return the headers of a request that makes an object, or begins an upload of one, about its encryption."""
         if self.encryption is None:
             return {}
         headers = {ENCRYPTION_HEADER: str(self.encryption.algorithm)}
         if self.encryption.key:
             headers["x-amz-server-side-encryption-aws-kms-key-id"] = self.encryption.key
         return headers
-
-    def _delete_one(self, key: str) -> S3Request:
-        return self._object_request("delete", "DELETE", key)
 
     def _delete_many(self, keys: Sequence[str]) -> S3Request:
         rows = "".join(f"<Object><Key>{escape(self.address.prefix + key)}</Key></Object>" for key in keys)
@@ -305,7 +293,6 @@ def _query(pairs: Mapping[str, str]) -> str:
 
 
 def _body_headers(digest: BodyDigest) -> dict[str, str]:
-    """Return the headers by which a request with a body describes it."""
     return {
         "content-length": str(digest.length_bytes),
         "x-amz-checksum-crc32c": digest.crc32c,

@@ -1,8 +1,7 @@
 """AWS Signature Version 4, and a signer whose clock follows the store's.
 
-Shared by the broker (through `kafscale.store.s3.auth`), blocking readers, and the stand-in server, which checks
-signatures with it; imports neither trio nor httpx. Source: "Authenticating Requests (AWS Signature Version 4)" in the
-Amazon S3 API reference. For S3 the path is signed as it is on the wire: not normalised, not quoted twice.
+Imports neither trio nor httpx. For S3 the path is signed as it is sent: not normalised, not quoted twice. Source:
+"Authenticating Requests (AWS Signature Version 4)" in the Amazon S3 API reference.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 @attrs.frozen(kw_only=True)
 class S3Credentials:
-    """Keys that sign requests. `expires_at_seconds` is in seconds since the epoch; None is never."""
+    """Keys that sign requests. `expires_at_seconds` is since the epoch; None is never."""
 
     access_key_id: str
     secret_access_key: str = attrs.field(repr=False)
@@ -50,10 +49,10 @@ class S3Credentials:
 
 @attrs.frozen(kw_only=True)
 class Signable:
-    """The parts of a request that a signature covers.
+    """The signed parts of a request.
 
-    `target` is path and query as on the wire. `headers` are those to sign, names in lower case, `host` among them.
-    `payload_hash` is the body's SHA-256 in hex, or `UNSIGNED_PAYLOAD`.
+    `target` is path and query as sent. `headers` have names in lower case, with `host`. `payload_hash` is the body's
+    SHA-256 in hex, or `UNSIGNED_PAYLOAD`.
     """
 
     method: str
@@ -64,7 +63,7 @@ class Signable:
 
 @attrs.frozen(kw_only=True)
 class SigningScope:
-    """Says when and where a signature is good. `stamp` is the value of `x-amz-date`."""
+    """The time and place of a signature. `stamp` is the value of `x-amz-date`."""
 
     stamp: str
     region: str
@@ -77,12 +76,11 @@ class SigningScope:
 
 
 def amz_stamp(now_seconds: float) -> str:
-    """The time as `x-amz-date` wants it."""
+    """Return the time as a value of `x-amz-date`."""
     return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_seconds))
 
 
 def signature(signable: Signable, scope: SigningScope, secret_access_key: str) -> str:
-    """The signature in hex."""
     canonical = _canonical_request(signable)
     text = f"{ALGORITHM}\n{scope.stamp}\n{scope.path}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
     key = _signing_key(secret_access_key, scope.path)
@@ -90,7 +88,6 @@ def signature(signable: Signable, scope: SigningScope, secret_access_key: str) -
 
 
 def authorization(signable: Signable, scope: SigningScope, credentials: S3Credentials) -> str:
-    """The value of the `Authorization` header."""
     return (
         f"{ALGORITHM} Credential={credentials.access_key_id}/{scope.path}, "
         f"SignedHeaders={';'.join(sorted(signable.headers))}, "
@@ -125,16 +122,16 @@ def _canonical_query(query: str) -> str:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class RequestSigner:
-    """Signs for S3 in a region. The payload's hash is taken from the request's `x-amz-content-sha256`."""
+    """Signs for S3 in a region. The payload's hash is the request's `x-amz-content-sha256`."""
 
     region: str
     clock: Callable[[], float] = time.time
     _skew_seconds: float = attrs.field(default=0.0, init=False)
 
     def sign(self, method: str, target: str, headers: MutableMapping[str, str], credentials: S3Credentials) -> float:
-        """Add the headers to those of a request, whose names are in lower case; `target` is as it is sent.
+        """Add the signature to the headers, whose names are in lower case; `target` is as sent.
 
-        Returns the time, in seconds since the epoch, that the signature claims.
+        Returns the signed time in seconds since the epoch.
         """
         now_seconds = self.clock() + self._skew_seconds
         stamp = amz_stamp(now_seconds)
@@ -152,10 +149,9 @@ class RequestSigner:
         return now_seconds
 
     def learns_clock(self, date: str, error: ErrorBody, signed_at_seconds: float) -> bool:
-        """Sign with a store's time from now on, if it refused a request that was signed with a time far from it.
+        """Adopt the store's time if it refused a request signed with a time far from it.
 
-        `date` is the reply's `Date`; the body of `error` may have the time, too. Returns True if the request is worth
-        another try.
+        `date` is the reply's `Date`; the body of `error` may have the time too. Returns True if another try is useful.
         """
         server_seconds = error.server_seconds if error.is_about_clocks else None
         if server_seconds is None:
@@ -179,7 +175,7 @@ class RequestSigner:
 
 
 def _seconds(date: str) -> float | None:
-    """Read an HTTP date, which is in UTC whatever it says of its zone."""
+    """Read an HTTP date, which is in UTC whatever its zone."""
     try:
         found = email.utils.parsedate_to_datetime(date)
     except ValueError:

@@ -1,8 +1,7 @@
 """The object store in an S3 bucket, at AWS or any other that speaks S3 (MinIO, Ceph, R2).
 
-Only the waiting is here: `requests` and `replies` make and read the messages, `auth` signs them, and `kafscale.http`
-carries them. httpx's types are used without its client, whose cookies, redirects and log lines are not needed, and cost
-as much CPU as the rest of a small request.
+`requests` and `replies` make and read the messages, `auth` signs them, and `kafscale.http` carries them. httpx's types
+are used without its client, which costs as much CPU as the rest of a small request.
 """
 
 from __future__ import annotations
@@ -10,10 +9,11 @@ from __future__ import annotations
 import math
 import os
 import ssl
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 from urllib.parse import urlsplit
 
 import attrs
@@ -43,6 +43,8 @@ from kafscale.store.s3.replies import (
 from kafscale.store.s3.requests import BodyDigest, BucketAddress, S3Request, S3Requests
 from kafscale.store.s3.sigv4 import S3Credentials
 
+T = TypeVar("T")
+
 REGION_DEFAULT = "us-east-1"
 
 # Above these, checksums are computed in a thread, which costs 0.1 ms: SHA-256 does 2 GB/s, CRC-32C 20 GB/s.
@@ -53,12 +55,11 @@ HASH_THREAD_COUNT = 2
 
 @attrs.frozen(kw_only=True)
 class S3Settings:
-    """Says which bucket it is, and how to get there.
+    """A bucket and its access.
 
-    `endpoint` is scheme://host:port of a store other than AWS. `region` is found in the environment or the profile if
-    it is None. `path_style` is None for "where it is needed". `encryption` is asked for with each write; None leaves it
-    to how the bucket is set up. `sign_payload` "auto" leaves it to TLS to protect bodies.
-    Timeouts are in seconds without progress.
+    `endpoint` is scheme://host:port of a store other than AWS. None for `region` looks it up in environment and
+    profile, for `path_style` uses it where it is needed, and for `encryption` leaves it to the bucket. `sign_payload`
+    "auto" leaves the protection of bodies to TLS. Timeouts are in seconds without progress.
     """
 
     bucket: str
@@ -75,9 +76,9 @@ class S3Settings:
     write_timeout_seconds: float = 30.0
 
     def timeouts(self) -> dict[str, float | None]:
-        """Return the timeouts as httpx wants them.
+        """Return the timeouts as httpx expects them.
 
-        Waiting for a connection has no timeout: it is waiting for other requests, which have theirs.
+        A wait for a connection has none: it is a wait for other requests.
         """
         return {
             "connect": self.connect_timeout_seconds,
@@ -97,9 +98,9 @@ class S3Store:
         credentials: S3Credentials | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        """Connects to nothing yet. Credentials that are not given are looked for where AWS SDKs do.
+        """Make a store without connecting. Credentials are found like by AWS SDKs if they are not given.
 
-        Raises ConfigError for a malformed endpoint, and StartupError for a CA or profile file that can't be used.
+        Raises ConfigError for a malformed endpoint, and StartupError for an unusable CA or profile file.
         """
         region = settings.region or _find_region()
         self.address = BucketAddress.of(
@@ -124,18 +125,14 @@ class S3Store:
         self._hash_limiter = trio.CapacityLimiter(HASH_THREAD_COUNT)
 
     async def get(self, key: str) -> ObjectPart:
-        request = self._requests.get(key)
-        return read_part(request, await self._perform(request))
+        return await self._perform(self._requests.get(key), read_part)
 
     async def get_range(self, key: str, start: int, length_bytes: int) -> ObjectPart:
-        request = self._requests.get_range(key, start, length_bytes)
-        return read_part(request, await self._perform(request))
+        return await self._perform(self._requests.get_range(key, start, length_bytes), read_part)
 
     async def get_tail(self, key: str, length_bytes: int) -> ObjectPart:
-        request = self._requests.get_tail(key, length_bytes)
-        reply = await self._perform(request)
         try:
-            return read_part(request, reply)
+            return await self._perform(self._requests.get_tail(key, length_bytes), read_part)
         except RangeNotSatisfiable:
             # S3 finds no last bytes in an empty object.
             info = await self.head(key)
@@ -144,26 +141,23 @@ class S3Store:
             return ObjectPart(b"", 0, info.etag)
 
     async def head(self, key: str) -> ObjectInfo:
-        request = self._requests.head(key)
-        return read_info(key, request, await self._perform(request))
+        return await self._perform(self._requests.head(key), partial(read_info, key))
 
     async def put(self, key: str, parts: Sequence[Buffer]) -> str:
-        request = self._requests.put(key, parts, await self._digest(parts))
-        return read_etag(request, await self._perform(request))
+        return await self._perform(self._requests.put(key, parts, await self._digest(parts)), read_etag)
 
     async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> str:
-        request = self._requests.put_if_absent(key, parts, await self._digest(parts))
-        return read_etag(request, await self._perform(request))
+        return await self._perform(self._requests.put_if_absent(key, parts, await self._digest(parts)), read_etag)
 
     async def put_if_match(self, key: str, parts: Sequence[Buffer], etag: str) -> str:
         request = self._requests.put_if_match(key, parts, await self._digest(parts), etag=etag)
-        return read_etag(request, await self._perform(request))
+        return await self._perform(request, read_etag)
 
     async def list(self, prefix: str, *, start_after: str = "") -> AsyncGenerator[Sequence[ObjectInfo], None]:
         continuation_token = None
         while True:
             request = self._requests.list_page(prefix, start_after=start_after, continuation_token=continuation_token)
-            listing = read_listing(request, await self._perform(request), self.address.prefix)
+            listing = await self._perform(request, partial(read_listing, prefix=self.address.prefix))
             if listing.rows:
                 yield listing.rows
             continuation_token = listing.continuation_token
@@ -172,41 +166,36 @@ class S3Store:
 
     async def delete(self, keys: Sequence[str]) -> None:
         for request in self._requests.delete(keys):
-            check_deletion(request, await self._perform(request))
+            await self._perform(request, check_deletion)
 
     async def begin_upload(self, key: str) -> Upload:
-        request = self._requests.begin_upload(key)
-        return read_upload(key, request, await self._perform(request))
+        return await self._perform(self._requests.begin_upload(key), partial(read_upload, key))
 
     async def put_part(self, upload: Upload, number: int, parts: Sequence[Buffer]) -> UploadedPart:
         digest = await self._digest(parts)
-        request = self._requests.put_part(upload, number, parts, digest)
-        etag = read_etag(request, await self._perform(request))
+        etag = await self._perform(self._requests.put_part(upload, number, parts, digest), read_etag)
         return UploadedPart(number=number, etag=etag, crc32c=digest.crc32c)
 
     async def complete_upload(self, upload: Upload, uploaded: Sequence[UploadedPart], *, if_absent: bool) -> str:
         request = self._requests.complete_upload(upload, uploaded, if_absent=if_absent)
-        return read_completion(request, await self._perform(request))
+        return await self._perform(request, read_completion)
 
     async def abort_upload(self, upload: Upload) -> None:
-        request = self._requests.abort_upload(upload)
-        check_abortion(request, await self._perform(request))
+        await self._perform(self._requests.abort_upload(upload), check_abortion)
 
     async def create_bucket(self) -> None:
         """Create the bucket, unless it exists."""
-        request = self._requests.create_bucket()
-        check_created(request, await self._perform(request))
+        await self._perform(self._requests.create_bucket(), check_created)
 
     async def aclose(self) -> None:
-        """Close the connections."""
         await self._transport.aclose()
         await self._credential_transport.aclose()
 
     def statistics(self) -> TransportStatistics | None:
-        """Return what the connection pool counts; None for a transport that was given and counts nothing."""
+        """Return the counts of the connection pool; None for a transport without counts."""
         return self._transport.statistics() if isinstance(self._transport, TrioTransport) else None
 
-    async def _perform(self, request: S3Request) -> S3Reply:
+    async def _perform(self, request: S3Request, read: Callable[[S3Request, S3Reply], T]) -> T:
         http_request = httpx.Request(
             request.method,
             request.url,
@@ -216,13 +205,14 @@ class S3Store:
         )
         try:
             async with aclosing(self._auth.async_auth_flow(http_request)) as flow:
-                return await self._converse(flow)
+                reply = await self._converse(flow)
         except httpx.TransportError as exc:
             reason = str(exc) or type(exc).__name__
             raise StoreUnavailable(f"{request.operation} {request.subject}: {reason}") from exc
+        return read(request, reply)
 
     async def _converse(self, flow: AsyncGenerator[httpx.Request, httpx.Response]) -> S3Reply:
-        """Send what the auth flow asks for, until it is content with the response."""
+        """Send the requests of the auth flow until it accepts the response."""
         http_request = await anext(flow)
         while True:
             response = await self._transport.handle_async_request(http_request)

@@ -1,13 +1,12 @@
-"""A second attempt at an upload that takes unusually long, while the first goes on: the tail of latencies, cut off.
+"""Hedged uploads: a second attempt at one that takes unusually long (Dean and Barroso, "The Tail at Scale", 2013).
 
-Only `put_if_absent` is hedged. It is conditional, so that of two attempts one at most takes effect, and it is what a
-flush consists of. A second attempt starts once the first has taken longer than a high percentile of recent uploads of
-about the size, and only with a token that is free at that moment: this wrapper is inside of `LimitedStore`, holds that
-one's token, and never waits for another. The first success wins, and the other attempt is cancelled.
+Only `put_if_absent` is hedged: it is conditional, so at most one attempt takes effect, and flushes consist of it. The
+second attempt starts when the first has taken longer than a high percentile of recent uploads of about the size, and
+only with a token that is free at once: this wrapper is inside `LimitedStore`, holds its token, and never waits for
+another. The first success wins, and the other attempt is cancelled.
 
-An attempt that is refused (412) may have met what the other one wrote. So once there were two, a refusal is resolved
-as `RetryingStore` resolves one after a lost reply: by reading back. What stays undecided is raised as StoreUnavailable,
-and is `RetryingStore`'s. Source: Dean and Barroso, "The Tail at Scale" (2013), hedged requests.
+A refused attempt (412) may have met the other one's object, so after two attempts a refusal is resolved by reading
+back, as in `RetryingStore`. An undecided one is raised as StoreUnavailable.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class RecentSeconds:
         insort(self._sorted, seconds)
 
     def percentile(self, percent: int) -> float:
-        """Return what `percent` of them stayed below; infinite while too few are known."""
+        """Return the duration that `percent` of them stayed below; infinite while too few are known."""
         if len(self._sorted) < LEAST_COUNT:
             return math.inf
         return self._sorted[len(self._sorted) * percent // 100]
@@ -102,7 +101,7 @@ class HedgingStore(ForwardingStore):
 
 @attrs.define(eq=False, repr=False)
 class _Race:
-    """One write, attempted once or twice; `run` returns when neither attempt is under way any more."""
+    """One write, attempted once or twice; `run` returns when no attempt is under way."""
 
     write: Callable[[], Awaitable[str]]
     is_hedged: bool = False
@@ -127,7 +126,7 @@ class _Race:
             nursery.cancel_scope.cancel()
 
     def verdict(self) -> Outcome:
-        """Return what is said most: success, then refusal, then not to know, then not done."""
+        """Return the most definite outcome: success, refusal, unknown, other errors."""
         ended = [outcome for outcome in (self.first, self.second) if outcome is not None]
         for kind in (str, PreconditionFailed, StoreUnavailable, Exception):
             for outcome in ended:

@@ -1,18 +1,16 @@
-"""The broker-wide limit on operations at the object store, and who comes first.
+"""The limit on concurrent operations at the object store, and their order.
 
-`StoreLimiter` holds the only count of tokens: one `trio.CapacityLimiter`, shared by everything that talks to the store.
-That one is FIFO, so no task waits in it: the classes of work queue in front of it, and a free token goes at once to the
-class that `_next_line` chooses.
+`StoreLimiter` counts tokens in one `trio.CapacityLimiter`. No task waits in that: each class of work has a queue in
+front of it, and a free token goes to the class that `_next_line` chooses.
 
-- The most important class that waits is served first: flushes, then fetches, then background work.
-- No class starves: one that waits, and may have a token, sees at most `patience_count` of them go to others, plus one
-  for each more important class whose turn came at the same time. Then it is served.
-- Background work, and prefetch too, never holds more than its share of the allowed tokens (but always at least one).
-- Prefetch and hedges don't wait: `try_acquire` gives them a token that no waiting task may use now, or none.
+- The most important waiting class is served first: flushes, then fetches, then background work.
+- No class starves: a waiting class that may have a token sees at most `patience_count` go to others, plus one for each
+  more important class whose turn it is too.
+- Background work and prefetch never hold more than their share of the allowed tokens, but always at least one.
+- Prefetch and hedges don't wait: `try_acquire` gives them a token that no waiting task may use, or none.
 - SlowDown lowers the allowed number below the limit (`Allowance`).
 
-Nothing may hold a token while it waits for another one, so that a limit of 1 works too. State changes are synchronous;
-a wait that is cancelled leaves its line.
+A holder of a token must not wait for another one, so a limit of 1 works. State changes are synchronous.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ import trio
 
 from kafscale.errors import SlowDown, StoreError, StoreUnavailable
 from kafscale.metrics import Counter, Sample
-from kafscale.store.base import ObjectPart, ObjectStore, WrappingStore
+from kafscale.store.base import ForwardingStore, ObjectPart, ObjectStore
 from kafscale.store.wrappers.metered import StoreMetrics
 
 T = TypeVar("T")
@@ -45,7 +43,7 @@ class WorkClass(enum.Enum):
 
 @attrs.frozen(kw_only=True)
 class ClassPolicy:
-    """The largest `share` of the allowed tokens, and how many tokens may go to others while the class waits."""
+    """The largest `share` of the allowed tokens, and the tokens that may go to others while the class waits."""
 
     share: float = 1.0
     patience_count: int = 0
@@ -62,10 +60,10 @@ POLICIES: Mapping[WorkClass, ClassPolicy] = {
 
 @attrs.define(eq=False, repr=False)
 class StoreToken:
-    """A place at the store, for one operation; given back when the `with` block ends.
+    """A place at the store for one operation, given back at the end of its `with` block.
 
-    It is its own borrower, so a task may have several operations under way. How the block ends tells the limiter what
-    the store answered.
+    It is its own borrower, so a task may have several operations. The block's error tells the limiter the store's
+    answer.
     """
 
     work_class: WorkClass
@@ -83,10 +81,7 @@ class StoreToken:
 
 @attrs.frozen(kw_only=True)
 class LimiterStatistics:
-    """Operations at the store and operations that wait, by class; what is allowed now; and the limit.
-
-    The last two are `math.inf` without one.
-    """
+    """Operations at the store and waiting ones by class; the allowed number and the limit, or `math.inf`."""
 
     in_use: Mapping[WorkClass, int]
     waiting: Mapping[WorkClass, int]
@@ -104,7 +99,7 @@ class LimiterStatistics:
 
 @attrs.define(eq=False, repr=False)
 class _ClassQueue:
-    """The operations of one class: how many are at the store, and those that wait, in order of arrival."""
+    """The operations of one class: the number at the store, and the waiting ones in order of arrival."""
 
     policy: ClassPolicy
     in_use_count: int = 0
@@ -122,7 +117,7 @@ class _ClassQueue:
         return self.waiting.pop(next(iter(self.waiting)))
 
     def leave(self, token: StoreToken) -> None:
-        """A wait is cancelled; who is behind it keeps the turn that the line has earned."""
+        """Remove a cancelled wait; those behind it keep the turn of the queue."""
         del self.waiting[token]
         if not self.waiting:
             self.passed_over_count = 0
@@ -130,9 +125,9 @@ class _ClassQueue:
 
 @attrs.define(eq=False, repr=False)
 class StoreLimiter:
-    """A limit on the operations at the store at once; `concurrency` 0 means no limit.
+    """A limit on concurrent operations; `concurrency` 0 means no limit.
 
-    is_adaptive: whether SlowDown lowers what is allowed.
+    is_adaptive: whether SlowDown lowers the allowed number.
     """
 
     concurrency: int
@@ -149,7 +144,7 @@ class StoreLimiter:
         _register(self, self._metrics)
 
     async def acquire(self, work_class: WorkClass) -> StoreToken:
-        """Wait for a place, behind those of this class that wait already. A cancelled wait leaves the line."""
+        """Wait for a place, behind earlier tasks of this class."""
         await trio.lowlevel.checkpoint_if_cancelled()
         started = trio.current_time()
         # Who waits may not have what is free: else it would have been given to them.
@@ -167,7 +162,7 @@ class StoreLimiter:
         return token
 
     def give_back(self, token: StoreToken, error: BaseException | None) -> None:
-        """An operation is over. What it ended with, if that is the store's word, moves what is allowed."""
+        """End an operation; its outcome adapts the allowance."""
         in_use_count = self._capacity.borrowed_tokens
         self._capacity.release_on_behalf_of(token)
         self._lines[token.work_class].in_use_count -= 1
@@ -199,7 +194,6 @@ class StoreLimiter:
         return token
 
     def _serve(self) -> None:
-        """Give free tokens to waiting tasks that may have them."""
         while self._capacity.available_tokens >= 1 and (line := self._next_line()) is not None:
             for other in self._lines.values():
                 if other is not line and other.waiting and other.may_take(self.allowance.count):
@@ -208,9 +202,7 @@ class StoreLimiter:
             trio.lowlevel.reschedule(line.take_first())
 
     def _next_line(self) -> _ClassQueue | None:
-        """Return the line that gets the next token: the most important one whose turn it is, else the most important
-        one that may have a token.
-        """
+        """Return the most important queue whose turn it is, else the most important one that may have a token."""
         waiting = [line for line in self._lines.values() if line.waiting and line.may_take(self.allowance.count)]
         return next((line for line in waiting if line.is_its_turn()), waiting[0] if waiting else None)
 
@@ -248,12 +240,12 @@ CUT_FACTOR = 0.7  # TCP Reno: 0.5, CUBIC and AWS's adaptive retries: 0.7
 
 @attrs.define
 class Allowance:
-    """The number of operations that may be under way now: the limit, or fewer after SlowDown. Without a clock.
+    """The number of operations that may be under way: the limit, or fewer after SlowDown.
 
-    Additive increase, multiplicative decrease, as in TCP (RFC 5681): a SlowDown cuts the allowance to a part of the
-    operations under way, and each answer raises it by one over itself, so by about one in the time of an operation. All
-    that are under way at a cut may be refused for the same reason, so only an operation that began after the last cut
-    can cause the next one. Without a limit (`math.inf`) nothing is cut.
+    Additive increase, multiplicative decrease, as in TCP (RFC 5681): a SlowDown cuts it to a part of the operations
+    under way, and each answer raises it by one over itself. All operations under way at a cut may be refused for the
+    same reason, so only one that began after the last cut can cause the next. Without a limit (`math.inf`) nothing is
+    cut.
     """
 
     limit: float
@@ -270,21 +262,21 @@ class Allowance:
         return self._allowed if math.isinf(self._allowed) else math.floor(self._allowed)
 
     def slowed_down(self, *, cuts_before_count: int, in_use_count: int) -> None:
-        """Cut the allowance after a refusal; the counts are of cuts when it began, and of operations now, with it."""
+        """Cut the allowance after a refusal; the counts are of cuts when it began, and of operations now."""
         if cuts_before_count < self.cuts_count or not self.is_adaptive or math.isinf(self.limit):
             return
         self._allowed = max(1.0, min(self._allowed, in_use_count) * CUT_FACTOR)
         self.cuts_count += 1
 
     def answered(self) -> None:
-        """Raise the allowance after an answer, be it a success or not."""
+        """Raise the allowance after an answer, also an error."""
         if self._allowed < self.limit:
             self._allowed = min(self.limit, self._allowed + 1.0 / self._allowed)
 
 
 @attrs.define(eq=False, repr=False)
-class LimitedStore(WrappingStore):
-    """An `ObjectStore` each of whose operations holds one token of a class of work while it is at the store."""
+class LimitedStore(ForwardingStore):
+    """An `ObjectStore` whose operations each hold a token of a class of work."""
 
     _limiter: StoreLimiter
     _work_class: WorkClass = WorkClass.ACKNOWLEDGE
@@ -303,11 +295,11 @@ class PrefetchStore:
     skipped_count: Counter = attrs.field(factory=Counter)
 
     async def get_range(self, key: str, start: int, length_bytes: int) -> ObjectPart | None:
-        """Get a range as `ObjectStore.get_range` does, or return None at once if no token is free."""
+        """Return a range like `ObjectStore.get_range`, or None at once if no token is free."""
         return await self._read(lambda: self._store.get_range(key, start, length_bytes))
 
     async def get_tail(self, key: str, length_bytes: int) -> ObjectPart | None:
-        """Get a tail as `ObjectStore.get_tail` does, or return None at once if no token is free."""
+        """Return a tail like `ObjectStore.get_tail`, or None at once if no token is free."""
         return await self._read(lambda: self._store.get_tail(key, length_bytes))
 
     async def _read(self, read: Callable[[], Awaitable[ObjectPart]]) -> ObjectPart | None:

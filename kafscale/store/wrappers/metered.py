@@ -1,7 +1,6 @@
 """Metrics of the object store: operations by kind and outcome, their latency, bytes, and counts of the wrappers.
 
-`MeteredStore` goes directly around the store, so that a latency is the store's own: each attempt counts, without waits
-for the limiter and between retries.
+`MeteredStore` is directly around the store: each attempt counts, without waits for the limiter and between retries.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import trio
 from kafscale.buffers import size_of
 from kafscale.errors import StoreError
 from kafscale.metrics import Counter, CounterFamily, HistogramFamily, Metrics
-from kafscale.store.base import ObjectPart, WrappingStore
+from kafscale.store.base import ForwardingStore, ObjectPart
 
 T = TypeVar("T")
 
@@ -26,7 +25,7 @@ _PUTS = frozenset({"put", "put_if_absent", "put_if_match"})
 
 @attrs.frozen(eq=False, repr=False)
 class StoreMetrics:
-    """The metric families of the object store and of its wrappers; made once for a broker."""
+    """The metric families of the object store and its wrappers; made once for a broker."""
 
     registry: Metrics
     operations: CounterFamily
@@ -40,7 +39,7 @@ class StoreMetrics:
 
     @classmethod
     def register(cls, metrics: Metrics) -> StoreMetrics:
-        """Add the families to the registry. Gauges of the limiter are added by the limiter."""
+        """Add the families to the registry. The limiter adds its own gauges."""
         return cls(
             metrics,
             metrics.counter("kafscale_store_operations_total", "Attempts at the store", "operation", "outcome"),
@@ -81,9 +80,7 @@ class StoreMetrics:
 
 
 @attrs.define(eq=False, repr=False)
-class MeteredStore(WrappingStore):
-    """An `ObjectStore` that counts and times the operations of another one."""
-
+class MeteredStore(ForwardingStore):
     _metrics: StoreMetrics
 
     async def perform(self, operation: str, call: Callable[..., Awaitable[T]], *args: Any) -> T:

@@ -1,10 +1,9 @@
-"""Large objects in parts, uploaded in parallel: one slow connection no longer decides how long a large object takes.
+"""Large objects in parts, uploaded in parallel, since one connection is slow.
 
-This wrapper is outermost, because each part is an operation of its own: it waits for its own token and holds no other,
-is retried apart, and is measured. The object appears when the upload is completed, all at once, and under the same
-condition as a single PUT; a completion whose reply was lost is resolved as any conditional write. What goes wrong for
-good, a cancel included, aborts the upload, so that no parts stay behind to be paid for; an abort that fails leaves them
-to the bucket's lifecycle rule (AbortIncompleteMultipartUpload).
+This wrapper is outermost, as each part is an operation: it waits for its own token, is retried and measured. The object
+appears when the upload is completed, under the condition of a single PUT; a completion whose reply was lost is resolved
+like any conditional write. An error or cancel aborts the upload; parts of a failed abort are left to the bucket's
+lifecycle rule (AbortIncompleteMultipartUpload).
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ T = TypeVar("T")
 class MultipartStore(ForwardingStore):
     """An `ObjectStore` that writes objects of more than `threshold_bytes` in parts of `part_bytes`.
 
-    `put_if_match` always writes at once: nothing large is written so.
+    `put_if_match` never does: it writes nothing large.
     """
 
     store: RetryingStore

@@ -1,8 +1,8 @@
-"""Tells whether a store answers: for how long it has been silent, when it answered last, and when it is back.
+"""Tells whether a store answers: how long it has been silent, when it answered last, and when it is back.
 
-A store counts as silent from the first attempt that it did not answer, while all others since then fail or hang. Any
-other outcome, such as NotFound, is an answer. A store that has been silent for SILENT_SECONDS is asked by a probe once
-a second, as requests that hang on a dead connection would notice its return late.
+A store is silent from the first unanswered attempt, while all others since then fail or hang. Any other outcome, such
+as NotFound, is an answer. After SILENT_SECONDS a probe asks once a second: requests that hang on a dead connection
+would notice its return late.
 """
 
 from __future__ import annotations
@@ -32,10 +32,9 @@ logger = logging.getLogger(__name__)
 
 @attrs.define(eq=False, repr=False)
 class Reach:
-    """The answers of one store to all who ask it; `run` it where others depend on `silent_seconds`.
+    """The answers of one store to all callers; `run` it where others depend on `silent_seconds`.
 
-    `name` names the store in the log. `probe` asks it for something small, once and without retries; it may raise
-    StoreError. Without one, only what others ask tells.
+    `name` names the store in the log. `probe` asks it for something small, without retries; it may raise StoreError.
     """
 
     name: str = "the object store"
@@ -53,7 +52,7 @@ class Reach:
 
     @property
     def silent_seconds(self) -> float:
-        """Return for how long the store has answered nothing, although it was asked; 0 if it answers."""
+        """Return how long the store has answered nothing although it was asked; 0 if it answers."""
         if self._silent_since is None:
             return 0.0
         now = trio.current_time()
@@ -62,16 +61,15 @@ class Reach:
         return max(0.0, now - self._silent_since)
 
     def register(self, metrics: Metrics) -> None:
-        """Register the metrics."""
         help = "For how long the store has answered nothing, although it was asked; 0 while it answers."
         metrics.gauge("kafscale_store_silent_seconds", help, lambda: self.silent_seconds)
 
     @contextmanager
     def attempt(self, patience_seconds: float = math.inf) -> Iterator[None]:
-        """Note what becomes of one request, which the block makes.
+        """Note the outcome of one request, which the block makes.
 
-        Its connection may have gone with a silence of LOST_SECONDS or longer: the block is cancelled `patience_seconds`
-        after the end of one. Raises StoreUnavailable then.
+        After a silence of LOST_SECONDS its connection may be gone: the block is cancelled `patience_seconds` after the
+        end of one, and raises StoreUnavailable.
         """
         with trio.CancelScope() as scope:
             self._patience_seconds[scope] = patience_seconds
@@ -88,24 +86,21 @@ class Reach:
         if self._silent_since is None:
             self._silent_since = trio.current_time()
         self._under_way_count += 1
+        error: BaseException | None = None
         try:
             yield
-        except (SlowDown, StoreUnavailable) as exc:
-            self._under_way_count -= 1
-            self._failed(exc)
+        except BaseException as exc:
+            error = exc
             raise
-        except StoreError:
+        finally:
             self._under_way_count -= 1
-            self._answered()
-            raise
-        except BaseException:
-            self._under_way_count -= 1
-            raise
-        self._under_way_count -= 1
-        self._answered()
+            if isinstance(error, SlowDown | StoreUnavailable):
+                self._failed(error)
+            elif error is None or isinstance(error, StoreError):
+                self._answered()
 
     async def pause(self, seconds: float) -> None:
-        """Wait before the next attempt; for less if the store answers again that was silent."""
+        """Wait before the next attempt, at most until a silent store answers again."""
         with trio.move_on_after(seconds):
             await self._returned.wait()
 
@@ -124,7 +119,7 @@ class Reach:
             self._looked_at = None
 
     def _look(self) -> None:
-        """Leave out time in which this process did not run, and so could not receive any answer."""
+        """Subtract time in which this process did not run, and so could not receive any answer."""
         now = trio.current_time()
         late_seconds = 0.0 if self._looked_at is None else now - self._looked_at - LATE_SECONDS
         if late_seconds > 0 and self._silent_since is not None:

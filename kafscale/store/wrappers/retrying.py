@@ -1,15 +1,14 @@
-"""Retries with jittered backoff and a deadline, and the truth about conditional writes whose reply was lost.
+"""Retries with jittered backoff and a deadline, and resolution of conditional writes whose reply was lost.
 
-SlowDown, StoreUnavailable and Conflict are tried again; every other error is an answer (expired credentials are the
-credentials layer's to refresh). This wrapper is outermost, so that backoff holds no token of the limiter. A backoff
-ends early when a store that was silent answers again, to any request (`kafscale.store.wrappers.reach`); an attempt that
-hangs since before the silence is given up then, instead of at the store's timeout.
+SlowDown, StoreUnavailable and Conflict are tried again; every other error is an answer. This wrapper is outermost, so
+that backoff holds no token of the limiter. A backoff ends early when a silent store answers any request
+(`kafscale.store.wrappers.reach`); an attempt from before the silence is then given up instead of at the store's
+timeout.
 
-A conditional write that got no answer may have taken effect; then the next attempt meets its own object and is refused.
-So a refusal after a lost reply is resolved by reading the object back: with our bytes it is ours, and the write has
-succeeded. Who must tell itself from another writer of equal bytes, such as a claim, puts something unique into them.
-An unconditional put whose reply was lost may still take effect later, after the next one: write keys once, or
-conditionally.
+A conditional write without an answer may have taken effect; the next attempt then meets its own object and is refused.
+Such a refusal is resolved by reading the object back: with our bytes it is ours. A claim, which must differ from
+another writer's equal bytes, contains something unique. An unconditional put whose reply was lost may take effect after
+the next one: write keys once, or conditionally.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from kafscale.errors import (
     StoreError,
     StoreUnavailable,
 )
-from kafscale.store.base import ObjectInfo, ObjectStore, WrappingStore
+from kafscale.store.base import ForwardingStore, ObjectInfo, ObjectStore
 from kafscale.store.wrappers.metered import StoreMetrics, outcome_of
 from kafscale.store.wrappers.reach import Reach
 
@@ -47,24 +46,22 @@ T = TypeVar("T")
 class RetryPolicy:
     """Waits a random part of each pause of `backoff` between attempts.
 
-    No attempt starts later than `deadline_seconds` after the operation began; the store's own timeouts bound a single
-    attempt.
+    No attempt starts later than `deadline_seconds` after the operation began; the store's timeouts bound each attempt.
     """
 
     backoff: Backoff = BACKOFF
     deadline_seconds: float = 60.0  # AWS's SDKs: 3 attempts, about 5 s; a MinIO that restarts needs more
 
     def delay_seconds(self, retries_count: int, random: Random) -> float:
-        """Return how long to wait before the next attempt, after `retries_count` that also were retries."""
+        """Return the pause before the next attempt."""
         return random.uniform(0, self.backoff.seconds(retries_count))
 
 
 @attrs.define(eq=False, repr=False)
-class RetryingStore(WrappingStore):
-    """An `ObjectStore` that tries again where another one says that it may help.
+class RetryingStore(ForwardingStore):
+    """An `ObjectStore` that repeats attempts that may succeed later.
 
-    Raises what the last attempt raised, but for a conditional write one of whose attempts got no reply: that raises
-    StoreUnavailable, unless it was decided.
+    Raises the error of the last attempt; an undecided conditional write raises StoreUnavailable.
     """
 
     _policy: RetryPolicy
@@ -103,7 +100,7 @@ class RetryingStore(WrappingStore):
             await pages.aclose()
 
     async def retried(self, operation: str, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Return what `attempt` returns, in the end; `operation` is its name in the metrics."""
+        """Return the result of `attempt`; `operation` is its name in the metrics."""
         deadline = trio.current_time() + self._policy.deadline_seconds
         retries_count = 0
         while True:
@@ -122,7 +119,7 @@ class RetryingStore(WrappingStore):
     async def decided(
         self, operation: str, key: str, parts: Sequence[Buffer], attempt: Callable[[], Awaitable[str]]
     ) -> str:
-        """A write whose `attempt` can be refused, retried, and resolved by reading back if it was after a lost reply.
+        """Retry a conditional write, and resolve a refusal after a lost reply by reading back.
 
         Raises StoreUnavailable if it stays undecided.
         """
@@ -174,10 +171,10 @@ async def etag_if_equal(store: ObjectStore, key: str, parts: Sequence[Buffer]) -
 
 
 def _are_equal(expected: Sequence[Buffer], data: memoryview) -> bool:
-    """Tell whether the data is what was expected.
+    """Compare data with its expected parts.
 
-    A CRC-32C would not do: of data that carries CRC-32Cs of its own, as ours does, it tells little. Copied in pieces
-    that stay in the cache, since memoryviews are compared item by item, which takes 30 times as long.
+    Equal CRC-32Cs would not do, as the data has CRC-32Cs of its own. Pieces are copied, as comparing memoryviews takes
+    30 times as long.
     """
     position = 0
     for parts in cut(expected, COMPARED_BYTES):
