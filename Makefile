@@ -90,7 +90,7 @@ test-cluster-simulation: $(VENV)/installed-dev ## The same of several brokers on
 	PYTHONHASHSEED=0 $(BIN)/python -m tests.devtools.simulate --cluster $(SEEDS) --first $(FIRST_SEED) $(SIMULATE_ARGS)
 
 fuzz: $(VENV)/installed-dev ## Send a broker requests that are nearly right, for FUZZ_SECONDS=180
-	$(BIN)/python -m tests.devtools.fuzz --seconds $(FUZZ_SECONDS) $(FUZZ_ARGS)
+	$(BIN)/python -m tests.hostile.fuzz --seconds $(FUZZ_SECONDS) $(FUZZ_ARGS)
 
 test-faults: $(VENV)/installed-dev ## Kill the broker many times under load, and count what is lost; takes minutes
 	$(BIN)/python -m pytest -m faults $(PYTEST_ARGS)

@@ -30,7 +30,7 @@ from kafscale.wire.messages.records import (
 )
 from kafscale.wire.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 from kafscale.wire.records import ProducerStamp, Record, build_batch, iterate_records
-from tests.devtools.fakes.assignments import OTHER_ID, TwoBrokers, hand_over, take_over
+from tests.api.assignments import OTHER_ID, TwoBrokers, hand_over, take_over
 from tests.devtools.fakes.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
 
 TOPIC = "orders"

@@ -25,9 +25,9 @@ from kafscale.wire.messages.records import (
     PartitionData,
 )
 from kafscale.wire.records import iterate_records
+from tests.api.one_topic import TOPIC, first_partition, one_topic, request_in
 from tests.devtools.fakes.memory_broker import memory_parts
 from tests.devtools.fakes.memory_log import append_nowait
-from tests.devtools.fakes.one_topic import TOPIC, first_partition, one_topic, request_in
 from tests.devtools.fakes.transactions import abort, commit, send
 
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1

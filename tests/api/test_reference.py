@@ -7,8 +7,8 @@ from pathlib import Path
 from kafscale.api.cluster.api_versions import LEVELS
 from kafscale.api.reference import NOT_SERVED, protocol_page
 from kafscale.api.table import APIS, every_api
-from tests.devtools.external.kafka_apis import BROKER_APIS, CONTROLLER_APIS
-from tests.devtools.fakes.wire_messages import message_versions
+from tests.api.kafka_apis import BROKER_APIS, CONTROLLER_APIS
+from tests.wire.wire_messages import message_versions
 
 DECLARED_ONLY: set[str] = set()  # messages whose APIs are not served: who serves one takes it out of here
 

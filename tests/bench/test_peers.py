@@ -34,7 +34,7 @@ from kafscale.config import Address
 from kafscale.wire import codec
 from kafscale.wire.frames import parse_response_header
 from kafscale.wire.messages.records import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from tests.devtools.processes.hostile import next_answer, raw_connection, request_bytes
+from tests.hostile.hostile import next_answer, raw_connection, request_bytes
 
 LARGE = "produce 960KiB/5/1"
 OPTIONS = RunOptions(seconds=10, warm_up_seconds=2, rounds=2)

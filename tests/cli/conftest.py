@@ -15,7 +15,7 @@ import trio
 
 from kafscale.cli.main import run
 from kafscale.config import Address
-from tests.devtools.fakes.small_cluster import SmallCluster
+from tests.client.small_cluster import SmallCluster
 
 
 @attrs.define(eq=False)

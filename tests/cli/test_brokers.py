@@ -16,7 +16,7 @@ from kafscale.cluster.membership.records import BrokerState
 from kafscale.cluster.registries.topics import NewTopic
 from kafscale.config import Address, Listener, StoreUrl
 from tests.cli.conftest import CommandLine
-from tests.devtools.fakes.loopback_cluster import SOON_SECONDS, LoopbackCluster, loopback_cluster
+from tests.cli.loopback_cluster import SOON_SECONDS, LoopbackCluster, loopback_cluster
 from tests.devtools.fakes.memory_broker import memory_settings
 
 TOPIC = "orders"

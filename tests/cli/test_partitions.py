@@ -10,8 +10,8 @@ import trio
 from kafscale.client import brokers
 from kafscale.cluster.registries.topics import NewTopic
 from tests.cli.conftest import CommandLine
+from tests.cli.loopback_cluster import SOON_SECONDS, loopback_cluster
 from tests.cli.test_brokers import TOPIC, Several
-from tests.devtools.fakes.loopback_cluster import SOON_SECONDS, loopback_cluster
 
 COUNT = 4
 

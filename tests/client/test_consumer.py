@@ -15,7 +15,7 @@ from kafscale.wire.batch_header import CONTROL
 from kafscale.wire.error_codes import NONE, NOT_LEADER_OR_FOLLOWER
 from kafscale.wire.messages.records import FetchRequest, FetchResponse
 from kafscale.wire.records import Record, build_batch
-from tests.devtools.fakes.small_cluster import SmallCluster
+from tests.client.small_cluster import SmallCluster
 
 
 @pytest.fixture

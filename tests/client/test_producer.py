@@ -17,7 +17,7 @@ from kafscale.wire.messages.records import (
     TopicProduceResponse,
 )
 from kafscale.wire.records import Record, build_batch, iterate_records
-from tests.devtools.fakes.small_cluster import SmallCluster
+from tests.client.small_cluster import SmallCluster
 
 
 @given(st.lists(st.integers(0, MAX_BATCH_BYTES + 1), max_size=12))

@@ -41,7 +41,7 @@ from kafscale.wire.messages.transactions import (
     ListTransactionsResponse,
 )
 from kafscale.wire.records import Record, build_batch
-from tests.devtools.fakes.small_cluster import SmallCluster
+from tests.client.small_cluster import SmallCluster
 
 AT = TopicPartition("t", 0)
 Call = Callable[[Client], Awaitable[object]]

@@ -11,8 +11,8 @@ import pytest
 
 from kafscale.broker import Broker
 from kafscale.testing.background_broker import BackgroundBroker, running_broker
+from tests.api.assignments import TwoBrokers, hand_over, take_over
 from tests.devtools.external.clients import DEADLINE_SECONDS, poll_until
-from tests.devtools.fakes.assignments import TwoBrokers, hand_over, take_over
 from tests.devtools.processes.cluster_load import end_of
 
 TOPIC = "moves"

@@ -16,7 +16,7 @@ from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings
 from kafscale.cluster.groups.consumer.state import ConsumerGroupState, GroupState
 from kafscale.cluster.groups.consumer.topics import KnownTopic
 from kafscale.wire import error_codes as e
-from tests.devtools.fakes.consumer_groups import GROUP_ID, ConsumerClient, ConsumerGroupHarness, joins, topic_id
+from tests.cluster.groups.consumer_groups import GROUP_ID, ConsumerClient, ConsumerGroupHarness, joins, topic_id
 
 TOPICS = ("a", "ab", "b")
 SUBSCRIPTIONS = (("a",), ("a", "b"), ("a", "ab", "b"), ())

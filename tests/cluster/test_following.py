@@ -30,7 +30,7 @@ from kafscale.cluster.registries.topics import (
 )
 from kafscale.errors import KafkaError, StorageFull, StoreUnavailable
 from kafscale.testing.metadata import MemoryMetadataStore
-from tests.devtools.fakes.late_metadata import LateMetadataStore
+from tests.cluster.late_metadata import LateMetadataStore
 from tests.devtools.fakes.memory_broker import memory_broker, memory_parts
 
 NAMES = ("a", "b", "c.d", "c_d", "e")

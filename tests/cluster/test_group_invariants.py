@@ -12,7 +12,7 @@ from kafscale.cluster.groups.common.events import JoinResult, SyncResult
 from kafscale.cluster.groups.common.settings import GroupSettings
 from kafscale.concurrency.signals import OneShot
 from kafscale.wire import error_codes as e
-from tests.devtools.fakes.groups import GroupHarness
+from tests.cluster.groups.classic_groups import GroupHarness
 
 INITIAL_DELAY_SECONDS = 3
 REBALANCE_TIMEOUT_SECONDS = 60

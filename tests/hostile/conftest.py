@@ -1,4 +1,4 @@
-"""A broker process to attack; `tests.devtools.processes.hostile` has the client beside the attack and raw connections.
+"""A broker process to attack; `tests.hostile.hostile` has the client beside the attack and raw connections.
 
 A test says its bounds as constants, generous ones: what an attack cost before it was stopped is many times more.
 """

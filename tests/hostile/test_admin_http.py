@@ -9,8 +9,8 @@ import pytest
 import trio
 
 from kafscale.config import Address
-from tests.devtools.processes.hostile import bystander, raw_connections
 from tests.devtools.processes.process import BrokerProcess
+from tests.hostile.hostile import bystander, raw_connections
 
 PROBE_MAX_SECONDS = 2.0
 BUSY_PROBE_MAX_SECONDS = 10.0  # beside those who have the broker write very many pages; they had it for 30 s

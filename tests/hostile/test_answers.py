@@ -105,8 +105,8 @@ from kafscale.wire.messages.transactions import DescribedProducersTopic as Produ
 from kafscale.wire.messages.transactions import DescribeProducersRequest, DescribeProducersResponse
 from kafscale.wire.primitives import uvarint
 from tests.devtools.processes import timed_loop
-from tests.devtools.processes.hostile import Seen, bystander, greet, next_answer, raw_connection, request_bytes
 from tests.devtools.processes.process import BrokerProcess, broker_process
+from tests.hostile.hostile import Seen, bystander, greet, next_answer, raw_connection, request_bytes
 
 T = TypeVar("T")
 

@@ -21,8 +21,8 @@ from kafscale.wire.messages.groups import JoinGroupRequest, JoinGroupRequestProt
 from kafscale.wire.messages.replicas import ElectedTopicPartitions, ElectLeadersRequest
 from kafscale.wire.messages.topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from kafscale.wire.schema import STRING_MAX_BYTES
-from tests.devtools.processes.hostile import next_answer, raw_connection, request_bytes
 from tests.devtools.processes.process import BrokerProcess
+from tests.hostile.hostile import next_answer, raw_connection, request_bytes
 
 API_VERSIONS = 18
 TRIES_COUNT = 200

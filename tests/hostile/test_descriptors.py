@@ -15,8 +15,8 @@ from kafscale.client.client import connect
 from kafscale.client.producer import Producer
 from kafscale.errors import BrokerUnavailable
 from kafscale.wire.records import Record
-from tests.devtools.processes.hostile import bystander, greet, raw_connection, raw_connections
 from tests.devtools.processes.process import BrokerProcess
+from tests.hostile.hostile import bystander, greet, raw_connection, raw_connections
 
 SOFT, HARD = 64, 256
 OPTIONS = ("--wal-segment-bytes", "64KiB", "--flush-interval", "200ms", "--segment-bytes", "64KiB")

@@ -8,9 +8,9 @@ import pytest
 import trio
 
 from kafscale.api.table import APIS, every_api
-from tests.devtools.fuzz import fuzz, may_be_silent
-from tests.devtools.processes.fuzz_frames import Frame, make_frame, mutate
 from tests.devtools.processes.process import BrokerProcess
+from tests.hostile.fuzz import fuzz, may_be_silent
+from tests.hostile.fuzz_frames import Frame, make_frame, mutate
 
 SEED = 8
 SECONDS = 3.0
@@ -65,7 +65,7 @@ async def test_what_must_not_be_is_found(what: str, own_broker: BrokerProcess, m
         with (own_broker.directory / "stderr.log").open("a") as log:
             log.write("Traceback (most recent call last): planted\n")
     else:
-        monkeypatch.setattr("tests.devtools.fuzz.SILENCE_SECONDS", 0.0)
+        monkeypatch.setattr("tests.hostile.fuzz.SILENCE_SECONDS", 0.0)
     with trio.fail_after(30):
         findings = await fuzz(own_broker, seed=SEED, seconds=3.0)
     assert any(what in problem for problem in findings.problems)

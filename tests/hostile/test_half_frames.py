@@ -20,7 +20,8 @@ from kafscale.errors import BrokerUnavailable
 from kafscale.wire.messages.cluster import ApiVersionsRequest
 from kafscale.wire.records import Record
 from tests.devtools.processes import timed_loop
-from tests.devtools.processes.hostile import (
+from tests.devtools.processes.process import BrokerProcess, broker_process
+from tests.hostile.hostile import (
     STANDSTILL_SECONDS,
     announced_frame,
     bystander,
@@ -28,7 +29,6 @@ from tests.devtools.processes.hostile import (
     raw_connections,
     request_bytes,
 )
-from tests.devtools.processes.process import BrokerProcess, broker_process
 
 MIB = 1 << 20
 METADATA, PRODUCE = 3, 0

@@ -19,7 +19,9 @@ from kafscale.wire.messages.records import (
     TopicProduceData,
 )
 from kafscale.wire.records import Record
-from tests.devtools.processes.hostile import (
+from tests.devtools.processes.process import BrokerProcess, broker_process
+from tests.devtools.processes.resident import rss_mib
+from tests.hostile.hostile import (
     WARM_UP_ROUNDS,
     bystander,
     next_answer,
@@ -27,8 +29,6 @@ from tests.devtools.processes.hostile import (
     raw_connections,
     request_bytes,
 )
-from tests.devtools.processes.process import BrokerProcess, broker_process
-from tests.devtools.processes.resident import rss_mib
 
 MIB = 1 << 20
 FETCH_MAX_SECONDS = 20.0  # a client gives up after 30 s

@@ -24,16 +24,16 @@ from kafscale.wire.messages.security import SaslAuthenticateRequest, SaslHandsha
 from kafscale.wire.messages.topics import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tests.devtools.fakes.large_requests import NAME, PREFIX, large_requests
 from tests.devtools.processes import timed_loop
-from tests.devtools.processes.hostile import (
+from tests.devtools.processes.process import BrokerProcess, broker_process
+from tests.devtools.processes.resident import peak_rss_mib, reset_peak_rss
+from tests.devtools.processes.sasl import plain_message
+from tests.hostile.hostile import (
     MAX_ANSWER_BYTES,
     STEP_MAX_SECONDS,
     next_answer,
     raw_connection,
     request_bytes,
 )
-from tests.devtools.processes.process import BrokerProcess, broker_process
-from tests.devtools.processes.resident import peak_rss_mib, reset_peak_rss
-from tests.devtools.processes.sasl import plain_message
 
 USER, PASSWORD = "low", "few rights"
 PARTITIONS_COUNT = 50

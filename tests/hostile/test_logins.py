@@ -46,7 +46,6 @@ from kafscale.wire.messages.security import (
 from kafscale.wire.messages.topics import MetadataRequest, MetadataResponse
 from kafscale.wire.records import Record, build_batch
 from tests.devtools.processes import timed_loop
-from tests.devtools.processes.hostile import bystander, next_answer, raw_connection, raw_connections, request_bytes
 from tests.devtools.processes.sasl import (
     ALICE,
     PASSWORD,
@@ -58,6 +57,7 @@ from tests.devtools.processes.sasl import (
     sign,
     signing_key,
 )
+from tests.hostile.hostile import bystander, next_answer, raw_connection, raw_connections, request_bytes
 
 KIB = 1 << 10
 HUGE_BYTES = 500 * KIB  # a request before the login may have 512 KiB

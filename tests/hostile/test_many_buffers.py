@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from kafscale.wire import codec
 from kafscale.wire.messages.configs import DescribeConfigsRequest, DescribeConfigsResource, DescribeConfigsResponse
-from tests.devtools.processes.hostile import bystander, next_answer, raw_connection, request_bytes
 from tests.devtools.processes.process import BrokerProcess
+from tests.hostile.hostile import bystander, next_answer, raw_connection, request_bytes
 
 TOPIC = 2
 RESOURCES_COUNT = 60_000

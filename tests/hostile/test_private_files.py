@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.devtools.processes.hostile import bystander
 from tests.devtools.processes.process import BrokerProcess, broker_process
+from tests.hostile.hostile import bystander
 
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
 

@@ -17,8 +17,8 @@ from kafscale.wire.messages.records import PartitionProduceData, ProduceRequest,
 from kafscale.wire.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 from kafscale.wire.records import ProducerStamp, Record, build_batch
 from tests.devtools.processes import timed_loop
-from tests.devtools.processes.hostile import bystander
 from tests.devtools.processes.process import BrokerProcess, broker_process
+from tests.hostile.hostile import bystander
 
 TOPIC = "attacked"
 IDS_COUNT = 3_000

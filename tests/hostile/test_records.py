@@ -25,8 +25,9 @@ from kafscale.wire.messages.records import (
 )
 from kafscale.wire.primitives import varint
 from kafscale.wire.records import Record, build_batch
-from tests.devtools.external.foreign_headers import of_records, raw_record
-from tests.devtools.processes.hostile import (
+from tests.api.produce.foreign_headers import of_records, raw_record
+from tests.devtools.processes.process import BrokerProcess
+from tests.hostile.hostile import (
     bystander,
     greet,
     next_answer,
@@ -34,7 +35,6 @@ from tests.devtools.processes.hostile import (
     raw_connections,
     request_bytes,
 )
-from tests.devtools.processes.process import BrokerProcess
 
 VERSION = 9
 UNPACKED_BYTES = 64 << 20

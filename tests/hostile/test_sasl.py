@@ -20,7 +20,9 @@ from kafscale.wire.messages.records import PartitionProduceData, ProduceRequest,
 from kafscale.wire.messages.security import SaslAuthenticateRequest, SaslHandshakeRequest
 from kafscale.wire.records import Record, build_batch
 from tests.devtools.processes import timed_loop
-from tests.devtools.processes.hostile import (
+from tests.devtools.processes.process import BrokerProcess, broker_process
+from tests.devtools.processes.sasl import ALICE, PASSWORD, plain_message, scram_client
+from tests.hostile.hostile import (
     announced_frame,
     bystander,
     next_answer,
@@ -28,8 +30,6 @@ from tests.devtools.processes.hostile import (
     raw_connections,
     request_bytes,
 )
-from tests.devtools.processes.process import BrokerProcess, broker_process
-from tests.devtools.processes.sasl import ALICE, PASSWORD, plain_message, scram_client
 
 MIB = 1 << 20
 PRODUCE, SASL_HANDSHAKE, SASL_AUTHENTICATE = 0, 17, 36

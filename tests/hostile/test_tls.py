@@ -17,10 +17,10 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from kafscale.client.client import connect
 from kafscale.errors import BrokerUnavailable
 from kafscale.login.security import client_security
-from tests.devtools.fakes.key_updates import ClientRecords
 from tests.devtools.processes import timed_loop
-from tests.devtools.processes.hostile import announced_frame, bystander, next_answer, raw_connections
 from tests.devtools.processes.tls import TlsBroker, tls_broker
+from tests.hostile.hostile import announced_frame, bystander, next_answer, raw_connections
+from tests.server.kafka.key_updates import ClientRecords
 
 GROWN_MAX_MIB = 200
 METADATA = 3

@@ -9,7 +9,7 @@ from confluent_kafka import Producer
 
 from kafscale.cluster.registries.broker_configs import broker_entries
 from kafscale.config import Settings
-from tests.devtools.external.kafka_apis import BROKER_APIS
+from tests.api.kafka_apis import BROKER_APIS
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(1200)]  # the first test may wait for Maven
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import EPOCH_UNKNOWN, parse_segment_key
 from kafscale.testing.disk import MemoryDisk
-from tests.devtools.fakes.keyed_log import append_segments, fetched
 from tests.devtools.fakes.memory_log import memory_log, merge, topic_spec
 from tests.devtools.history.bucket import read_bucket
+from tests.log.keyed_log import append_segments, fetched
 
 BUCKET = Path(__file__).with_name("bucket-without-epochs.tar.gz")
 COUNT = 21

@@ -19,9 +19,9 @@ from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.wire.records import ProducerStamp
-from tests.devtools.fakes.keyed_log import append_pairs, fetched, table_of
 from tests.devtools.fakes.memory_log import MemoryLog, memory_log, topic_spec
 from tests.devtools.world.determinism import run_seeded
+from tests.log.keyed_log import append_pairs, fetched, table_of
 
 SEEDS = range(12)
 LIVES_COUNT = 5

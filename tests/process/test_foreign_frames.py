@@ -13,10 +13,10 @@ from aiokafka import TopicPartition as AioTopicPartition
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.api.produce.foreign_frames import TAKEN, VALUES, foreign_batches
 from tests.devtools.external.clients import DEADLINE_SECONDS
-from tests.devtools.external.foreign_frames import TAKEN, VALUES, foreign_batches
 from tests.devtools.processes.process import BrokerProcess, broker_process
-from tests.devtools.processes.raw_produce import error_codes_of
+from tests.process.raw_produce import error_codes_of
 
 with warnings.catch_warnings():  # it reads its definitions in a deprecated way while it is imported
     warnings.simplefilter("ignore", DeprecationWarning)

@@ -27,8 +27,8 @@ from kafscale.wire.messages.records import (
     TopicProduceData,
 )
 from kafscale.wire.records import Record, build_batch
+from tests.api.one_topic import TOPIC, one_topic
 from tests.devtools.fakes.memory_broker import MemoryBroker, memory_parts, memory_settings
-from tests.devtools.fakes.one_topic import TOPIC, one_topic
 
 REQUESTS, BYTES, POOL = PauseReason.IN_FLIGHT_REQUESTS, PauseReason.IN_FLIGHT_BYTES, PauseReason.POOL
 FETCH_VERSION = 12  # the last one that names topics

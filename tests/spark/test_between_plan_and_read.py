@@ -16,8 +16,8 @@ from kafscale.spark.source.options import BatchOptions, Given, ReadOptions
 from kafscale.spark.source.planning import Planner
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
-from tests.devtools.fakes.keyed_log import append_segments, fetched
 from tests.devtools.fakes.memory_log import NOW_MS, TOPIC, MemoryLog, memory_log, topic_spec
+from tests.log.keyed_log import append_segments, fetched
 
 SEGMENTS = [["a=1", "b=1"], ["a=2", "c=1"], ["b=2"], ["d=1", "a=3"], ["e=1"]]
 ALL = [text for segment in SEGMENTS for text in segment]

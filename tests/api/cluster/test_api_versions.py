@@ -6,7 +6,7 @@ from kafscale.api.cluster.api_versions import API, LEVELS, unsupported_version_r
 from kafscale.wire.codec import decode, encode
 from kafscale.wire.error_codes import INVALID_REQUEST, NONE, UNSUPPORTED_VERSION
 from kafscale.wire.messages.cluster import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
-from tests.devtools.fakes.handlers import ask, some_peer, some_services
+from tests.api.handlers import ask, some_peer, some_services
 
 LISTED = [ApiVersion(api_key=0, min_version=3, max_version=11), ApiVersion(api_key=18, min_version=0, max_version=4)]
 SERVICES = some_services(api_versions=LISTED)

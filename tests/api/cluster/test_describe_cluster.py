@@ -8,7 +8,7 @@ from kafscale.api.cluster.describe_cluster import API
 from kafscale.cluster.membership.node import Endpoint, Node
 from kafscale.wire import error_codes
 from kafscale.wire.messages.cluster import DescribeClusterRequest
-from tests.devtools.fakes.handlers import ask, some_services
+from tests.api.handlers import ask, some_services
 
 NODE = Node(node_id=7, cluster_id="the-cluster", broker_epoch=3, advertised={"PLAINTEXT": Endpoint("broker", 9999)})
 SERVICES = some_services(node=NODE)

@@ -11,7 +11,7 @@ from kafscale.cluster.registries.topics import NewTopic, TopicRegistry
 from kafscale.config import Settings
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire.messages.replicas import DescribableLogDirTopic, DescribeLogDirsRequest, DescribeLogDirsResponse
-from tests.devtools.fakes.handlers import ask, some_services
+from tests.api.handlers import ask, some_services
 
 
 class SizedLog:

@@ -16,8 +16,8 @@ from kafscale.wire.messages.cluster import (
     PartitionToDescribe,
     TopicToDescribe,
 )
-from tests.devtools.fakes.assignments import OTHER_ENDPOINTS, OTHER_ID, THIRD_ID, ThreeBrokers, TwoBrokers
-from tests.devtools.fakes.handlers import ask, some_services
+from tests.api.assignments import OTHER_ENDPOINTS, OTHER_ID, THIRD_ID, ThreeBrokers, TwoBrokers
+from tests.api.handlers import ask, some_services
 
 NODE = Node(node_id=7, cluster_id="the-cluster", broker_epoch=3, advertised={"PLAINTEXT": Endpoint("broker", 9999)})
 METADATA = "__cluster_metadata"

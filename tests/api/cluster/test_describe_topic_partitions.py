@@ -19,8 +19,8 @@ from kafscale.wire.messages.topics import (
     MetadataRequest,
     TopicRequest,
 )
-from tests.devtools.fakes.assignments import OTHER_ID, TwoBrokers
-from tests.devtools.fakes.handlers import ask, some_services
+from tests.api.assignments import OTHER_ID, TwoBrokers
+from tests.api.handlers import ask, some_services
 
 NODE = Node(node_id=7, cluster_id="the-cluster", broker_epoch=3, advertised={})
 A, B, C = ("a", [0]), ("b", [0, 1, 2]), ("c", [0, 1])

@@ -40,7 +40,7 @@ from kafscale.wire.messages.topics import (
     MetadataResponse,
     TopicRequest,
 )
-from tests.devtools.fakes.loopback_cluster import SOON_SECONDS, LoopbackCluster, loopback_cluster
+from tests.cli.loopback_cluster import SOON_SECONDS, LoopbackCluster, loopback_cluster
 from tests.devtools.fakes.memory_broker import memory_broker, memory_parts
 
 TOPIC = "orders"

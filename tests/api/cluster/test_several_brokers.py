@@ -31,9 +31,9 @@ from kafscale.wire.messages.topics import (
     MetadataResponse,
     TopicRequest,
 )
-from tests.devtools.fakes.assignments import OTHER_ID, OTHERS_EPOCH, THIRD_ID
+from tests.api.assignments import OTHER_ID, OTHERS_EPOCH, THIRD_ID
+from tests.api.several_brokers import ELSEWHERE, HERE, OWN_ID, TOPIC, SeveralBrokers, key_in, several_brokers
 from tests.devtools.fakes.memory_broker import memory_settings
-from tests.devtools.fakes.several_brokers import ELSEWHERE, HERE, OWN_ID, TOPIC, SeveralBrokers, key_in, several_brokers
 
 GROUP, TRANSACTION = 0, 1
 EVERYWHERE = [(OWN_ID, "127.0.0.1", 9092), (OTHER_ID, "other.example", 9094), (THIRD_ID, "third.example", 9096)]

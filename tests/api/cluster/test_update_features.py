@@ -9,7 +9,7 @@ from kafscale.api.cluster.update_features import API, SAFE_DOWNGRADE, UNSAFE_DOW
 from kafscale.cluster.membership.node import Node
 from kafscale.wire.error_codes import INVALID_UPDATE_VERSION, NONE
 from kafscale.wire.messages.cluster import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse
-from tests.devtools.fakes.handlers import ask, some_services
+from tests.api.handlers import ask, some_services
 
 NODE = Node(node_id=7, cluster_id="the-cluster", broker_epoch=3, advertised={})
 METADATA, TRANSACTION = "metadata.version", "transaction.version"

@@ -34,9 +34,9 @@ from kafscale.wire.messages.configs import (
 )
 from kafscale.wire.messages.records import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.records import Record, build_batch
-from tests.devtools.fakes.handlers import ask, some_call, some_services
+from tests.api.handlers import ask, some_call, some_services
+from tests.api.one_topic import TOPIC
 from tests.devtools.fakes.memory_broker import memory_broker, memory_parts, memory_settings
-from tests.devtools.fakes.one_topic import TOPIC
 
 RATE = 10_000
 MIXED = (

@@ -21,7 +21,7 @@ from kafscale.wire.messages.configs import (
     DescribeConfigsResourceResult,
     DescribeConfigsResult,
 )
-from tests.devtools.fakes.handlers import ask, some_services
+from tests.api.handlers import ask, some_services
 
 TOPIC, BROKER, BROKER_LOGGER, GROUP = 2, 4, 8, 32
 TOPIC_SOURCE, BROKER_SOURCE, DEFAULT_SOURCE, GROUP_SOURCE = 1, 4, 5, 8

@@ -11,8 +11,8 @@ from kafscale.cluster.registries.topics import NewConfigs, NewTopic, TopicRegist
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
 from kafscale.wire.messages.configs import ListConfigResourcesRequest
-from tests.devtools.fakes.assignments import OTHER_ID, TwoBrokers
-from tests.devtools.fakes.handlers import ask, some_services
+from tests.api.assignments import OTHER_ID, TwoBrokers
+from tests.api.handlers import ask, some_services
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 NODE = Node(node_id=7, cluster_id="the-cluster", broker_epoch=3, advertised={})

@@ -27,8 +27,8 @@ from kafscale.wire import error_codes as e
 from kafscale.wire.messages.consumer_groups import ConsumerGroupDescribeRequest
 from kafscale.wire.messages.groups import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
 from kafscale.wire.messages.offsets import OffsetDeleteRequest, OffsetDeleteRequestPartition, OffsetDeleteRequestTopic
+from tests.api.handlers import some_peer
 from tests.devtools.fakes.group_services import ConsumerMember, GroupWorld, settle
-from tests.devtools.fakes.handlers import some_peer
 
 
 @pytest.fixture

@@ -26,8 +26,8 @@ from kafscale.wire.messages.groups import (
     SyncGroupRequest,
     SyncGroupRequestAssignment,
 )
-from tests.devtools.fakes.consumer_groups import subscription
-from tests.devtools.fakes.group_log import MemoryOffsetsLog
+from tests.cluster.groups.consumer_groups import subscription
+from tests.cluster.groups.group_log import MemoryOffsetsLog
 from tests.devtools.fakes.group_services import ConsumerMember, GroupWorld, settle
 
 

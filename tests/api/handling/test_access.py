@@ -49,9 +49,9 @@ from kafscale.wire.messages.security import (
 from kafscale.wire.messages.topics import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from kafscale.wire.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 from kafscale.wire.records import Record, build_batch
-from tests.devtools.fakes.handlers import some_peer
+from tests.api.handlers import some_peer
+from tests.api.principals import acl_settings, binding, connect_as, grant
 from tests.devtools.fakes.memory_broker import MemoryBroker, memory_broker, memory_parts
-from tests.devtools.fakes.principals import acl_settings, binding, connect_as, grant
 
 VERSION = 9  # of Produce, by names
 

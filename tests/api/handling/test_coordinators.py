@@ -56,10 +56,10 @@ from kafscale.wire.messages.offsets import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
 )
-from tests.devtools.fakes.assignments import TwoBrokers
-from tests.devtools.fakes.group_log import MemoryOffsetsLog
-from tests.devtools.fakes.groups import subscription
-from tests.devtools.fakes.handlers import LOCAL_LOG, ask, some_services
+from tests.api.assignments import TwoBrokers
+from tests.api.handlers import LOCAL_LOG, ask, some_services
+from tests.cluster.groups.classic_groups import subscription
+from tests.cluster.groups.group_log import MemoryOffsetsLog
 
 NODE = Node(node_id=7, cluster_id="c", broker_epoch=0, advertised={"PLAINTEXT": Endpoint("broker", 9999)})
 HERE, MOVED, NOBODYS = "here", "moved", "nobodys"

@@ -28,7 +28,7 @@ from kafscale.wire.messages.records import (
 )
 from kafscale.wire.messages.topics import MetadataRequest, MetadataRequestTopic
 from kafscale.wire.records import Record, build_batch
-from tests.devtools.fakes.handlers import ask, some_services
+from tests.api.handlers import ask, some_services
 from tests.devtools.fakes.memory_broker import memory_broker, memory_parts, memory_settings
 
 OFFSETS, STATE = "__consumer_offsets", "__transaction_state"

@@ -57,10 +57,10 @@ from kafscale.wire.messages.topics import (
     MetadataRequestTopic,
     TopicRequest,
 )
-from tests.devtools.fakes.assignments import OTHER_ID, TwoBrokers
-from tests.devtools.fakes.group_log import MemoryOffsetsLog
-from tests.devtools.fakes.handlers import LOCAL_LOG, ask, some_services
-from tests.devtools.fakes.late_metadata import LateMetadataStore, compete
+from tests.api.assignments import OTHER_ID, TwoBrokers
+from tests.api.handlers import LOCAL_LOG, ask, some_services
+from tests.cluster.groups.group_log import MemoryOffsetsLog
+from tests.cluster.late_metadata import LateMetadataStore, compete
 
 NODE = Node(node_id=7, cluster_id="c", broker_epoch=0, advertised={})
 KNOWN, NEW, MISSING = "known", "new", "missing"

@@ -57,8 +57,8 @@ from kafscale.wire.messages.topics import (
     MetadataResponse,
 )
 from kafscale.wire.records import Record, build_batch
-from tests.devtools.fakes.assignments import OTHER_ID, TwoBrokers, hand_over, take_over
-from tests.devtools.fakes.handlers import some_peer
+from tests.api.assignments import OTHER_ID, TwoBrokers, hand_over, take_over
+from tests.api.handlers import some_peer
 from tests.devtools.fakes.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
 
 TOPIC, MOVED, STAYS, MISSING = "orders", 0, 1, 7

@@ -34,9 +34,9 @@ from kafscale.wire.messages.records import (
     TopicProduceData,
 )
 from kafscale.wire.records import Record, build_batch
-from tests.devtools.fakes.handlers import some_call
+from tests.api.handlers import some_call
+from tests.api.one_topic import TOPIC, request_in
 from tests.devtools.fakes.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
-from tests.devtools.fakes.one_topic import TOPIC, request_in
 
 RATE = 10_000
 

@@ -32,7 +32,7 @@ from kafscale.wire.messages.records import (
     ListOffsetsTopic,
 )
 from kafscale.wire.messages.topics import DeleteTopicsRequest, DeleteTopicsResponse
-from tests.devtools.fakes.wire_messages import messages
+from tests.wire.wire_messages import messages
 
 TOPIC_ID = bytes(range(16))
 

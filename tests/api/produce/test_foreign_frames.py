@@ -7,8 +7,8 @@ import pytest
 from kafscale.errors import KafkaError
 from kafscale.wire import compression, error_codes
 from kafscale.wire.batch_header import HEADER_BYTES
+from tests.api.produce.foreign_frames import PLAIN, TAKEN, ForeignBatch, foreign_batches, lz4_frame
 from tests.api.produce.test_produce import broker, produce
-from tests.devtools.external.foreign_frames import PLAIN, TAKEN, ForeignBatch, foreign_batches, lz4_frame
 
 each_form = pytest.mark.parametrize("form", foreign_batches(), ids=lambda form: form.name)
 

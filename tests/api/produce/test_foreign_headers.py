@@ -14,9 +14,9 @@ from kafscale.wire import compression, error_codes
 from kafscale.wire.batch_header import DELETE_HORIZON, LOG_APPEND_TIME, encode_batch, parse_header
 from kafscale.wire.messages.records import ProduceResponse
 from kafscale.wire.records import Record, build_batch, iterate_records, validate
+from tests.api.produce.foreign_frames import Foreign
+from tests.api.produce.foreign_headers import COUNT, NOW_MS, foreign_headers, header_of, raw_record, sealed
 from tests.api.produce.test_produce import broker, produce
-from tests.devtools.external.foreign_frames import Foreign
-from tests.devtools.external.foreign_headers import COUNT, NOW_MS, foreign_headers, header_of, raw_record, sealed
 
 HEADERS = foreign_headers()
 

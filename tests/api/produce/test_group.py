@@ -31,7 +31,7 @@ from kafscale.wire.messages.records import (
     TopicProduceData,
 )
 from kafscale.wire.records import ProducerStamp, Record, build_batch
-from tests.devtools.fakes.handlers import some_peer
+from tests.api.handlers import some_peer
 from tests.devtools.fakes.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
 
 TOPICS = {"orders": {}, "keyed": {"cleanup.policy": "compact"}, "stamped": {"message.timestamp.type": "LogAppendTime"}}

@@ -19,7 +19,7 @@ from kafscale.wire.messages.records import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from tests.devtools.fakes.wire_messages import messages
+from tests.wire.wire_messages import messages
 
 FLEXIBLE_SINCE = 9
 VERSIONS = range(3, 14)

@@ -19,8 +19,8 @@ from kafscale.wire.messages.records import (
     FetchResponse,
     FetchTopic,
 )
+from tests.api.one_topic import TOPIC, first_partition, one_topic, produce_batch, request_in
 from tests.devtools.fakes.memory_broker import memory_parts
-from tests.devtools.fakes.one_topic import TOPIC, first_partition, one_topic, produce_batch, request_in
 
 HIGH_WATERMARK = -1
 FETCH_VERSION = 12  # the last one that names topics

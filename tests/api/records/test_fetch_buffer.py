@@ -35,9 +35,9 @@ from kafscale.wire.messages.records import (
     TopicProduceData,
 )
 from kafscale.wire.records import Record, build_batch
+from tests.api.one_topic import request_in
 from tests.devtools.fakes.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
 from tests.devtools.fakes.memory_log import append_nowait
-from tests.devtools.fakes.one_topic import request_in
 from tests.devtools.fakes.simulated_store import SimulatedStore
 
 TOPIC = "orders"

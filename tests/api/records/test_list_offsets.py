@@ -18,8 +18,8 @@ from kafscale.wire.messages.records import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
+from tests.api.one_topic import TOPIC, first_partition, one_topic, produce_batch, request_in
 from tests.devtools.fakes.memory_broker import memory_parts
-from tests.devtools.fakes.one_topic import TOPIC, first_partition, one_topic, produce_batch, request_in
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 ALL_VERSIONS = range(1, 11)

@@ -13,8 +13,8 @@ from kafscale.wire.messages.records import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from tests.api.one_topic import TOPIC, first_partition, one_topic, produce_batch, request_in
 from tests.devtools.fakes.memory_broker import memory_parts
-from tests.devtools.fakes.one_topic import TOPIC, first_partition, one_topic, produce_batch, request_in
 
 NOT_CHECKED = -1
 UNDEFINED = (error_codes.NONE, -1, -1)

@@ -27,8 +27,8 @@ from kafscale.wire.messages.transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
 )
+from tests.api.principals import acl_settings, binding, connect_as, grant
 from tests.devtools.fakes.memory_broker import MemoryBroker, memory_broker, memory_parts
-from tests.devtools.fakes.principals import acl_settings, binding, connect_as, grant
 from tests.devtools.fakes.transactional_producer import Producer
 
 TOPICS = ("mine", "theirs")

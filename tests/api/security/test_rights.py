@@ -25,8 +25,8 @@ from kafscale.wire.error_codes import (
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 )
 from kafscale.wire.schema import Array, fields_of
+from tests.api.principals import HOST, acl_settings, binding, grant
 from tests.devtools.fakes.memory_broker import memory_broker, memory_parts
-from tests.devtools.fakes.principals import HOST, acl_settings, binding, grant
 
 SECRET = "secret"
 TOPIC, GROUP, CLUSTER, TRANSACTION = (

@@ -25,7 +25,7 @@ from kafscale.wire.messages.security import (
     ScramCredentialUpsertion,
     UserName,
 )
-from tests.devtools.fakes.handlers import ask, some_services
+from tests.api.handlers import ask, some_services
 from tests.devtools.processes.sasl import PASSWORD, SALT, verifier_of
 
 SHA_256, SHA_512 = 1, 2

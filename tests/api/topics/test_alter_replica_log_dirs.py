@@ -13,7 +13,7 @@ from kafscale.config import Settings
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
 from kafscale.wire.messages.replicas import AlterReplicaLogDir, AlterReplicaLogDirsRequest, AlterReplicaLogDirTopic
-from tests.devtools.fakes.handlers import ask, some_services
+from tests.api.handlers import ask, some_services
 
 NODE = Node(node_id=7, cluster_id="the-cluster", broker_epoch=3, advertised={})
 MISSING, UNKNOWN = error_codes.LOG_DIR_NOT_FOUND, error_codes.UNKNOWN_TOPIC_OR_PARTITION

@@ -10,8 +10,8 @@ from kafscale.cluster.registries.topics import NewTopic, TopicRegistry
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
 from kafscale.wire.messages.topics import CreatePartitionsAssignment, CreatePartitionsRequest, CreatePartitionsTopic
-from tests.devtools.fakes.assignments import OTHER_ID, THIRD_ID, ScriptedMover, ThreeBrokers
-from tests.devtools.fakes.handlers import ask, some_services
+from tests.api.assignments import OTHER_ID, THIRD_ID, ScriptedMover, ThreeBrokers
+from tests.api.handlers import ask, some_services
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from kafscale.wire.messages.topics import (
     CreatableTopicResult,
     CreateTopicsRequest,
 )
-from tests.devtools.fakes.assignments import OTHER_ID, THIRD_ID, ScriptedMover, ThreeBrokers
-from tests.devtools.fakes.handlers import ask, some_services
+from tests.api.assignments import OTHER_ID, THIRD_ID, ScriptedMover, ThreeBrokers
+from tests.api.handlers import ask, some_services
 
 NODE = Node(node_id=1, cluster_id="c", broker_epoch=0, advertised={})
 

@@ -12,7 +12,7 @@ from kafscale.cluster.registries.topics import NewTopic, TopicRegistry
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
 from kafscale.wire.messages.topics import DeleteTopicsRequest, DeleteTopicState
-from tests.devtools.fakes.handlers import ask, some_services
+from tests.api.handlers import ask, some_services
 
 UNKNOWN_ID = b"x" * 16
 

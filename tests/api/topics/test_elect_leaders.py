@@ -12,8 +12,8 @@ from kafscale.cluster.registries.topics import NewTopic, TopicRegistry
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
 from kafscale.wire.messages.replicas import ElectedTopicPartitions, ElectLeadersRequest, ElectLeadersResponse
-from tests.devtools.fakes.assignments import OTHER_ID, THIRD_ID, ScriptedMover, ThreeBrokers, TwoBrokers
-from tests.devtools.fakes.handlers import ask, some_services
+from tests.api.assignments import OTHER_ID, THIRD_ID, ScriptedMover, ThreeBrokers, TwoBrokers
+from tests.api.handlers import ask, some_services
 
 NODE = Node(node_id=7, cluster_id="the-cluster", broker_epoch=3, advertised={})
 PREFERRED, UNCLEAN = 0, 1

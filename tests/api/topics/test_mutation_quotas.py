@@ -30,9 +30,9 @@ from kafscale.wire.messages.topics import (
     MetadataRequestTopic,
     MetadataResponse,
 )
-from tests.devtools.fakes.handlers import some_call, some_quotas
+from tests.api.handlers import some_call, some_quotas
+from tests.api.one_topic import request_in
 from tests.devtools.fakes.memory_broker import MemoryBroker, memory_broker, memory_parts
-from tests.devtools.fakes.one_topic import request_in
 
 RATE = 2.0  # so that 22 partitions may be made at once
 BURST = 22

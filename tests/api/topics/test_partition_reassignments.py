@@ -17,8 +17,8 @@ from kafscale.wire.messages.replicas import (
     ReassignablePartition,
     ReassignableTopic,
 )
-from tests.devtools.fakes.assignments import OTHER_ID, THIRD_ID, ScriptedMover, ThreeBrokers
-from tests.devtools.fakes.handlers import ask, some_services
+from tests.api.assignments import OTHER_ID, THIRD_ID, ScriptedMover, ThreeBrokers
+from tests.api.handlers import ask, some_services
 
 NODE = Node(node_id=7, cluster_id="the-cluster", broker_epoch=3, advertised={})
 INVALID, FACTOR = error_codes.INVALID_REPLICA_ASSIGNMENT, error_codes.INVALID_REPLICATION_FACTOR

@@ -15,10 +15,10 @@ from kafscale.wire.messages.transactions import (
     ProducerState,
 )
 from kafscale.wire.records import ProducerStamp
-from tests.devtools.fakes.assignments import TwoBrokers, hand_over
+from tests.api.assignments import TwoBrokers, hand_over
+from tests.api.one_topic import TOPIC, first_partition, one_topic, request_in
 from tests.devtools.fakes.memory_broker import memory_parts
 from tests.devtools.fakes.memory_log import append_nowait
-from tests.devtools.fakes.one_topic import TOPIC, first_partition, one_topic, request_in
 from tests.devtools.fakes.transactions import NOW_MS, abort, commit, send, transactional
 
 

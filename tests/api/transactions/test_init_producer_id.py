@@ -11,7 +11,7 @@ from kafscale.cluster.registries.producer_ids import IDS_PER_EPOCH, NEXT_BLOCK_K
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
 from kafscale.wire.messages.transactions import InitProducerIdRequest
-from tests.devtools.fakes.handlers import ask, some_services
+from tests.api.handlers import ask, some_services
 
 
 @pytest.fixture

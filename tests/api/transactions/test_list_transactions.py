@@ -15,7 +15,7 @@ from kafscale.cluster.transactions.transaction import ProducerTransaction
 from kafscale.cluster.transactions.values import TransactionSettings, TransactionState
 from kafscale.wire.error_codes import NONE
 from kafscale.wire.messages.transactions import ListTransactionsRequest
-from tests.devtools.fakes.handlers import ask, some_services
+from tests.api.handlers import ask, some_services
 
 IDS_COUNT = 1_000
 

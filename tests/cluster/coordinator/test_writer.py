@@ -23,7 +23,7 @@ from kafscale.errors import KafkaError, StorageFailed
 from kafscale.log.wal.journal import Round
 from kafscale.wire.error_codes import NOT_LEADER_OR_FOLLOWER
 from kafscale.wire.records import Record
-from tests.devtools.fakes.group_log import MemoryOffsetsLog
+from tests.cluster.groups.group_log import MemoryOffsetsLog
 
 
 def record(number: int, metadata: str = "") -> Record:

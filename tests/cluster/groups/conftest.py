@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.devtools.fakes.groups import GroupHarness
+from tests.cluster.groups.classic_groups import GroupHarness
 
 
 @pytest.fixture

@@ -32,8 +32,8 @@ from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.cluster.groups.offsets import GroupOffsets
 from kafscale.errors import KafkaError, StorageFailed
 from kafscale.wire import error_codes as e
-from tests.devtools.fakes.group_log import MemoryOffsetsLog
-from tests.devtools.fakes.groups import JOIN, SIMPLE, WALL_CLOCK_START_MS
+from tests.cluster.groups.classic_groups import JOIN, SIMPLE, WALL_CLOCK_START_MS
+from tests.cluster.groups.group_log import MemoryOffsetsLog
 
 DAY_SECONDS = 24 * 3600
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)

@@ -26,7 +26,7 @@ from kafscale.wire.messages.configs import (
     IncrementalAlterConfigsResponse,
 )
 from kafscale.wire.messages.consumer_groups import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
-from tests.devtools.fakes.late_metadata import LateMetadataStore, compete
+from tests.cluster.late_metadata import LateMetadataStore, compete
 from tests.devtools.fakes.memory_broker import MemoryBroker, memory_broker, memory_parts
 
 GROUP = 32

@@ -14,10 +14,10 @@ from kafscale.cluster.transactions.hanging import INTERVAL_SECONDS
 from kafscale.config import Durability
 from kafscale.wire import error_codes as e
 from kafscale.wire.messages.cluster import FindCoordinatorRequest, FindCoordinatorResponse
+from tests.api.several_brokers import key_in
 from tests.cluster.membership.test_fail_over import cluster
 from tests.cluster.membership.test_several import MODES, TOPIC, create, led_by, topic_at, until
 from tests.cluster.membership.test_transactions import PROTOCOLS, SETTINGS, led_by_all, two_brokers
-from tests.devtools.fakes.several_brokers import key_in
 from tests.devtools.fakes.transactional_producer import NEW, Producer, committed_values
 
 

@@ -16,9 +16,9 @@ from kafscale.config import Durability
 from kafscale.log.partition.partition import Partition
 from kafscale.wire import error_codes as e
 from kafscale.wire.messages.cluster import FindCoordinatorRequest, FindCoordinatorResponse
+from tests.api.several_brokers import key_in
 from tests.cluster.membership.test_several import MODES, TOPIC, Machine, create, led_by, machines, until
 from tests.devtools.fakes.broker_network import RunningBroker
-from tests.devtools.fakes.several_brokers import key_in
 from tests.devtools.fakes.transactional_producer import NEW, OLD, Producer, committed_values
 
 PROTOCOLS = [OLD, NEW]

@@ -32,7 +32,7 @@ from kafscale.errors import (
 )
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire.error_codes import INVALID_REQUEST
-from tests.devtools.fakes.late_metadata import LateMetadataStore
+from tests.cluster.late_metadata import LateMetadataStore
 
 
 @attrs.define(eq=False)

@@ -19,7 +19,7 @@ from kafscale.security.authorizer import AclAuthorizer
 from kafscale.security.principals import Principal
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire.error_codes import INVALID_REQUEST, POLICY_VIOLATION
-from tests.devtools.fakes.principals import binding
+from tests.api.principals import binding
 
 READ = binding("alice", AclOperation.READ, ResourceType.TOPIC, "orders")
 READ_TOPIC = Right(AclOperation.READ, ResourceType.TOPIC)

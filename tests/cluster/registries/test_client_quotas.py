@@ -19,7 +19,7 @@ from kafscale.cluster.registries.client_quotas import (
 from kafscale.cluster.registries.client_quotas import ClientQuotas as Quotas
 from kafscale.errors import KafkaError
 from kafscale.testing.metadata import MemoryMetadataStore
-from tests.devtools.fakes.late_metadata import LateMetadataStore, compete
+from tests.cluster.late_metadata import LateMetadataStore, compete
 
 
 def setting(client_id: Name, **values: float | None) -> QuotaChange:

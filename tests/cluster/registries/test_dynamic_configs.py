@@ -29,9 +29,9 @@ from kafscale.wire.messages.configs import (
 )
 from kafscale.wire.messages.records import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.records import Record, build_batch
-from tests.devtools.fakes.late_metadata import LateMetadataStore, compete
+from tests.api.one_topic import TOPIC
+from tests.cluster.late_metadata import LateMetadataStore, compete
 from tests.devtools.fakes.memory_broker import memory_broker, memory_parts, memory_settings
-from tests.devtools.fakes.one_topic import TOPIC
 
 BACKOFF, MAX_BYTES, RETENTION = "log.cleaner.backoff.ms", "message.max.bytes", "log.retention.ms"
 OPTIONS = Settings(broker_id=1)

@@ -17,7 +17,7 @@ from kafscale.concurrency.turns import STEPS_PER_TURN
 from kafscale.config import SaslMechanism
 from kafscale.security.acls import AclBinding, AclFilter, AclOperation, ResourceType
 from kafscale.testing.metadata import MemoryMetadataStore
-from tests.devtools.fakes.principals import binding
+from tests.api.principals import binding
 from tests.devtools.processes.sasl import PASSWORD, verifier_of
 
 COUNT = 10 * STEPS_PER_TURN

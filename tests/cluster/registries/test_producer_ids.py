@@ -19,7 +19,7 @@ from kafscale.errors import KafkaError
 from kafscale.store.paths import EPOCH_MAX
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire.error_codes import COORDINATOR_NOT_AVAILABLE
-from tests.devtools.fakes.late_metadata import LateMetadataStore, compete
+from tests.cluster.late_metadata import LateMetadataStore, compete
 
 
 async def begun(

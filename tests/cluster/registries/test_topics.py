@@ -27,7 +27,7 @@ from kafscale.config import Settings
 from kafscale.errors import KafkaError, StartupError, StorageFailed
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
-from tests.devtools.fakes.late_metadata import LateMetadataStore, compete
+from tests.cluster.late_metadata import LateMetadataStore, compete
 
 DELETED = b'{"name": "gone", "deleted_ms": 1}'
 

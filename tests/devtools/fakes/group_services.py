@@ -47,9 +47,9 @@ from kafscale.wire.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
 )
-from tests.devtools.fakes.group_log import MemoryOffsetsLog
-from tests.devtools.fakes.groups import WALL_CLOCK_START_MS
-from tests.devtools.fakes.handlers import LOCAL_LOG, ask, some_services
+from tests.api.handlers import LOCAL_LOG, ask, some_services
+from tests.cluster.groups.classic_groups import WALL_CLOCK_START_MS
+from tests.cluster.groups.group_log import MemoryOffsetsLog
 
 NODE = Node(node_id=7, cluster_id="c", broker_epoch=0, advertised={"PLAINTEXT": Endpoint("broker", 9999)})
 GROUP_ID = "g"

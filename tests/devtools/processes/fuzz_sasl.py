@@ -23,7 +23,6 @@ from kafscale.security.exchanges import DeriveKey, PlainExchange, SaslExchange, 
 from kafscale.security.oauthbearer import OauthbearerExchange, TokenPolicy, parse_key_set
 from kafscale.security.session import Moment, SaslAnswer, SaslSession
 from kafscale.security.verifiers import salt_password
-from tests.devtools.processes.fuzz_frames import mutate
 from tests.devtools.processes.sasl import (
     ALICE,
     Users,
@@ -34,6 +33,7 @@ from tests.devtools.processes.sasl import (
     sign,
     signing_key,
 )
+from tests.hostile.fuzz_frames import mutate
 
 SLOW_SECONDS = 0.5  # of CPU time; the slowest takes 10 ms
 KEY_SET = json.dumps(key_set(signing_key("EC"), signing_key("RSA", "two"))).encode()

@@ -12,8 +12,8 @@ from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.wire import compression
-from tests.devtools.fakes.keyed_log import append_pairs
 from tests.devtools.fakes.memory_log import MemoryLog, memory_log, merge, topic_spec
+from tests.log.keyed_log import append_pairs
 from tests.log.read.test_reader import forget_footers, recording
 
 pytestmark = pytest.mark.parametrize("durability", list(Durability))

@@ -24,7 +24,6 @@ from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.wire.batch_header import HEADER_BYTES, set_base_offset
 from kafscale.wire.error_codes import CORRUPT_MESSAGE, UNKNOWN_TOPIC_OR_PARTITION
 from kafscale.wire.records import ProducerStamp
-from tests.devtools.fakes.keyed_log import append_pairs
 from tests.devtools.fakes.memory_log import (
     NOW_MS,
     TOPIC,
@@ -36,6 +35,7 @@ from tests.devtools.fakes.memory_log import (
     topic_spec,
     write_segment,
 )
+from tests.log.keyed_log import append_pairs
 
 SIZE = len(batch_of(bytes(100)))
 

@@ -26,9 +26,9 @@ from kafscale.wire import compression
 from kafscale.wire.batch_header import HEADER_BYTES, BatchHeader, batches, encode_batch, parse_header
 from kafscale.wire.error_codes import OUT_OF_ORDER_SEQUENCE_NUMBER
 from kafscale.wire.records import ProducerStamp, build_batch, iterate_records
-from tests.devtools.fakes.keyed_log import append_batch, append_pairs, append_segments, fetched, pair, table_of
 from tests.devtools.fakes.memory_log import NOW_MS, MemoryLog, memory_log, topic_spec
 from tests.devtools.fakes.simulated_store import SimulatedStore
+from tests.log.keyed_log import append_batch, append_pairs, append_segments, fetched, pair, table_of
 
 HOUR_MS = 3_600_000
 COMPACT = {"cleanup_policy": ("compact",), "min_cleanable_dirty_ratio": 0.0}

@@ -68,7 +68,7 @@ from kafscale.wire.messages.topics import (
 )
 from kafscale.wire.records import ProducerStamp, Record, build_batch, iterate_records
 from tests.devtools.fakes.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
-from tests.devtools.processes.hostile import request_bytes
+from tests.hostile.hostile import request_bytes
 
 TOPIC = "orders"
 FETCH_VERSION = 12  # the last one that names topics

@@ -32,7 +32,7 @@ from kafscale.server.kafka.ip_limits import IpLimits
 from kafscale.server.kafka.listener import Acceptor
 from kafscale.server.kafka.transport import Transport
 from kafscale.testing.metadata import MemoryMetadataStore
-from tests.devtools.fakes.handlers import services_of_listeners
+from tests.api.handlers import services_of_listeners
 
 
 async def limited(

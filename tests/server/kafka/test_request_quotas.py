@@ -35,10 +35,10 @@ from kafscale.wire.messages.records import (
     TopicProduceData,
 )
 from kafscale.wire.records import Record, build_batch
+from tests.api.one_topic import TOPIC, one_topic, request_in
 from tests.devtools.fakes.memory_broker import MemoryBroker, memory_parts
-from tests.devtools.fakes.one_topic import TOPIC, one_topic, request_in
-from tests.devtools.processes.hostile import next_answer, request_bytes
 from tests.devtools.processes.sasl import ALICE
+from tests.hostile.hostile import next_answer, request_bytes
 from tests.server.kafka.test_sasl import log_in, sasl_broker
 
 PERCENT = 1.0  # of a core: 0.1 s may be taken at once, and then 10 ms a second

@@ -35,8 +35,8 @@ from kafscale.wire.messages.security import (
     SaslHandshakeResponse,
 )
 from kafscale.wire.messages.topics import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from tests.api.one_topic import TOPIC, produce_batch
 from tests.devtools.fakes.memory_broker import memory_broker, memory_parts, memory_settings
-from tests.devtools.fakes.one_topic import TOPIC, produce_batch
 from tests.devtools.processes.sasl import ALICE, PASSWORD, SCRAMS, plain_message, scram_client, verifier_of
 
 SASL = SecurityProtocol.SASL_PLAINTEXT

@@ -42,7 +42,7 @@ from kafscale.server.kafka.transport import Transport
 from kafscale.server.tls import handshakes
 from kafscale.server.tls.handshakes import HandshakeFailure
 from kafscale.testing.certificates import Authority, CertificateFiles, make_authority
-from tests.devtools.fakes.handlers import services_of_listeners
+from tests.api.handlers import services_of_listeners
 
 
 @attrs.define(eq=False, kw_only=True)

@@ -30,7 +30,7 @@ from kafscale.server.kafka.transport import take_socket
 from kafscale.server.tls.handshakes import FEED_MAX_BYTES, Handshakes
 from kafscale.store.file.open_files import FileRange, OpenFile, Sendable
 from kafscale.testing.certificates import Authority, make_authority
-from tests.devtools.fakes.key_updates import ClientRecords
+from tests.server.kafka.key_updates import ClientRecords
 
 
 @pytest.fixture(scope="module")

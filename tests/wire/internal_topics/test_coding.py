@@ -18,7 +18,7 @@ from kafscale.wire.internal_topics import (
     encode_value,
 )
 from kafscale.wire.internal_topics.consumer_offsets import OffsetCommitKey, OffsetCommitValue
-from tests.devtools.fakes.wire_messages import some_messages
+from tests.wire.wire_messages import some_messages
 
 KINDS: list[Any] = [*CONSUMER_OFFSETS.values(), *TRANSACTION_STATE.values()]
 RECORDS_COUNT = 20

@@ -14,7 +14,7 @@ import pytest
 from kafscale.wire.codec import decode, encode
 from kafscale.wire.messages.records import FetchRequest
 from kafscale.wire.schema import Array, Nullable, fields_of
-from tests.devtools.fakes.wire_messages import message_classes, message_versions, some_messages, versions_of
+from tests.wire.wire_messages import message_classes, message_versions, some_messages, versions_of
 
 with warnings.catch_warnings():  # kafka-python reads its definitions in a deprecated way while it is imported
     warnings.simplefilter("ignore", DeprecationWarning)

@@ -7,7 +7,7 @@ import pytest
 from kafscale.errors import DecodeError
 from kafscale.wire.codec import decode, encode
 from kafscale.wire.schema import NEVER
-from tests.devtools.fakes.wire_messages import message_classes, message_versions, some_messages, versions_of
+from tests.wire.wire_messages import message_classes, message_versions, some_messages, versions_of
 
 API_VERSIONS = {  # name: (key, first version, last version, first flexible version)
     "Produce": (0, 0, 13, 9),

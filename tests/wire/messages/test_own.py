@@ -19,7 +19,7 @@ from kafscale.wire.messages.replicas import (
     ListPartitionReassignmentsResponse,
 )
 from kafscale.wire.schema import fields_of
-from tests.devtools.fakes.wire_messages import some_messages, versions_of
+from tests.wire.wire_messages import some_messages, versions_of
 
 MESSAGES = [
     (OwnHeartbeatRequest, BrokerHeartbeatRequest),

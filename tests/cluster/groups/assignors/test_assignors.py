@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kafscale.cluster.groups.assignors.spec import GroupSpec, MemberSpec, Partitions, count, intersection, union
 from kafscale.cluster.groups.consumer.target import ASSIGNORS
-from tests.devtools.fakes.consumer_groups import named, partitions, topic_id
+from tests.cluster.groups.consumer_groups import named, partitions, topic_id
 
 
 def numbers(text: str) -> dict[str, set[int]]:

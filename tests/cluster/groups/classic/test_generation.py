@@ -7,7 +7,7 @@ import pytest
 from kafscale.cluster.groups.classic.generation import Generation
 from kafscale.cluster.groups.classic.members import ClassicMembers
 from kafscale.cluster.groups.common.events import GroupMemberIdentity, Sync
-from tests.devtools.fakes.groups import GroupHarness, result, subscription
+from tests.cluster.groups.classic_groups import GroupHarness, result, subscription
 
 
 def sync_of(assignments: dict[str, bytes]) -> Sync:

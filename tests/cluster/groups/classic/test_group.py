@@ -9,7 +9,7 @@ from kafscale.cluster.groups.classic.group import ClassicGroupState
 from kafscale.cluster.groups.common.events import JoinResult, SyncResult
 from kafscale.cluster.groups.common.settings import GroupSettings
 from kafscale.wire import error_codes as e
-from tests.devtools.fakes.groups import GroupHarness, error, result, subscription
+from tests.cluster.groups.classic_groups import GroupHarness, error, result, subscription
 
 # -- Joining an empty group ------------------------------------------------------------------------------------------
 

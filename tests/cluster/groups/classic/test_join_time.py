@@ -8,7 +8,7 @@ import pytest
 from kafscale.cluster.groups.classic.generation import JoinTime
 from kafscale.cluster.groups.common.settings import GroupSettings
 from kafscale.concurrency.timers import TimerQueue
-from tests.devtools.fakes.groups import GroupHarness, result
+from tests.cluster.groups.classic_groups import GroupHarness, result
 
 
 @attrs.define(eq=False)

@@ -22,7 +22,7 @@ from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings, Mig
 from kafscale.cluster.groups.consumer.state import ConsumerGroupState
 from kafscale.errors import DecodeError
 from kafscale.wire import error_codes as e
-from tests.devtools.fakes.consumer_groups import (
+from tests.cluster.groups.consumer_groups import (
     ConsumerClient,
     ConsumerGroupHarness,
     joins,

@@ -25,7 +25,7 @@ from kafscale.wire.internal_topics.consumer_offsets import (
     ConsumerGroupTargetAssignmentMetadataKey,
 )
 from kafscale.wire.messages.consumer_groups import DescribedAssignment
-from tests.devtools.fakes.consumer_groups import (
+from tests.cluster.groups.consumer_groups import (
     GROUP_ID,
     ConsumerClient,
     ConsumerGroupHarness,

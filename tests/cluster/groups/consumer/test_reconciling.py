@@ -9,7 +9,7 @@ from kafscale.cluster.groups.assignors.spec import Partitions
 from kafscale.cluster.groups.consumer.members import Member, MemberState
 from kafscale.cluster.groups.consumer.state import GroupState, target_record
 from kafscale.cluster.groups.consumer.target import next_step
-from tests.devtools.fakes.consumer_groups import GROUP_ID, partitions
+from tests.cluster.groups.consumer_groups import GROUP_ID, partitions
 
 STABLE, UNREVOKED, UNRELEASED = MemberState.STABLE, MemberState.UNREVOKED_PARTITIONS, MemberState.UNRELEASED_PARTITIONS
 NOTHING: Partitions = {}

@@ -13,7 +13,7 @@ from kafscale.cluster.groups.consumer.settings import REGEXES_MAX_COUNT
 from kafscale.cluster.groups.consumer.viewers import Viewers
 from kafscale.cluster.patterns import PATTERN_MAX_LENGTH, PIECE_MAX_COUNT, Piece
 from kafscale.wire import error_codes as e
-from tests.devtools.fakes.consumer_groups import ConsumerClient, ConsumerGroupHarness, named, settle
+from tests.cluster.groups.consumer_groups import ConsumerClient, ConsumerGroupHarness, named, settle
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A broker process under requests that are nearly right:  python -m tests.devtools.fuzz
+"""A broker process under requests that are nearly right:  python -m tests.hostile.fuzz
 
     --seconds N     how long, 60 by default
     --seed N        which requests; printed, any by default
@@ -34,9 +34,9 @@ from kafscale.errors import BrokerUnavailable
 from kafscale.wire.frames import FrameReader
 from kafscale.wire.messages.groups import JoinGroupRequest, SyncGroupRequest
 from kafscale.wire.messages.records import FetchRequest, ProduceRequest
-from tests.devtools.processes.fuzz_frames import SIZE_BYTES, TOPIC, Frame, make_frame
-from tests.devtools.processes.hostile import STANDSTILL_SECONDS, bystander, raw_connection
 from tests.devtools.processes.process import BrokerProcess, broker_process
+from tests.hostile.fuzz_frames import SIZE_BYTES, TOPIC, Frame, make_frame
+from tests.hostile.hostile import STANDSTILL_SECONDS, bystander, raw_connection
 
 CONNECTIONS_COUNT = 4
 FRAMES_MAX_COUNT = 20  # of one connection
@@ -156,7 +156,7 @@ class _Attacker:
 
 def main(arguments: Sequence[str]) -> int:
     """The exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tests.devtools.fuzz", description=__doc__.split("\n\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m tests.hostile.fuzz", description=__doc__.split("\n\n")[0])
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=SystemRandom().randrange(1 << 32))
     given = parser.parse_args(arguments)

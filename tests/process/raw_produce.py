@@ -11,7 +11,7 @@ from kafscale.wire import codec, error_codes
 from kafscale.wire.frames import parse_response_header
 from kafscale.wire.messages.records import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from tests.devtools.external.clients import DEADLINE_SECONDS, PAUSE_SECONDS
-from tests.devtools.processes.hostile import next_answer, raw_connection, request_bytes
+from tests.hostile.hostile import next_answer, raw_connection, request_bytes
 
 VERSION = 9
 NOT_YET = (error_codes.UNKNOWN_TOPIC_OR_PARTITION, error_codes.NOT_LEADER_OR_FOLLOWER)

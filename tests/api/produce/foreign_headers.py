@@ -26,7 +26,7 @@ from kafscale.wire.batch_header import (
 )
 from kafscale.wire.primitives import varint
 from kafscale.wire.records import Record, build_batch
-from tests.devtools.external.foreign_frames import FAILED, INVALID, TAKEN, Foreign
+from tests.api.produce.foreign_frames import FAILED, INVALID, TAKEN, Foreign
 
 NOW_MS: Final = time.time_ns() // 1_000_000
 COUNT: Final = 3

@@ -21,7 +21,7 @@ from kafscale.cluster.membership.assignment import Leader
 from kafscale.cluster.registries.topics import NewTopic
 from kafscale.config import Settings
 from kafscale.wire.codec import encode
-from tests.devtools.fakes.assignments import OTHER_ID, THIRD_ID, ThreeBrokers, hand_over, take_over
+from tests.api.assignments import OTHER_ID, THIRD_ID, ThreeBrokers, hand_over, take_over
 from tests.devtools.fakes.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
 
 TOPIC = "orders"
