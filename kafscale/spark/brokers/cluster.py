@@ -1,4 +1,4 @@
-"""The brokers of a cluster: who leads a partition, who coordinates an id; asked again while they move or restart."""
+"""The brokers of a cluster: leaders and coordinators, asked again while they move or restart."""
 
 from __future__ import annotations
 
@@ -53,8 +53,6 @@ def parse_bootstrap(text: str) -> Sequence[Address]:
 
 @attrs.frozen
 class FoundTopic:
-    """A topic as metadata has it."""
-
     topic_id: bytes
     partition_count: int
 
@@ -76,7 +74,7 @@ class Cluster:
         self._connections.clear()
 
     def patiently(self, attempt: Callable[[], T]) -> T:
-        """Try until it is done, or fails for another reason than that brokers move or restart.
+        """Retry while brokers move or restart.
 
         Raises what the last attempt has raised: BrokerUnavailable, KafkaError.
         """
@@ -118,7 +116,7 @@ class Cluster:
         return self.ask(self.bootstrap[-1], request, response_class)
 
     def coordinator(self, transactional_id: str) -> Address:
-        """Return who coordinates an id. Raises BrokerUnavailable, KafkaError."""
+        """Return the coordinator of a transactional id. Raises BrokerUnavailable, KafkaError."""
         if transactional_id not in self._coordinators:
             request = FindCoordinatorRequest(key_type=TRANSACTION, coordinator_keys=[transactional_id])
             (found,) = self.ask_any(request, FindCoordinatorResponse).coordinators
@@ -127,7 +125,7 @@ class Cluster:
         return self._coordinators[transactional_id]
 
     def leader(self, topic: str, partition: int) -> Address:
-        """Return who leads a partition. Raises BrokerUnavailable, KafkaError."""
+        """Return the leader of a partition. Raises BrokerUnavailable, KafkaError."""
         if (topic, partition) not in self._leaders:
             self.partitions(topic)
         try:
@@ -137,20 +135,19 @@ class Cluster:
             raise KafkaError(code, f"there is no partition {partition} of topic '{topic}'") from None
 
     def forget_leaders(self) -> None:
-        """Ask anew who leads which partition."""
         self._leaders.clear()
 
     def partitions(self, topic: str) -> int:
-        """Return how many partitions a topic has. Raises BrokerUnavailable, KafkaError."""
+        """Return the number of partitions of a topic. Raises BrokerUnavailable, KafkaError."""
         found = self.find(topic)
         if found is None:
             raise failure(error_codes.UNKNOWN_TOPIC_OR_PARTITION, f"topic '{topic}'")
         return found.partition_count
 
     def find(self, topic: str, *, create: bool = False) -> FoundTopic | None:
-        """Return a topic as brokers know it now; None if it does not exist. Raises BrokerUnavailable, KafkaError.
+        """Return a topic; None if it does not exist. Raises BrokerUnavailable, KafkaError.
 
-        create: whether they may create it, if that is what they do; it may be there a moment later.
+        create: let brokers create it, if their config says so; it may exist a moment later.
         """
         request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=create)
         response = self.ask_any(request, MetadataResponse)
@@ -173,12 +170,12 @@ class Cluster:
         return [topic.name for topic in self.ask_any(request, MetadataResponse).topics if topic.name is not None]
 
     def brokers(self) -> Iterator[Address]:
-        """All of them. Raises BrokerUnavailable."""
+        """Return all brokers. Raises BrokerUnavailable."""
         response = self.ask_any(MetadataRequest(topics=[]), MetadataResponse)
         return (Address(broker.host, broker.port) for broker in response.brokers)
 
     def create_compacted(self, topic: str, partition_count: int) -> None:
-        """Create a topic that keeps the last record of each key, unless there is one.
+        """Create a topic that keeps the last record of each key, unless it exists.
 
         Raises BrokerUnavailable, KafkaError.
         """

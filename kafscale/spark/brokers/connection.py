@@ -1,9 +1,8 @@
-"""One blocking connection to a broker: for the few requests that a transaction takes beside its records, and for what
-a task fetches.
+"""One blocking connection to a broker.
 
 Versions are fixed, each one that Kafka 3.0 to 4.x and KafScale have: with EndTxn before version 5 and Produce before 12
-a transaction is of the first version of the protocol, as is that of librdkafka's producer, whose transactions are ended
-here on its behalf. Newer versions of EndTxn would raise the epoch, and repeated ones would be answered otherwise.
+a transaction is of the first version of the protocol. Newer versions of EndTxn would raise the epoch, and answer
+repeated requests otherwise.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ R = TypeVar("R")
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class BrokerConnection:
-    """Asks one thing at a time, or several with `send`. Made by `open`; of no further use after an exception."""
+    """Asks one thing at a time, or several with `send`. Made by `open`; not to be used after an exception."""
 
     address: Address
     _socket: socket.socket
@@ -100,16 +99,16 @@ class BrokerConnection:
 
     @property
     def is_over(self) -> bool:
-        """Tell whether to use another connection, as the session of this one ends soon."""
+        """Tell whether the session ends soon, so that another connection is needed."""
         return time.monotonic() >= self._session_until
 
     def ask(self, request: object, response_class: type[R], *, version: int | None = None) -> R:
-        """Send a request and wait for the answer. Raises BrokerUnavailable, ProtocolError."""
+        """Send a request and wait for its answer. Raises BrokerUnavailable, ProtocolError."""
         self.send(request, response_class, version=version)
         return self.answer(response_class)
 
     def send(self, request: object, response_class: type, *, version: int | None = None) -> None:
-        """Send a request, whose answer comes after those of requests before. Raises BrokerUnavailable."""
+        """Send a request, which is answered after those before. Raises BrokerUnavailable."""
         request_class = type(request)
         call: ApiCall[Any] = ApiCall.of(
             request_class, response_class, VERSIONS[request_class] if version is None else version
@@ -123,7 +122,7 @@ class BrokerConnection:
         self._replies.append(reply)
 
     def answer(self, response_class: type[R]) -> R:
-        """Wait for the answer to the first request that has none yet. Raises BrokerUnavailable, ProtocolError."""
+        """Wait for the answer to the first unanswered request. Raises BrokerUnavailable, ProtocolError."""
         reply: PendingReply[R] = self._replies.popleft()
         assert reply.call.response_class is response_class
         while reply.body is None:
@@ -155,7 +154,6 @@ class BrokerConnection:
 
 
 def _secured(connected: socket.socket, address: Address, context: ssl.SSLContext) -> socket.socket:
-    """Do the handshake of TLS. Raises ConfigError if the broker is not who it should be, BrokerUnavailable."""
     try:
         return context.wrap_socket(connected, server_hostname=address.host)
     except ssl.SSLCertVerificationError as exc:  # which no other try would change

@@ -1,7 +1,7 @@
-"""The last part of topics, which is in no segment yet, as brokers serve it: where partitions end, and their batches.
+"""The newest records of topics, which are in no segment yet: the ends of partitions at brokers, and their batches.
 
-What is fetched is fetched by the topic's id, so it is never of another topic of that name. Offsets are asked for by
-name, and then the id once more. All of it is asked again while brokers move or restart.
+Batches are fetched by the topic's id, so they are never of another topic of that name. Offsets are asked for by name,
+and the id again afterwards.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class PartitionEnds:
 
 @attrs.frozen
 class NewestTopic:
-    """A topic at one moment; `partitions` has all that there are."""
+    """A topic at one moment, with all partitions."""
 
     topic_id: bytes
     partitions: Mapping[int, PartitionEnds]
@@ -64,7 +64,7 @@ class NewestTopic:
 
 @attrs.frozen(kw_only=True)
 class FetchedTopic:
-    """The topic of a fetch: one partition of one topic, also if its name is given to another later."""
+    """One partition of one topic, also if its name is given to another topic later."""
 
     name: str
     topic_id: bytes
@@ -78,8 +78,8 @@ class FetchedTopic:
 class Fetched:
     """Batches from an offset on, the last of which may be cut off; none if the log begins behind it.
 
-    aborted: producer id and first offset of the transactions that were aborted and have offsets in them; none unless
-    only what is committed was asked for.
+    aborted: producer id and first offset of the aborted transactions among them, if only committed records were asked
+    for.
     """
 
     records: memoryview
@@ -95,7 +95,7 @@ class BrokerOptions:
     settings: Mapping[str, str] = attrs.field(factory=dict, repr=False)
 
     def open(self) -> NewestReader:
-        """Connect to none yet. Raises ConfigError."""
+        """Return a reader, which connects later. Raises ConfigError."""
         cluster = Cluster(
             bootstrap=self.bootstrap, security=client_security(self.settings), retry_seconds=RETRY_SECONDS
         )
@@ -109,15 +109,13 @@ class NewestReader:
     cluster: Cluster
 
     def close(self) -> None:
-        """Close what is open to brokers."""
         self.cluster.close()
 
     def topics(self) -> Sequence[str]:
-        """Return the names of all topics that may be read."""
         return self._patiently(self.cluster.topics)
 
     def look(self, topic: str) -> NewestTopic | None:
-        """Return where a topic begins and ends now; None if it does not exist."""
+        """Return the beginnings and ends of a topic now; None if it does not exist."""
 
         def attempt() -> NewestTopic | None:
             found = self.cluster.find(topic)
@@ -153,18 +151,18 @@ class NewestReader:
     def fetch(
         self, of: FetchedTopic, offset: int, *, committed_only: bool, max_bytes: int = FETCH_BYTES
     ) -> Fetched | None:
-        """Return batches from the one that has this offset on; None if the topic of that id is not there any more.
+        """Return batches from the one with this offset on; None if the topic was deleted.
 
-        Raises KafkaError: OFFSET_NOT_AVAILABLE, the log ends before it, and does not go on.
+        Raises KafkaError: OFFSET_NOT_AVAILABLE if the log ends before the offset.
         """
         isolation_level = READ_COMMITTED if committed_only else READ_UNCOMMITTED
         return self._while_there(of, lambda: self._fetch(of, offset, isolation_level, max_bytes))
 
     def aborted_around(self, of: FetchedTopic, offset: int, *, open_until: int) -> Collection[int] | None:
-        """Return the producers whose transaction around an offset was aborted; it is below the last stable offset.
+        """Return the producers whose transaction around an offset below the last stable offset was aborted.
 
-        Of each there is at most one that begins at or before it and ends behind `open_until`. None if nothing is told:
-        records that were there have gone meanwhile, and what follows them may be behind a marker.
+        Each has at most one that begins at or before the offset and ends behind `open_until`. None if that is unknown:
+        records have gone meanwhile, and those that follow may be behind a marker.
         """
         try:
             fetched = self.fetch(of, offset, committed_only=True, max_bytes=ONE_BATCH_BYTES)
@@ -211,7 +209,6 @@ class NewestReader:
     def _offsets(
         self, topic: str, indexes: Sequence[int], which: int, *, isolation_level: int = READ_UNCOMMITTED
     ) -> Mapping[int, int]:
-        """Ask each leader once for all of its partitions."""
         by_leader: dict[Address, list[ListOffsetsPartition]] = defaultdict(list)
         for index in indexes:
             wanted = ListOffsetsPartition(partition_index=index, timestamp=which)
@@ -226,13 +223,10 @@ class NewestReader:
         return found
 
     def _is_there(self, of: FetchedTopic) -> bool:
-        """Tell whether the name is still that topic's; so offsets that were asked for by name before are its own."""
         found = self.cluster.find(of.name)
         return found is not None and found.topic_id == of.topic_id
 
     def _while_there(self, of: FetchedTopic, attempt: Callable[[], T]) -> T | None:
-        """Try patiently, but return None as soon as the topic of that id is not there any more."""
-
         def attempt_if_there() -> T | None:
             try:
                 return attempt()

@@ -2,11 +2,10 @@
 
 A transaction stands in the footer of the segment that has its marker, which may be some segments behind its records.
 The search ends at a segment that is stable up to the end of the read: transactions aborted later begin there or later.
-Brokers, where they are asked, tell the outcome of transactions that are open at the end of the segments; later ones
-come with the fetched batches.
+Brokers, if they are asked, tell the outcome of transactions that are open at the end of the segments.
 
-A segment that is missing, or damaged with its footer, may have had a marker. The outcome of transactions that were open
-before it is then unknown: they count as aborted, and the planner reports them.
+A segment that is missing, or damaged with its footer, may have had a marker. Transactions that were open before it then
+have an unknown outcome: they count as aborted, and the planner reports them.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from kafscale.wire.batch_header import CONTROL, TRANSACTIONAL
 def shared_out(
     aborted: Sequence[AbortedTransaction], start_offsets: Sequence[int]
 ) -> Sequence[Sequence[AbortedTransaction]]:
-    """Give each of some reads, which follow one another from these offsets, the transactions that it meets."""
+    """Return the transactions that each of several reads meets. The reads follow one another from `start_offsets`."""
     shares: list[list[AbortedTransaction]] = [[] for _ in start_offsets]
     for transaction in aborted:
         first = max(0, bisect_right(start_offsets, transaction.first_offset) - 1)
@@ -65,7 +64,6 @@ class AbortedBatches:
         return cls(producer_ids, first_offsets, places[order], rows[order, 2])
 
     def among(self, headers: BatchHeaders) -> NDArray[np.bool_]:
-        """Tell of each batch whether it was aborted."""
         producer_ids, base_offsets = headers.rows["producer_id"].astype(np.int64), headers.base_offsets
         places = _place(self._producer_ids, self._first_offsets, producer_ids, base_offsets)
         found = np.searchsorted(self._places, places, side="right") - 1  # the latest that begins before it
@@ -92,19 +90,16 @@ READ_AHEAD_MAX_COUNT = 32  # footers behind what is read: one first, as it is ne
 
 @attrs.frozen(kw_only=True)
 class ReadOutcomes:
-    """The transactions to leave out of a read, in no order.
-
-    `unknown` are those whose outcome no intact segment tells; `aborted` includes them.
-    """
+    """The transactions to leave out of a read. `aborted` includes `unknown`, whose outcome no intact segment tells."""
 
     aborted: Sequence[AbortedTransaction] = ()
     unknown: Sequence[OpenTransaction] = ()
 
 
 def outcomes_between(catalog: Catalog, log: PartitionLog, start_offset: int, end_offset: int) -> ReadOutcomes:
-    """Find the outcomes for these offsets of a log, the end exclusive.
+    """Find the outcomes for these offsets, the end exclusive.
 
-    Raises StoreError, and if brokers are asked BrokerUnavailable and KafkaError.
+    Raises StoreError, and of brokers BrokerUnavailable, KafkaError.
     """
     aborted: dict[_Key, AbortedTransaction] = {}
     unknown: dict[_Key, _Unknown] = {}
@@ -143,10 +138,6 @@ def outcomes_between(catalog: Catalog, log: PartitionLog, start_offset: int, end
 def _told_by_brokers(
     catalog: Catalog, log: PartitionLog, last: Footer | UnflushedTail, left_open: Mapping[_Key, _Unknown]
 ) -> tuple[Mapping[_Key, _Unknown], Mapping[_Key, _Unknown]]:
-    """Return the aborted ones of the transactions that `last` leaves open, and those that brokers do not tell of.
-
-    Raises BrokerUnavailable, KafkaError.
-    """
     assert catalog.brokers is not None
     if not left_open:
         return {}, {}
@@ -187,7 +178,6 @@ def _open_at_the_end_of(footer: Footer | UnflushedTail, behind: int) -> Mapping[
 
 
 def _told_from(catalog: Catalog, log: PartitionLog, start_offset: int) -> Iterator[Footer | UnflushedTail]:
-    """Yield the intact footers of segments that end at this offset or later, in order, and then the log's tail."""
     segments = iter([segment for segment in log.segments if segment.last_offset >= start_offset])
     count = 1
     while keys := [segment.key for segment in islice(segments, count)]:

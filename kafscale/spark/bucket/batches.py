@@ -1,8 +1,6 @@
 """The batches of a piece of a segment as arrays, an element for each batch, checked and decompressed.
 
 Only the length field leads from one header to the next, so that is walked; all other header fields are read at once.
-With batches of 16 KiB and records of 1 KiB, the work for a batch costs as much as the work for its records.
-
 The format is KIP-98's; see `kafscale.wire.batch_header`.
 """
 
@@ -52,7 +50,6 @@ them, to a version of the broker that did not look at them. What does not raise 
 
 
 def refuse(offsets: range, reason: CorruptBatch) -> None:
-    """Raise CorruptBatch: the `OnUnreadable` that leaves nothing out."""
     raise CorruptBatch(f"offset {offsets.start}: {reason}") from reason
 
 
@@ -99,12 +96,10 @@ class BatchHeaders:
 
     @property
     def next_offsets(self) -> NDArray[np.int64]:
-        """Return the offset behind each batch."""
         return self.rows["base_offset"] + self.rows["last_offset_delta"].astype(np.int64) + 1
 
     @property
     def attributes(self) -> NDArray[np.int64]:
-        """Return the flags and codec of each batch."""
         return self.rows["attributes"].astype(np.int64)
 
     @property
@@ -114,7 +109,6 @@ class BatchHeaders:
 
     @property
     def whole_bytes(self) -> int:
-        """Return where the last whole batch ends."""
         whole = self.whole()
         return int(whole.ends[-1]) if len(whole.ends) else 0
 
@@ -127,12 +121,10 @@ class BatchHeaders:
         return self.only(slice(0, -1)) if self.cut_bytes else self
 
     def only(self, kept: Any) -> BatchHeaders:
-        """Keep some batches, by a slice or a mask."""
         return attrs.evolve(self, starts=self.starts[kept], ends=self.ends[kept], rows=self.rows[kept], cut_bytes=0)
 
 
 def _walk(data: memoryview) -> Sequence[int]:
-    """Return the positions of the whole headers."""
     starts: list[int] = []
     position, last_position = 0, len(data) - HEADER_BYTES
     unpack = _length.unpack_from
@@ -155,12 +147,10 @@ class Batches:
     headers: BatchHeaders
 
     def only(self, kept: slice) -> Batches:
-        """Keep a slice of the batches."""
         return attrs.evolve(self, starts=self.starts[kept], ends=self.ends[kept], headers=self.headers.only(kept))
 
     @property
     def counts(self) -> NDArray[np.int64]:
-        """Return the number of records in each batch."""
         return self.headers.rows["record_count"].astype(np.int64)
 
     @property
@@ -170,7 +160,7 @@ class Batches:
 
 
 def check_crcs(headers: BatchHeaders) -> None:
-    """Check the CRC of each batch, without looking into its records. Raises CorruptBatch."""
+    """Check the CRC of each batch. Raises CorruptBatch."""
     columns = (headers.starts + CRC_FROM, headers.ends, headers.rows["crc"])
     for number, (start, end, crc) in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
         _check_crc(headers, number, headers.data[start:end], crc)
@@ -193,7 +183,6 @@ def check(headers: BatchHeaders, on_unreadable: OnUnreadable) -> Iterator[Batche
 
 
 def _checked(headers: BatchHeaders, on_unreadable: OnUnreadable) -> Iterator[tuple[int, memoryview | bytearray]]:
-    """Yield the number and the records of each batch."""
     data = headers.data
     columns = (headers.starts + CRC_FROM, headers.ends, headers.rows["crc"], headers.attributes & CODEC_MASK)
     for number, (start, end, crc, codec) in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
@@ -214,7 +203,6 @@ def _check_crc(headers: BatchHeaders, number: int, covered: memoryview, crc: int
 
 
 def _group(headers: BatchHeaders, pieces: Sequence[memoryview | bytearray]) -> Batches:
-    """Make one group of batches. Uncompressed batches stay where they are."""
     if not np.any(headers.attributes & CODEC_MASK):
         return Batches(records=headers.data, starts=headers.starts + HEADER_BYTES, ends=headers.ends, headers=headers)
     ends = np.cumsum([len(piece) for piece in pieces])

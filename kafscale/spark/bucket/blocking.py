@@ -16,7 +16,6 @@ T = TypeVar("T")
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Return the result of a coroutine that waits only for a `BlockingStore`."""
     try:
         coroutine.send(None)
     except StopIteration as stop:
@@ -33,19 +32,16 @@ class BlockingStore:
     bucket: Bucket
 
     async def get(self, key: str) -> ObjectPart:
-        """See `ObjectStore`."""
         return self.bucket.get(key)
 
     async def get_range(self, key: str, start: int, length_bytes: int) -> ObjectPart:
-        """See `ObjectStore`."""
         return self.bucket.get_range(key, start, length_bytes)
 
     async def get_tail(self, key: str, length_bytes: int) -> ObjectPart:
-        """See `ObjectStore`."""
         return self.bucket.get_tail(key, length_bytes)
 
     async def head(self, key: str) -> ObjectInfo:
-        """See `ObjectStore`. It takes a listing, which is allowed to readers that may not ask for single objects."""
+        """Find the object by a listing, which is allowed to readers that may not ask for single objects."""
         for info in self.bucket.list(key):
             if info.key == key:
                 return info
@@ -53,7 +49,6 @@ class BlockingStore:
         raise NotFound(key)
 
     async def list(self, prefix: str, *, start_after: str = "") -> AsyncGenerator[Sequence[ObjectInfo], None]:
-        """See `ObjectStore`."""
         page: list[ObjectInfo] = []
         for info in self.bucket.list(prefix, start_after):
             page.append(info)
@@ -64,21 +59,16 @@ class BlockingStore:
             yield page
 
     async def put(self, key: str, parts: Sequence[Buffer]) -> str:
-        """Refuse to write: a reader only reads."""
         raise AccessDenied(f"put {key}: Spark's readers do not write")
 
     async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> str:
-        """Refuse to write: a reader only reads."""
         return await self.put(key, parts)
 
     async def put_if_match(self, key: str, parts: Sequence[Buffer], etag: str) -> str:
-        """Refuse to write: a reader only reads."""
         return await self.put(key, parts)
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Refuse to write: a reader only reads."""
         raise AccessDenied(f"delete {keys[0]}: Spark's readers do not write")
 
     async def aclose(self) -> None:
-        """See `ObjectStore`."""
         self.bucket.close()

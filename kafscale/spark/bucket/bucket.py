@@ -1,7 +1,4 @@
-"""The bucket as Spark's driver and tasks read it: blocking, from any thread, without the right to write.
-
-`s3_bucket` is imported when a bucket in S3 is opened, together with XML and TLS.
-"""
+"""The bucket as Spark's driver and tasks read it: blocking, from any thread, without the right to write."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from kafscale.store.s3.sigv4 import S3Credentials
 
 
 class Bucket(Protocol):
-    """A bucket to read. Every method may raise AccessDenied and StoreUnavailable besides the errors that it lists."""
+    """A bucket to read. Every method may raise AccessDenied and StoreUnavailable besides the listed errors."""
 
     def get_range(self, key: str, start: int, length_bytes: int) -> ObjectPart:
         """Return bytes `start` to `start + length_bytes`, fewer at the end. Raises NotFound, RangeNotSatisfiable."""
@@ -40,9 +37,7 @@ class Bucket(Protocol):
         """Iterate over objects whose keys start with `prefix` and sort after `start_after`, in order of bytes."""
         ...
 
-    def close(self) -> None:
-        """Close idle connections."""
-        ...
+    def close(self) -> None: ...
 
 
 @attrs.frozen(kw_only=True)
@@ -79,19 +74,15 @@ class DirectoryBucket:
     directory: Directory
 
     def get_range(self, key: str, start: int, length_bytes: int) -> ObjectPart:
-        """See `Bucket`."""
         return self.directory.read_range(key, start, length_bytes)
 
     def get_tail(self, key: str, length_bytes: int) -> ObjectPart:
-        """See `Bucket`."""
         return self.directory.read_tail(key, length_bytes)
 
     def get(self, key: str) -> ObjectPart:
-        """See `Bucket`."""
         return self.directory.read(key)
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
-        """See `Bucket`."""
         return self.directory.walk(prefix, start_after)
 
     def close(self) -> None:
@@ -116,28 +107,23 @@ class CountedBucket:
     _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)  # footers are read by several threads
 
     def get_range(self, key: str, start: int, length_bytes: int) -> ObjectPart:
-        """See `Bucket`."""
         self._count_get()
         return self.bucket.get_range(key, start, length_bytes)
 
     def get_tail(self, key: str, length_bytes: int) -> ObjectPart:
-        """See `Bucket`."""
         self._count_get()
         return self.bucket.get_tail(key, length_bytes)
 
     def get(self, key: str) -> ObjectPart:
-        """See `Bucket`."""
         self._count_get()
         return self.bucket.get(key)
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
-        """See `Bucket`."""
         with self._lock:
             self.list_count += 1
         return self.bucket.list(prefix, start_after)
 
     def close(self) -> None:
-        """See `Bucket`."""
         self.bucket.close()
 
     def _count_get(self) -> None:

@@ -1,9 +1,9 @@
 """The catalog of a bucket: topics, their partitions and the segments of each, found by listing it.
 
 The broker's rules apply: a `.kfs` is complete without its `.index`, an `.index` without `.kfs` does not count, a newer
-segment wins over those that it covers, and segments that came too late are left out (`kafscale.formats.resolution`). A
-footer is read from the `.index`, or from the end of the `.kfs` where the `.index` is missing or damaged. The broker's
-checkpoint of its metadata (`metadata`) adds what no segment tells of a topic.
+segment wins over those that it covers, and late segments are left out (`kafscale.formats.resolution`). A footer is read
+from the `.index`, or from the end of the `.kfs` where the `.index` is missing or damaged. The broker's checkpoint of
+its metadata (`metadata`) adds what no segment tells of a topic.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ class Behind:
 
 @attrs.frozen(kw_only=True)
 class PartitionLog:
-    """The segments of a partition that are read, in order of offset. `damaged` ones are left out.
+    """The segments of a partition that are read, in order of offset.
 
-    log_start_offset: records below it were deleted, though a segment may still have them. topic_id: None for a
-    partition that the bucket tells nothing of. tail: the write-ahead log behind the segments, if that is read. behind:
-    the offsets that brokers have behind the segments, if they are asked; the log ends where it does for consumers.
-    first_open_offset: the beginning of the oldest open transaction, if only committed records are read.
-    settled_end_offset: the end of the log while a new leader has not told yet where it goes on.
+    damaged: segments that are left out. log_start_offset: records below it were deleted, though a segment may have
+    them. topic_id: None for a partition that the bucket does not have. tail: the write-ahead log behind the segments.
+    behind: the offsets that brokers have behind the segments, if they are asked. first_open_offset: the beginning of
+    the oldest open transaction, if only committed records are read. settled_end_offset: the end of the log while a new
+    leader has not told yet where it goes on.
     """
 
     topic: str
@@ -122,7 +122,6 @@ class PartitionLog:
         return min(self.written_end_offset, max(self.first_open_offset, self.start_offset))
 
     def fetched_topic(self) -> FetchedTopic:
-        """Return the topic as a fetch names it; its id must be known."""
         assert self.topic_id is not None
         return FetchedTopic(name=self.topic, topic_id=self.topic_id, partition=self.partition)
 
@@ -159,7 +158,6 @@ class Catalog:
     committed_only: partitions end at the last stable offset, and plans leave out aborted transactions.
     with_log: partitions include the write-ahead log behind their segments.
     brokers: tell the topics, the ends of partitions, and the records behind the segments.
-    log_memory: keeps objects of the write-ahead log that were read.
     """
 
     bucket: Bucket
@@ -189,21 +187,17 @@ class Catalog:
 
     @property
     def metadata(self) -> Metadata:
-        """Return the metadata of `present`. Raises StoreError."""
         return self.present.metadata
 
     @property
     def log_read_count(self) -> int:
-        """Return the number of objects of the write-ahead log that were read."""
         return self._reader.log.read_count
 
     @property
     def log_contents(self) -> Mapping[NumberedKey, memoryview]:
-        """Return the bytes of objects of the write-ahead log that were read last."""
         return self._reader.log.contents
 
     def look_again(self) -> None:
-        """Read metadata and log anew the next time."""
         self._present = None
 
     def topics(self) -> Sequence[str]:
@@ -277,9 +271,9 @@ class Catalog:
     ) -> tuple[bytes | None, Mapping[int, Sequence[_Found]], Mapping[int, Beginning]]:
         """List a topic, and look afterwards where the epochs of its partitions have begun.
 
-        While a partition changes its leader, the listing may have segments that the next leader has not found, so it is
-        listed again when that leader has told where it goes on. A partition that this catalog has seen before ends
-        where it did then.
+        While a partition changes its leader, the listing may have segments that the next leader has not found. So the
+        topic is listed again when that leader has told where it goes on. A partition that this catalog has seen before
+        ends where it did then.
         """
         give_up_at = monotonic() + DECISION_WAIT_SECONDS
         while True:
@@ -301,7 +295,6 @@ class Catalog:
             sleep(DECISION_LOOK_SECONDS)
 
     def _settled(self, log: PartitionLog, beginning: Beginning | None) -> PartitionLog:
-        """End the log where it did before, while its next leader may refuse what has come since."""
         if beginning is None or log.topic_id is None:
             return log
         partition_id = (log.topic_id, log.partition)
@@ -312,7 +305,6 @@ class Catalog:
         return log if settled_end is None else attrs.evolve(log, settled_end_offset=settled_end)
 
     def _with_newest(self, log: PartitionLog, ends: PartitionEnds) -> PartitionLog:
-        """Make the log begin and end as its leader says."""
         log = attrs.evolve(log, log_start_offset=max(log.log_start_offset, ends.log_start_offset))
         last = self._last_footer(log.segments)
         record_bytes = RECORD_BYTES_ASSUMED
@@ -323,7 +315,6 @@ class Catalog:
         return attrs.evolve(log, behind=behind, first_open_offset=ends.last_stable_offset if is_open else None)
 
     def _with_tail(self, log: PartitionLog, logged: Sequence[LoggedBatch]) -> PartitionLog:
-        """Add the write-ahead log behind the segments, and find the transaction that is open at the end."""
         last = self._last_footer(log.segments) if logged or self.committed_only else None
         if logged and log.flushed_end_offset == max(log.start_offset, 0 if last is None else last.last_offset + 1):
             log = attrs.evolve(log, tail=UnflushedTail.of(logged, last, log.log_start_offset))
@@ -339,10 +330,6 @@ class Catalog:
         by_partition: Mapping[int, Sequence[_Found]],
         begun_at: Mapping[int, Sequence[EpochStart]],
     ) -> dict[int, PartitionLog]:
-        """Read the footers that are needed, of all partitions at once: mostly one request each suffices.
-
-        begun_at: where epochs are known to have begun.
-        """
         tried: set[SegmentKey] = set()
         assemblies = [
             _Assembly(
@@ -373,7 +360,6 @@ class Catalog:
     def _resolve(
         self, assemblies: Sequence[_Assembly], tried: set[SegmentKey]
     ) -> Sequence[tuple[_Assembly, Resolution]]:
-        """Decide which segments of the partitions are read, by as many footers as that takes."""
         wanted = {
             object_.key
             for one in assemblies
@@ -389,7 +375,6 @@ class Catalog:
                 return resolved
 
     def _last_footer(self, segments: Sequence[Segment]) -> Footer | None:
-        """Return the last intact footer: nearly always that of the last segment, which was read."""
         for segment in sorted(segments, key=lambda each: each.last_offset, reverse=True):
             footer = self.footers([segment.key]).get(segment.key)
             if footer is not None:
@@ -450,10 +435,6 @@ class Catalog:
             return footer
 
     def _list(self, topic: str, of_id: bytes | None = None) -> tuple[bytes | None, Mapping[int, Sequence[_Found]]]:
-        """List a topic's newest incarnation, or the one of an id, by partition; return its id too.
-
-        Deleted incarnations do not count.
-        """
         index_sizes: dict[str, int] = {}
         by_id: dict[bytes, dict[int, list[_Found]]] = defaultdict(lambda: defaultdict(list))
         before = {key: found for key, found in self._found.items() if key.topic == topic}
@@ -499,7 +480,6 @@ class _Assembly:
     decided: Decided = NOTHING_DECIDED
 
     def decided_by(self, decisions: DecisionReader) -> _Assembly:
-        """Return the same with the decisions of the leading broker."""
         if not self.found:
             return self
         keys = [object_.key for object_ in self.found]
@@ -520,18 +500,12 @@ class _Assembly:
         ]
 
     def _came_late(self, key: SegmentKey) -> bool:
-        """Tell whether a later epoch has begun at its offset or before: then the segment does not count."""
         return any(start.epoch > key.epoch and start.start_offset <= key.base_offset for start in self.begun)
 
     def _is_damaged(self, key: SegmentKey) -> bool:
-        """Tell whether a segment counts as damaged: one of a flush only if its end is not known otherwise."""
         return key in self.tried and key not in self.footers and (key.generation > 0 or key not in self.ends)
 
     def _segment(self, each: _Found) -> Segment:
-        """Make the segment of an object.
-
-        A flushed segment ends where the next one begins, so its footer need not be read now.
-        """
         footer = self.footers.get(each.key)
         return Segment(
             key=each.key,

@@ -89,10 +89,7 @@ def decode(data: bytes | bytearray | memoryview, wanted: Wanted) -> Iterator[pa.
 def decode_batches(
     headers: BatchHeaders, wanted: Wanted, on_unreadable: OnUnreadable = refuse
 ) -> Iterator[pa.RecordBatch]:
-    """Decode batches that are there as a whole, as `decode` does.
-
-    Each step decompresses no more than about GROUP_BYTES, or one larger batch.
-    """
+    """Decode whole batches. Each step decompresses no more than about GROUP_BYTES, or one larger batch."""
     kept = _wanted_of(headers, wanted)
     if _told_by_headers(kept, wanted):
         check_crcs(kept)
@@ -121,7 +118,6 @@ def _decode_group(batches: Batches, wanted: Wanted, on_unreadable: OnUnreadable)
 def _decode_halves(
     batches: Batches, wanted: Wanted, on_unreadable: OnUnreadable, reason: CorruptBatch
 ) -> Iterator[pa.RecordBatch]:
-    """Decode batches one of which can't be read, for this reason."""
     count = len(batches.starts)
     if count == 1:
         on_unreadable(batches.headers.offsets(0), reason)
@@ -214,8 +210,6 @@ def _to_columns(fields: _Fields, wanted: Wanted) -> pa.RecordBatch:
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class _Records:
-    """The beginning, end and length of each record, and fields of its batch."""
-
     data: memoryview
     begins: Positions
     ends: Positions
@@ -225,12 +219,10 @@ class _Records:
     has_append_time: NDArray[np.bool_]  # then its timestamp is the base
 
     def parts(self) -> Iterator[_Records]:
-        """Yield at most CHUNK_ROWS at a time."""
         for start in range(0, len(self.begins), CHUNK_ROWS):
             yield self.only(slice(start, start + CHUNK_ROWS))
 
     def only(self, kept: Any) -> _Records:
-        """Keep some records, by a slice or a mask."""
         return _Records(
             data=self.data,
             begins=self.begins[kept],
@@ -269,10 +261,6 @@ def _find_records(batches: Batches) -> _Records:
 
 
 def _walk(batches: Batches, counts: NDArray[np.int64]) -> tuple[Positions, Positions]:
-    """Return where each record begins, and where its length says that it ends; nothing is checked.
-
-    Raises IndexError, DecodeError.
-    """
     pairs, raw = pairs_of(batches.records), np.frombuffer(batches.records, np.uint8)
     most_first = np.argsort(-counts, kind="stable")
     left = counts[most_first]
@@ -299,10 +287,7 @@ def _walk(batches: Batches, counts: NDArray[np.int64]) -> tuple[Positions, Posit
 
 
 def _walk_one(records: bytes, count: int) -> Positions:
-    """Return where each of the first records of a batch begins, and the next one.
-
-    Written out, as it runs for each record.
-    """
+    """Return the beginnings of the first records of a batch, and their end. Written out, as it runs for each record."""
     begins = [0]
     position = 0
     for _ in range(count):
@@ -335,8 +320,6 @@ class _Slices:
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class _DecodedHeaders:
-    """Headers of all records in order: how many each has, and where their keys and values are."""
-
     counts: NDArray[np.int64]
     keys: _Slices
     values: _Slices
@@ -344,8 +327,6 @@ class _DecodedHeaders:
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class _Fields:
-    """All records as arrays. `data` is what the positions are of."""
-
     data: memoryview
     offsets: NDArray[np.int64]
     timestamps_ms: NDArray[np.int64]
@@ -356,7 +337,6 @@ class _Fields:
 
 
 def _parse_fields(records: _Records, wanted: Wanted) -> _Fields:
-    """Read the fields of the records that are wanted."""
     raw = np.frombuffer(records.data, np.uint8)
     positions = skip_varints(raw, records.begins)
     timestamp_deltas, positions = read_varints(raw, positions + 1)  # behind the attributes, which are never set
@@ -390,14 +370,12 @@ def _parse_fields(records: _Records, wanted: Wanted) -> _Fields:
 
 
 def _read_slices(raw: Raw, positions: Positions) -> tuple[_Slices, Positions]:
-    """A length, below 0 for null, and as many bytes."""
     lengths, starts = read_varints(raw, positions)
     _check(lengths <= len(raw))
     return _Slices(starts=starts, ends=starts + np.maximum(lengths, -1)), starts + np.maximum(lengths, 0)
 
 
 def _read_headers(raw: Raw, positions: Positions, ends: Positions) -> tuple[_DecodedHeaders, Positions]:
-    """The first headers of all records that have one, then all second ones, and so on."""
     counts, positions = read_varints(raw, positions)
     _check((counts >= 0) & (counts <= np.maximum(ends - positions, 0)))
     firsts = np.cumsum(counts) - counts
@@ -444,7 +422,6 @@ def _headers_column(fields: _Fields) -> pa.Array:
 
 
 def _text(encoded: pa.Array) -> pa.Array:
-    """Java's readers replace what is not UTF-8, too."""
     try:
         return encoded.cast(pa.string())
     except pa.ArrowInvalid:
@@ -464,5 +441,4 @@ _COLUMNS: Mapping[str, Any] = {
 
 
 def columns_of(names: Collection[str]) -> Sequence[str]:
-    """Return these columns in the order of the Kafka source."""
     return [name for name in COLUMN_TYPES if name in names]

@@ -29,7 +29,7 @@ Matrix = tuple[int, ...]  # a column for each bit
 
 @attrs.frozen
 class RangeDigest:
-    """The CRC-32C of the batches that hold the offsets from `start_offset` to `end_offset`, which is exclusive."""
+    """The CRC-32C of the batches with the offsets from `start_offset` to `end_offset`, which is exclusive."""
 
     start_offset: int
     end_offset: int
@@ -80,7 +80,6 @@ def of_batches(catalog: Catalog, log: PartitionLog, start_offset: int, end_offse
 
 
 def was_compacted(catalog: Catalog, log: PartitionLog, start_offset: int, end_offset: int) -> bool:
-    """Tell whether compaction has rewritten records between two offsets. Raises StoreError."""
     there = [
         segment.key
         for segment in log.segments

@@ -18,8 +18,8 @@ class PartitionLag:
     """The lag of a partition that was read up to `offset`, exclusive, and ends at `end_offset`, also exclusive.
 
     log_start_offset: records below it were deleted, and do not count.
-    bytes_behind: the stored size of the batches in between; the batch of `offset` counts as a whole.
-    unread_ms: the latest time of the first few batches in between; None without any, or if brokers have them.
+    bytes_behind: the stored size of the unread batches; the batch of `offset` counts as a whole.
+    unread_ms: the latest time of the first few unread batches; None without any, or if brokers have them.
     """
 
     offset: int
@@ -30,23 +30,16 @@ class PartitionLag:
 
     @property
     def offsets_behind(self) -> int:
-        """Return the number of offsets that were not read."""
         return lag(self.offset, log_start_offset=self.log_start_offset, end_offset=self.end_offset)
 
     def seconds_behind(self, now_ms: int) -> float:
-        """Return the age of the first unread records, by their own time; 0 without any.
-
-        It is too small by the time in which a few batches came.
-        """
+        """Return the age of the first unread records, less the time in which a few batches came; 0 without any."""
         return 0.0 if self.unread_ms is None else max(0, now_ms - self.unread_ms) / 1000
 
 
 @attrs.frozen(kw_only=True)
 class QueryLag:
-    """The lag of a streaming query after one of its batches. `query_name` is None for a query without one.
-
-    metrics: of the source, from Spark 4.2 on.
-    """
+    """The lag of a streaming query after one of its batches. metrics: of the source, from Spark 4.2 on."""
 
     query_id: str
     query_name: str | None
@@ -57,35 +50,29 @@ class QueryLag:
 
     @property
     def description(self) -> str:
-        """Return the description of the topics, as Spark's Kafka source has it in a query's progress."""
         return described(topic for topic, _ in self.partitions)
 
     @property
     def records_behind(self) -> int:
-        """Return the number of unread records in all partitions; fewer where compaction has left holes."""
+        """Return the number of unread offsets in all partitions."""
         return sum(partition.offsets_behind for partition in self.partitions.values())
 
     @property
     def bytes_behind(self) -> int:
-        """Return the stored size of unread records in all partitions."""
         return sum(partition.bytes_behind for partition in self.partitions.values())
 
     @property
     def seconds_behind(self) -> float:
-        """Return the age of the first unread records in any partition."""
         return max((partition.seconds_behind(self.measured_ms) for partition in self.partitions.values()), default=0.0)
 
 
 def described(topics: Iterable[str]) -> str:
-    """Return the description of a source that reads these topics."""
+    """Return the description of these topics, as Spark's Kafka source has it in a query's progress."""
     return f"KafScale[{', '.join(sorted(set(topics)))}]"
 
 
 def measure(catalog: Catalog, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, PartitionLag]:
-    """Measure the lag of the partitions that the bucket knows, by a listing for each topic and a few indexes.
-
-    Raises StoreError.
-    """
+    """Measure the lag of the partitions that the bucket knows. Raises StoreError."""
     catalog.look_again()
     logs = {topic: catalog.partitions(topic) for topic in sorted({topic for topic, _ in offsets})}
     return {

@@ -1,17 +1,15 @@
 """The write-ahead log in the bucket, as a reader sees it: records that `s3-wal` has acknowledged and not flushed.
 
-The rule of a broker's start decides which objects count (`kafscale.formats.wal_runs`), so a reader gets what any broker
-that takes over would have. Objects never change: each is read and decoded once, and its index is kept while it is
-listed, also beyond a query, as Spark plans several in one process (`memory_of`); the ETag tells that an object is the
-same. All records of an object that has gone are in segments, which therefore are listed after the log, never before.
+The rule of a broker's start decides which objects count (`kafscale.formats.wal_runs`). Objects never change: each is
+read once, and its index is kept while it is listed, also beyond a query (`memory_of`). All records of an object that
+has gone are in segments, which therefore are listed after the log, never before.
 
 The log begins where a checkpoint of the metadata ends, and has later changes of the metadata in it. A broker trims only
 objects whose changes are in a newer checkpoint, so a reader that comes too late reads the checkpoint again, then the
 log. Brokers that share the bucket have a stream each, without changes of metadata.
 
-A start writes a checkpoint of the manifests before it serves. That decides which segments count, also where an earlier
-broker sends something afterwards (`kafscale.formats.resolution`). It is large, and is read only where objects
-contradict one another.
+A start writes a checkpoint of the manifests before it serves, which decides about segments that an earlier broker sends
+afterwards (`kafscale.formats.resolution`). It is large, and is read only where objects contradict one another.
 """
 
 from __future__ import annotations
@@ -79,7 +77,6 @@ class NewestContents:
     _lock: Lock = attrs.field(factory=Lock, init=False)
 
     def add(self, key: NumberedKey, data: memoryview) -> None:
-        """Add an object, and drop the oldest ones."""
         with self._lock:
             self._size_bytes += len(data) - len(self.found.pop(key, b""))
             self.found[key] = data
@@ -87,7 +84,6 @@ class NewestContents:
                 self._size_bytes -= len(self.found.pop(next(iter(self.found))))
 
     def leave_out_others(self, keys: Container[NumberedKey]) -> None:
-        """Keep these objects alone."""
         with self._lock:
             self.found = {key: data for key, data in self.found.items() if key in keys}
             self._size_bytes = sum(map(len, self.found.values()))
@@ -95,15 +91,13 @@ class NewestContents:
 
 @attrs.frozen
 class Known:
-    """An object that was read, and its ETag at that time."""
-
     etag: str
     content: LoggedObject
 
 
 @attrs.define(eq=False, repr=False)
 class LogMemory:
-    """Objects of one log that were read. Readers in any thread may share it, and read again what one drops."""
+    """Objects of one log that were read. Readers in any thread may share it."""
 
     objects: Mapping[NumberedKey, Known] = attrs.field(factory=dict, init=False)
     newest: NewestContents = attrs.field(factory=NewestContents, init=False)
@@ -127,17 +121,14 @@ class BucketLog:
 
     @property
     def contents(self) -> Mapping[NumberedKey, memoryview]:
-        """Return the bytes of objects that were read last and still exist, KEPT_BYTES at most."""
         return self.memory.newest.found
 
     def look(self, kept_until: WalPosition, *, is_shared: bool = False) -> LogView:
         """Return the log as it is now. `kept_until` is the position of a checkpoint that was read before.
 
-        is_shared: brokers share the bucket, each with a stream; all are read. Trimmed objects are in segments, which
-        are listed later, and none has changes of metadata.
-
-        Raises LogMoved if the position is too old by now, DamagedObject if an acknowledged object is missing or
-        damaged, AccessDenied, StoreError.
+        is_shared: brokers share the bucket, each with a stream without changes of metadata; all are read. Raises
+        LogMoved if the position is too old by now, DamagedObject if an acknowledged object is missing or damaged,
+        AccessDenied, StoreError.
         """
         listed: dict[NumberedKey, ObjectInfo] = {}
         keys = self._find(kept_until, is_shared, listed)
@@ -162,7 +153,6 @@ class BucketLog:
     def _find(
         self, kept_until: WalPosition, is_shared: bool, listed: dict[NumberedKey, ObjectInfo]
     ) -> Sequence[NumberedKey]:
-        """Find the objects that count, and note the listed ones."""
         store = _NotingStore(self.bucket, listed)
         try:
             if is_shared:
@@ -174,7 +164,6 @@ class BucketLog:
     def _read(
         self, keys: Sequence[NumberedKey], listed: Mapping[NumberedKey, ObjectInfo]
     ) -> Mapping[NumberedKey, Known]:
-        """Read objects in parallel, and return those that still exist."""
         are_small = all(listed[key].size_bytes <= SMALL_MAX_BYTES for key in keys)
         at_once_count = SMALL_READS_AT_ONCE_COUNT if are_small else READS_AT_ONCE_COUNT
 
@@ -194,12 +183,9 @@ class BucketLog:
 
 @attrs.frozen(eq=False, repr=False)
 class _NotingStore(BlockingStore):
-    """Notes the numbered objects that it lists."""
-
     listed: dict[NumberedKey, ObjectInfo]
 
     async def list(self, prefix: str, *, start_after: str = "") -> AsyncGenerator[Sequence[ObjectInfo], None]:
-        """See `ObjectStore`."""
         async for page in super().list(prefix, start_after=start_after):
             for info in page:
                 key = parse_numbered_key(info.key)
@@ -209,10 +195,6 @@ class _NotingStore(BlockingStore):
 
 
 def _check_order(objects: Mapping[NumberedKey, Known], new: Container[NumberedKey]) -> None:
-    """Check the header of each new object against its key and the object before. Raises DamagedObject.
-
-    `objects` are in order; older ones were checked.
-    """
     for before, key in zip([None, *objects], objects, strict=False):
         if key not in new:
             continue
@@ -233,10 +215,7 @@ class DecisionReader:
     _checkpoint: ManifestCheckpoint = attrs.field(factory=dict, init=False)
 
     def look(self) -> None:
-        """Read the newest checkpoint: a listing, and for a new one a second listing and a GET.
-
-        One that is forbidden or damaged is left out with a warning. Raises StoreError.
-        """
+        """Read the newest checkpoint, unless it is forbidden or damaged: that is a warning. Raises StoreError."""
         store = BlockingStore(self.bucket)
         try:
             keys = run(list_versions(store, self.namespace, "manifests"))
@@ -317,6 +296,6 @@ class PresentReader:
     def beginnings(self, topic_id: bytes) -> Mapping[int, Beginning]:
         """Return where epochs of a topic's partitions began, as of now; nothing for a broker alone.
 
-        An earlier listing counts if the partition is decided. Raises DamagedObject, StoreError.
+        Raises DamagedObject, StoreError.
         """
         return self._metadata.read().beginnings(topic_id) if self._metadata.is_shared else {}

@@ -1,11 +1,8 @@
-"""Ranges of the write-ahead log, as a task reads them: each object once, for all partitions of the task.
+"""Ranges of the write-ahead log, as a task reads them.
 
 An object has batches of many partitions. A task gets the part that it needs of an object as one range, several objects
-at once, and keeps it until its end.
-
-Ranges of objects that the planner has read go along with the plan (`give`), as a GET of a small object costs more than
-its bytes. Neighbouring batches of a partition become one range. A task takes a limited size of them; the rest makes
-further tasks, which cost less than GETs, except for large objects.
+at once, and keeps it until its end. Ranges of objects that the planner has read go along with the plan (`give`), as a
+GET of a small object costs more than its bytes.
 """
 
 from __future__ import annotations
@@ -25,8 +22,6 @@ KEPT_MAX_BYTES = 64 << 20  # of a task that needs more, each partition gets its 
 
 @attrs.define
 class _ByteSpan:
-    """The bytes of an object that a task needs."""
-
     start: int
     end: int
     data: Turned[memoryview] | None = None
@@ -36,7 +31,6 @@ class _ByteSpan:
         return self.end - self.start
 
     def read(self) -> memoryview | None:
-        """Return the bytes, if they are being read. Raises the error of getting them."""
         return None if self.data is None else self.data.result()
 
 
@@ -95,7 +89,7 @@ SMALL_MAX_BYTES = 64 << 10  # of an object that is given even where that makes m
 
 
 def give(task: Sequence[Split], contents: Contents, *, max_bytes: int = GIVEN_MAX_BYTES) -> Sequence[Sequence[Split]]:
-    """Return the task with the contents that are at hand, as several tasks where they are too large."""
+    """Return the task with the contents that are at hand, as several tasks if they are too large."""
     logged = [
         range_ for split in task for range_ in split.ranges if isinstance(range_, LogRange) and range_.key in contents
     ]
@@ -121,7 +115,6 @@ class _Giving:
     _taken: list[LogRange] = attrs.field(factory=list, init=False)  # and of the range at its end
 
     def add(self, split: Split) -> None:
-        """Add all of a split, cut where a task has enough contents."""
         start_offset = split.start_offset
         for range_ in split.ranges:
             if not isinstance(range_, LogRange) or range_.key not in self.contents:
@@ -144,7 +137,6 @@ class _Giving:
         self._ranges = []
 
     def _join_taken(self) -> None:
-        """Make one range of the neighbours that were taken."""
         if not self._taken:
             return
         first, last = self._taken[0], self._taken[-1]

@@ -1,11 +1,9 @@
 """The metadata in the bucket, which tells more of topics than a listing of their segments.
 
 It has partitions without a segment, offsets below which records were deleted, and deleted topics whose objects remain.
-A checkpoint is some seconds old, or older while the broker is away, so the listing counts besides. Buckets of other
-brokers have no metadata.
-
-Brokers that share a bucket also keep the head (`kafscale.formats.metadata_head`), with the changes since the
-checkpoint: with it the metadata is current, and tells where each leader epoch began.
+A checkpoint is some seconds old, or older while the broker is away, so the listing counts besides. Brokers that share a
+bucket also keep the head (`kafscale.formats.metadata_head`), with the changes since the checkpoint and the beginnings
+of leader epochs. Buckets of other brokers have no metadata.
 """
 
 from __future__ import annotations
@@ -81,7 +79,6 @@ class Metadata:
         return found
 
     def deletion_of(self, name: str) -> Deletion | None:
-        """Return the last deletion of a topic of this name."""
         found = [deletion for deletion in self.deletions.values() if deletion.name == name]
         return max(found, key=lambda each: each.deleted_ms, default=None)
 
@@ -102,11 +99,11 @@ class MetadataReader:
     _with_head: tuple[Head, Metadata] | None = attrs.field(default=None, init=False)
 
     def read(self) -> Metadata:
-        """Return the metadata as of now.
+        """Return the metadata as of now. Raises StoreError.
 
         Takes one listing, and one to three requests more for a new checkpoint; the head alone if it has all changes
         since the last checkpoint. A forbidden part is left out with a warning, as a policy may allow the segments
-        alone. Raises StoreError.
+        alone.
         """
         prefix = system_prefix("checkpoint", namespace=self.namespace)
         try:
@@ -125,10 +122,7 @@ class MetadataReader:
 
     @property
     def position(self) -> WalPosition | None:
-        """Return the position in the write-ahead log up to which the last metadata is complete.
-
-        None if it is unknown, as checkpoints are forbidden or damaged.
-        """
+        """Return the position in the write-ahead log up to which the metadata is complete; None if it is unknown."""
         if self._checkpoint is not None:
             return None if self._is_unreadable else self._checkpoint.position
         return None if self._is_unreadable or self._key is not None else START
@@ -140,10 +134,7 @@ class MetadataReader:
         return is_known or self._head is not None
 
     def changed_by(self, transactions: Sequence[Transaction]) -> Metadata:
-        """Return the last metadata with the changes that the log has behind its position, in order.
-
-        Raises DamagedObject.
-        """
+        """Return the last metadata with later changes from the log, in order. Raises DamagedObject."""
         if not transactions:
             return self._metadata_of_head()
         is_same = len(transactions) == len(self._changes) and all(map(is_, transactions, self._changes))
@@ -191,7 +182,6 @@ class MetadataReader:
             logger.warning("the newest changes of the metadata can't be read: %s", exc)
 
     def _entries(self) -> Sequence[HeadEntry] | None:
-        """Return the changes of the head behind the checkpoint; None without a new enough checkpoint."""
         if self._head is None or self._checkpoint is None:
             return None
         position = self._checkpoint.position
@@ -215,14 +205,12 @@ class MetadataReader:
         return decode_metadata("the newest metadata", checkpoint)
 
     def _take(self, checkpoint: Checkpoint | None, newest: NumberedKey) -> None:
-        """Take a checkpoint that was read; None if no checkpoint is intact."""
         if checkpoint is not None:
             self._metadata = decode_metadata(newest.key, checkpoint)
             self._checkpoint, self._changed, self._with_head = checkpoint, None, None
         self._key = newest
 
     def _read_newest(self, keys: Sequence[NumberedKey]) -> Checkpoint | None:
-        """Read the newest intact checkpoint. Raises DamagedObject, NotFound, StoreError."""
         search = newest_checkpoint(keys)
         try:
             key = next(search)

@@ -1,12 +1,9 @@
 """The partitions that a query reads, and the position of a stream in them.
 
-A subscription names topics, a pattern of names, or partitions. A position has offsets by partition, and the ids of the
-topics, as a topic that was deleted and created again has other offsets. As JSON it is what Spark's Kafka source writes,
-with the ids under a name that no topic has:
+As JSON, a position is what Spark's Kafka source writes, with topic ids under a name that no topic has, as a topic that
+was deleted and created again has other offsets. An offset without an id is taken for one of the topic that exists.
 
     {"@topic-ids":{"orders":"xtzWWN4bTjitpL3kfd9s5g"},"orders":{"0":23,"1":5}}
-
-An offset without an id is taken for one of the topic that exists.
 """
 
 from __future__ import annotations
@@ -36,10 +33,10 @@ class Subscription:
     assigned: Sequence[TopicPartition] = ()
 
     def find(self, catalog: Catalog, *, known: Collection[TopicPartition] = (), must_exist: bool = True) -> Logs:
-        """The partitions, in order; one that nothing was flushed of has an empty log.
+        """Return the partitions in order. Raises ConfigError for an unknown topic, if it `must_exist`.
 
-        Not every bucket tells of partitions without a segment, so those that the query says there are (`known`) are
-        believed, unless their topic was deleted. Raises ConfigError for a topic that there is not, if it `must_exist`.
+        known: partitions that the query expects. The bucket may not tell of partitions without a segment, so these are
+        believed, unless their topic was deleted.
         """
         catalog.look_again()
         found: dict[TopicPartition, PartitionLog] = {}
@@ -63,7 +60,6 @@ class Subscription:
 
 
 def some_of(topics: Sequence[str], *, near_to: str, label: str) -> str:
-    """Name the topic spelled most like another name, or the first ones, behind a label."""
     near = difflib.get_close_matches(near_to, topics, n=1) or topics[:5]
     return f"{label}: {', '.join(near)}" if near else "there is no topic at all"
 
@@ -115,7 +111,6 @@ class Position:
 
     @classmethod
     def parse(cls, text: str) -> Position:
-        """Read the text of a position's JSON. Raises ValueError, AttributeError."""
         return cls.from_json(json.loads(text))
 
 
@@ -147,12 +142,10 @@ class Recreation:
 
 
 def ids_of(logs: Iterable[PartitionLog]) -> TopicIds:
-    """Return the ids of the topics, as far as the bucket tells them."""
     return {log.topic: topic_id_text(log.topic_id) for log in logs if log.topic_id is not None}
 
 
 def recreations(known: TopicIds, logs: Logs) -> Mapping[str, Recreation]:
-    """Return the topics whose id is another than the known one."""
     there = ids_of(logs.values())
     return {
         topic: Recreation(topic=topic, before=before, now=there[topic])

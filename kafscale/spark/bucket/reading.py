@@ -1,11 +1,10 @@
 """Reads the splits of a task: ranges of objects by few large GETs, decoded into Arrow.
 
-The rest of a range is lost where an object is damaged, since nothing behind that point can be trusted. A batch that is
-intact, and whose records can't be read, is left out alone: older versions of the broker stored such batches.
+The rest of a range is lost where an object is damaged. A batch that is intact, and whose records can't be read, is left
+out alone: older versions of the broker stored such batches.
 
 A planned segment may be gone when it is read: merged, compacted or expired. The broker keeps such objects for a while;
-a later task finds the same offsets where they are now. An object of the write-ahead log goes once its records are in
-segments, which may be at any moment.
+a later task finds the same offsets elsewhere. An object of the write-ahead log goes once its records are in segments.
 """
 
 from __future__ import annotations
@@ -60,15 +59,11 @@ class TopicCreatedAgain(DataLoss):
 
 @attrs.define
 class _Reached:
-    """The progress in a range: all records before `next_offset` were passed on."""
-
     next_offset: int
 
 
 @attrs.frozen
 class _Elsewhere:
-    """The present state of a partition of which an object has gone."""
-
     catalog: Catalog
     log: PartitionLog | None
 
@@ -97,7 +92,7 @@ class SplitReader:
         return LoggedRanges(self.bucket)
 
     def read_all(self, splits: Sequence[Split]) -> Iterator[pa.RecordBatch]:
-        """Read all records of some splits, one after the other. Raises as `read` does."""
+        """Read all records of some splits, one after the other. Raises DataLoss, StoreError."""
         self._logged.expect(splits)
         for split in splits:
             yield from self.read(split)
@@ -123,7 +118,6 @@ class SplitReader:
             next_offset = end_offset
 
     def _read_or_find(self, ranges: Sequence[AnyRange], wanted: Wanted) -> Iterator[pa.RecordBatch]:
-        """Read one range of a segment, or some of the log."""
         range, reached = ranges[0], _Reached(wanted.start_offset)
         if isinstance(range, BrokerRange):
             yield from self._fetch(range, wanted)
@@ -165,7 +159,6 @@ class SplitReader:
             position, get_bytes = position + whole.whole_bytes, GET_BYTES
 
     def _read_logged(self, ranges: Sequence[LogRange | GivenRange], wanted: Wanted) -> Iterator[pa.RecordBatch]:
-        """Read all records of some ranges of the write-ahead log, singly if one of them fails."""
         first, last = ranges[0], ranges[-1]
         try:
             data = memoryview(b"".join(map(self._logged.read, ranges)))
@@ -188,7 +181,6 @@ class SplitReader:
             raise DamagedObject(f"{name}: {exc}") from exc
 
     def _fetch(self, range: BrokerRange, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-        """Read all records of some offsets from brokers. Raises DataLoss, BrokerUnavailable, KafkaError."""
         assert self.brokers is not None
         of = FetchedTopic(name=wanted.topic, topic_id=range.topic_id, partition=wanted.partition)
         committed_only = self.committed_only and not self.everything
@@ -226,7 +218,6 @@ class SplitReader:
         self._lose(f"{name}: {_named(batch)} are a batch whose records can't be read: {reason}")
 
     def _look_elsewhere(self, topic_id: bytes, wanted: Wanted) -> _Elsewhere:
-        """Look for these offsets in the same topic, once for all objects of the log that have gone."""
         partition = (wanted.topic, wanted.partition)
         found = self._elsewhere.get(partition)
         if found is None or found.log is None or found.log.flushed_end_offset < wanted.end_offset:
@@ -237,7 +228,6 @@ class SplitReader:
         return found
 
     def _read_elsewhere(self, gone: SplitRange | LogRange | GivenRange, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-        """Read the offsets of an object that has gone from the objects that replaced it."""
         if isinstance(gone, SplitRange):
             self._elsewhere.pop((wanted.topic, wanted.partition), None)
         found = self._look_elsewhere(gone.topic_id, wanted)
@@ -305,7 +295,6 @@ def report_loss(message: str, *, fail: bool, kind: type[DataLoss] = DataLoss) ->
 
 
 def unknown_outcome(log: PartitionLog, transaction: OpenTransaction) -> str:
-    """Return the message for records that are left out since no intact segment tells their outcome."""
     return (
         f"partition {log.partition} of {log.topic}: no intact segment tells whether the transaction of producer "
         f"{transaction.producer_id} from offset {transaction.first_offset} on was aborted, so isolationLevel "

@@ -1,7 +1,4 @@
-"""A bucket in S3 as Spark's driver and tasks read it.
-
-Requests and replies are the broker's (`kafscale.store.s3.requests`, `replies`).
-"""
+"""A bucket in S3, by the broker's requests and replies (`kafscale.store.s3`)."""
 
 from __future__ import annotations
 
@@ -53,7 +50,7 @@ T = TypeVar("T")
 
 
 def open_s3_bucket(options: BucketOptions) -> S3Bucket:
-    """Connects to nothing yet. Raises ConfigError."""
+    """Open a bucket without connecting to it yet. Raises ConfigError."""
     try:
         region = options.region or configured_region(os.environ, Path.home()) or REGION_DEFAULT
     except AccessDenied as exc:
@@ -91,22 +88,18 @@ class S3Bucket:
     clock: Callable[[], float] = time.monotonic
 
     def get_range(self, key: str, start: int, length_bytes: int) -> ObjectPart:
-        """See `Bucket`."""
         request = self.requests.get_range(key, start, length_bytes)
         return self._retried(lambda: read_part(request, self._perform(request)))
 
     def get_tail(self, key: str, length_bytes: int) -> ObjectPart:
-        """See `Bucket`."""
         request = self.requests.get_tail(key, length_bytes)
         return self._retried(lambda: read_part(request, self._perform(request)))
 
     def get(self, key: str) -> ObjectPart:
-        """See `Bucket`."""
         request = self.requests.get(key)
         return self._retried(lambda: read_part(request, self._perform(request)))
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
-        """See `Bucket`."""
         token: str | None = None
         while True:
             request = self.requests.list_page(prefix, start_after=start_after, continuation_token=token)
@@ -117,7 +110,6 @@ class S3Bucket:
                 return
 
     def close(self) -> None:
-        """See `Bucket`."""
         self.client.close()
 
     def _list_page(self, request: S3Request) -> ListingPage:
@@ -149,7 +141,6 @@ class S3Bucket:
         return S3Reply(answer.status, answer.headers, answer.body)
 
     def _send(self, request: S3Request, credentials: S3Credentials) -> tuple[ServerAnswer, float]:
-        """Send it, signed; and say when it was signed."""
         origin, target = split_url(request.url)
         headers = {"host": origin.partition("://")[2], **request.headers}
         signed_at_seconds = self.signer.sign(request.method, target, headers, credentials)
@@ -164,7 +155,7 @@ class S3Bucket:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class _CredentialSource:
-    """Looks credentials up once, and again before they expire, or after a while: a file may be written anew."""
+    """Looks credentials up, and again before they expire, or after a while: a file may be written anew."""
 
     providers: Sequence[Provider]
     clock: Callable[[], float] = time.time
@@ -173,20 +164,18 @@ class _CredentialSource:
     _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
 
     def get(self) -> S3Credentials:
-        """Credentials that are good now. Raises AccessDenied, saying what was tried, and StoreUnavailable."""
+        """Return credentials that are good now. Raises AccessDenied, saying what was tried, and StoreUnavailable."""
         with self._lock:
             if self._held is None or self.clock() >= self._refresh_at_seconds:
                 self._held = self._refreshed(self._held)
             return self._held
 
     def discard(self, credentials: S3Credentials) -> None:
-        """Forget what the store has refused as expired, unless others are held already."""
         with self._lock:
             if self._held == credentials:
                 self._held = None
 
     def _refreshed(self, held: S3Credentials | None) -> S3Credentials:
-        """Look newer ones up. Those that are held do as long as they are good."""
         try:
             found = self._look_up()
         except StoreError as exc:
@@ -211,13 +200,11 @@ class _CredentialSource:
 
 
 def _settings_of(environ: Mapping[str, str]) -> frozenset[tuple[str, str]]:
-    """Return what says where credentials are."""
     return frozenset((name, value) for name, value in environ.items() if name.startswith("AWS_"))
 
 
 @lru_cache(SOURCES_MAX_COUNT)
 def _source_of(settings: frozenset[tuple[str, str]], home: Path) -> _CredentialSource:
-    """Return the source that all tasks of this process share: each would ask the instance, or its issuer, anew."""
     return _CredentialSource(providers=default_providers(dict(settings), home))
 
 

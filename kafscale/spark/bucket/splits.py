@@ -1,10 +1,7 @@
 """Plans splits from offsets: ranges of objects, cut at batches, in splits of about one size.
 
-A range is of a segment or, behind the last segment, of an object of the write-ahead log or of brokers. Contents of the
-log that the planner has read may go along (`log_ranges`).
-
-A split has ranges of one partition, in order of offset. Splits of a partition follow one another without a gap, so that
-every offset is read once.
+A range is of a segment or, behind the last segment, of an object of the write-ahead log or of brokers. A split has
+ranges of one partition, in order of offset. Splits of a partition follow one another without a gap.
 """
 
 from __future__ import annotations
@@ -54,7 +51,6 @@ class Period:
 
     @property
     def is_bounded(self) -> bool:
-        """Tell whether the period leaves out any time."""
         return self != ALWAYS
 
     def without_others(self, other: Period) -> Period:
@@ -71,7 +67,7 @@ ALWAYS = Period()
 
 @attrs.frozen
 class SplitRange:
-    """Whole batches of one segment: bytes `start` to `end`, which hold offsets `start_offset` to `end_offset`."""
+    """Whole batches of one segment: bytes `start` to `end`, with offsets `start_offset` to `end_offset`."""
 
     key: SegmentKey
     start: int
@@ -110,7 +106,7 @@ class LogRange:
 
 @attrs.frozen
 class GivenRange:
-    """Batches of one partition that were read for the plan: their bytes in objects of the write-ahead log."""
+    """Batches of one partition in the write-ahead log that were read for the plan, with their bytes."""
 
     key: NumberedKey  # of the first of the objects
     last_key: NumberedKey
@@ -200,7 +196,7 @@ def _without_aborted(catalog: Catalog, extent: Extent, splits: Sequence[Split]) 
 
 
 def together(splits: Sequence[Split]) -> Sequence[Sequence[Split]]:
-    """Group splits into tasks: small neighbours share one, and the tasks of a query have about the same size.
+    """Group splits into tasks of about one size; small neighbours share one.
 
     Splits of the write-ahead log come last: an object has batches of many partitions, and each task that reads any of
     them gets it.
@@ -244,7 +240,6 @@ def end_within(catalog: Catalog, extent: Extent, max_bytes: int) -> int:
 
 
 def size_bytes(catalog: Catalog, extent: Extent) -> int:
-    """Return the stored size of an extent."""
     footers = catalog.footers(segment.key for segment in _within(extent))
     return sum(piece.size_bytes for piece in _pieces(extent, footers))
 
@@ -291,10 +286,6 @@ def _within(extent: Extent) -> Iterator[Segment]:
 
 
 def _pieces(extent: Extent, footers: Mapping[SegmentKey, Footer], max_records: int | None = None) -> Iterator[AnyRange]:
-    """Yield a range for each row of the indexes and each batch of the log: the smallest ranges.
-
-    Offsets at brokers are cut at about BROKER_PIECE_BYTES, or at `max_records`.
-    """
     yield from _flushed_pieces(extent, footers)
     for batch in extent.log.tail.batches:
         is_within = batch.next_offset > extent.start_offset and batch.base_offset < extent.end_offset
@@ -320,10 +311,6 @@ def _broker_pieces(extent: Extent, max_records: int | None) -> Iterator[BrokerRa
 
 
 def _flushed_pieces(extent: Extent, footers: Mapping[SegmentKey, Footer]) -> Iterator[SplitRange]:
-    """Yield the ranges of segments.
-
-    Of two segments that overlap, the one with the larger base offset is read, as by the broker's readers.
-    """
     segments = list(_within(extent))
     for segment, following in zip_longest(segments, segments[1:]):
         footer = footers.get(segment.key)
@@ -339,7 +326,6 @@ def _flushed_pieces(extent: Extent, footers: Mapping[SegmentKey, Footer]) -> Ite
 
 
 def _has_times_of(footer: Footer, row: int, period: Period) -> bool:
-    """Tell whether a row can have a record within the period."""
     is_known = footer.identity.max_timestamp_ms != MAX_TIMESTAMP_UNKNOWN
     if is_known and footer.index.max_timestamps_ms[row] < period.first_ms:
         return False
@@ -347,7 +333,6 @@ def _has_times_of(footer: Footer, row: int, period: Period) -> bool:
 
 
 def _group(extent: Extent, pieces: Sequence[AnyRange], split_bytes: int, max_records: int | None) -> Iterator[Split]:
-    """Join neighbouring pieces to one split, and within it to one range, until it is large enough or the log begins."""
     cuts = [0]
     taken_bytes, start_offset = 0, extent.start_offset
     for index, piece in enumerate(pieces):

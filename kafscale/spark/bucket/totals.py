@@ -9,8 +9,6 @@ is read:
 - rows whose earliest time the footer lacks, if that is asked for or bounds the read;
 - rows of aborted transactions;
 - the write-ahead log, and records at brokers.
-
-Bodies are decompressed only if times are asked for (`decode`).
 """
 
 from __future__ import annotations
@@ -47,7 +45,6 @@ class Totals:
     last_ms: int | None = None
 
     def joined(self, other: Totals) -> Totals:
-        """Return the totals of both."""
         first = [time_ms for time_ms in (self.first_ms, other.first_ms) if time_ms is not None]
         last = [time_ms for time_ms in (self.last_ms, other.last_ms) if time_ms is not None]
         return attrs.evolve(
@@ -86,7 +83,6 @@ def told_by_footers(catalog: Catalog, splits: Sequence[Split], *, with_first_tim
 
 
 def _add(left: list[Split], part: Split) -> None:
-    """Add a split to read, joined with a neighbour of the log: objects are read several at once."""
     before = left[-1] if left else None
     if (
         before is not None
@@ -142,10 +138,6 @@ def _tells(split: Split, footer: Footer) -> bool:
 def _rows(
     split: Split, footer: Footer, range: SplitRange, between: tuple[int, int], with_first_time: bool
 ) -> Iterator[Totals | Split]:
-    """Yield what the footer tells of the rows of a range, and neighbours that it does not tell of as one each.
-
-    Those are read of which it does not tell that all records are within the period.
-    """
     first, behind = between
     base_offsets = np.array([*footer.index.base_offsets, footer.last_offset + 1], np.int64)
     positions = np.array([*footer.index.positions, footer.end_position], np.int64)

@@ -1,8 +1,7 @@
 """The tail of a partition: acknowledged records in the write-ahead log behind its last segment.
 
-The rules are those of a broker's start (`kafscale.log.log.Log.replay`): batches that a segment has are passed over, and
-so are those that a later epoch has cut off; the first hole ends the tail. Its transactions follow from the last
-segment's footer and the tail's batches.
+The rules are those of a broker's start (`kafscale.log.log.Log.replay`): batches that a segment has are skipped, and so
+are those that a later epoch has cut off; the first hole ends the tail.
 """
 
 from __future__ import annotations
@@ -45,12 +44,10 @@ class UnflushedTail:
 
     @property
     def base_offset(self) -> int:
-        """Return the first offset of a tail with batches."""
         return self.batches[0].base_offset
 
     @property
     def last_offset(self) -> int:
-        """Return the last offset of a tail with batches."""
         return self.batches[-1].next_offset - 1
 
     @property
@@ -91,6 +88,5 @@ def _following(logged: Sequence[LoggedBatch], last: Footer | None, log_start_off
 
 
 def _is_over(batch: LoggedBatch, next_offset: int, epochs: Sequence[EpochStart]) -> bool:
-    """Tell whether a segment has the batch, or a later epoch has begun before it."""
     begins = EpochStart(batch.leader_epoch, batch.base_offset)
     return batch.base_offset < next_offset or is_superseded(begins, epochs, next_offset)

@@ -1,4 +1,4 @@
-"""Records to batches: which rows are in one, and what is around their bytes."""
+"""Encoded records to record batches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Numbers = NDArray[np.int64]
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class RowBatch:
-    """A batch of one partition, and the rows in it."""
+    """A batch of one partition and its rows. `until`: when to give it up, by `time.monotonic`."""
 
     topic: str
     partition: int
@@ -33,7 +33,6 @@ class RowBatch:
 
     @property
     def at(self) -> tuple[str, int]:
-        """Return where it goes."""
         return self.topic, self.partition
 
     @property
@@ -43,7 +42,7 @@ class RowBatch:
 
 @attrs.frozen(kw_only=True, eq=False)
 class EncodedPiece:
-    """Encoded records that are to be a batch, of these rows."""
+    """The encoded records of these rows, which become a batch."""
 
     partition: int
     records: memoryview
@@ -51,7 +50,7 @@ class EncodedPiece:
 
 
 def pieces_of(rows: Rows, partitions: Numbers, batch_bytes: int) -> Iterator[EncodedPiece]:
-    """Yield the rows of each batch: of one partition, in order, up to a size in bytes."""
+    """Yield the records of each batch: of one partition, in order, up to a size in bytes."""
     small = partitions.astype(np.uint16) if int(partitions.max()) < 1 << 16 else partitions  # sorted by counting
     order = np.argsort(small, kind="stable")
     ends = np.cumsum(rows.payload_bytes[order] + RECORD_OVERHEAD_BYTES)
@@ -65,7 +64,6 @@ def pieces_of(rows: Rows, partitions: Numbers, batch_bytes: int) -> Iterator[Enc
 
 
 def halves_of(batch: RowBatch) -> Iterator[EncodedPiece]:
-    """Yield the rows of a batch as two that are smaller."""
     middle = batch.record_count // 2
     for order in (batch.order[:middle], batch.order[middle:]):
         encoded = encode_records(batch.rows, order, np.arange(len(order)))
@@ -102,19 +100,17 @@ def encode(
 
 
 def next_sequence(base_sequence: int, record_count: int) -> int:
-    """Return the sequence behind these records; 0 comes behind the greatest one."""
+    """Return the sequence behind these records; 0 follows the greatest one."""
     return (base_sequence + record_count) & MAX_SEQUENCE
 
 
 def _runs(partitions: Numbers) -> Iterator[tuple[int, int, int]]:
-    """Yield each partition of a column in order, and the rows that are of it, from and to."""
     bounds = np.flatnonzero(np.diff(partitions, prepend=-1, append=-1))
     for start, end in pairwise(bounds):
         yield int(partitions[start]), int(start), int(end)
 
 
 def _cut(ends: Numbers, first: int, last: int, size_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of rows up to a size in bytes; a larger row is alone."""
     start = first
     while start < last:
         before = int(ends[start - 1]) if start else 0

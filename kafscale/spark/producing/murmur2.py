@@ -18,12 +18,11 @@ Hashes = NDArray[np.uint32]
 
 
 def partitions_of(keys: pa.Array, partition_count: int) -> NDArray[np.int64]:
-    """Return the partition of each key; any one for those that are null."""
+    """Return the partition of each binary key; any one for null keys."""
     return (hashes_of(keys) & np.uint32(POSITIVE)).astype(np.int64) % partition_count
 
 
 def hashes_of(keys: pa.Array) -> Hashes:
-    """Return the hash of each key, which is binary."""
     lengths = np.maximum(lengths_of(keys), 0)
     starts = starts_of(keys)
     raw = np.frombuffer(keys.buffers()[2] or b"", np.uint8)
@@ -55,13 +54,11 @@ def _hash_words(hashes: Hashes, raw: NDArray[np.uint8], starts: NDArray[np.int64
 
 
 def _words_at(raw: NDArray[np.uint8], positions: NDArray[np.int64]) -> Hashes:
-    """Numbers of four bytes, the first one the lowest."""
     every = np.ndarray((len(raw) - 3,), "<u4", buffer=raw, strides=(1,))
     return every[positions]
 
 
 def _hash_rest(hashes: Hashes, raw: NDArray[np.uint8], starts: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
-    """Hash the one to three bytes behind the last word."""
     rest = np.zeros(len(hashes), np.uint32)
     for number in range(3):
         read = raw.take(starts + number, mode="clip").astype(np.uint32)

@@ -1,10 +1,9 @@
-"""An idempotent producer of rows (KIP-98): several requests are on their way to each broker, and each is answered for.
+"""An idempotent producer of rows (KIP-98) with several requests in flight to each broker.
 
-Records of a partition are in order, and none is there twice, whatever is lost on the way: each batch has its place in
-the sequence of its partition, and is sent with that place again until it is acknowledged. Where a connection is lost,
-or a broker can't take a batch now, all connections are closed, and what was not acknowledged is sent again from its
-first batch on, one batch of each partition at a time: brokers know the last five of each, and there are no more on
-their way.
+Records of a partition are in order, and none is there twice: each batch has its place in the sequence of its partition,
+and is sent with that place again until it is acknowledged. Where a connection is lost, or a broker can't take a batch
+now, all connections are closed, and unacknowledged batches are sent again, one batch of each partition at a time:
+brokers know the last five of each, and no more are in flight.
 
 A broker that has forgotten acknowledged batches (OUT_OF_ORDER_SEQUENCE_NUMBER for the first unacknowledged one), or
 that lets others produce by this id (a later epoch), ends it with an error, as it does Kafka's producer.
@@ -63,15 +62,13 @@ class _AgainError(Exception):
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class _Line:
-    """A connection to a broker, and what is on its way there, by request."""
-
     connection: BrokerConnection
     flights: deque[Sequence[RowBatch]] = attrs.field(factory=deque)
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class ColumnProducer:
-    """Writes rows with the columns of Spark's Kafka sink. To be closed; after an exception it is of no more use.
+    """Writes rows with the columns of Spark's Kafka sink. To be closed; not to be used after an exception.
 
     cluster: finds topics and leaders. connect: opens a connection for records alone. transaction: of all records; the
     caller closes it.
@@ -93,7 +90,7 @@ class ColumnProducer:
 
     @classmethod
     def of(cls, settings: ProducerSettings, transaction: WriterTransaction | None = None) -> ColumnProducer:
-        """Make one, which connects when there are rows."""
+        """Make a producer, which connects when there are rows."""
         bootstrap, security = settings.bootstrap, settings.security
         seconds = settings.request_timeout_ms / 1000
         return cls(
@@ -106,15 +103,14 @@ class ColumnProducer:
         )
 
     def close(self) -> None:
-        """Close all connections; what was not acknowledged may be written or not."""
+        """Close all connections; unacknowledged rows may be written or not."""
         self._hang_up()
         self.cluster.close()
 
     def send(self, rows: pa.RecordBatch, topic: str | None) -> None:
-        """Take rows, in their order, to this topic or to that of each row.
+        """Take rows, in order, to this topic or to that of each row.
 
-        Raises ConfigError for an invalid row; KafkaError, BrokerUnavailable if one of these, or of those
-        before, was not delivered.
+        Raises ConfigError for an invalid row; KafkaError, BrokerUnavailable if a row, now or before, was not delivered.
         """
         for name, of_topic in by_topic(rows, topic):
             for part in cut(of_topic, GATHERED_BYTES):
@@ -143,7 +139,6 @@ class ColumnProducer:
     # ---- which partition, which place ----
 
     def _choose(self, topic: str, rows: Rows) -> Numbers:
-        """Return the partition of each row: its own, that of its key, or any. Raises KafkaError, BrokerUnavailable."""
         count = self._partition_count(topic)
         chosen = partitions_of(rows.keys, count)
         if rows.keys.null_count:
@@ -155,7 +150,6 @@ class ColumnProducer:
         return chosen
 
     def _spread(self, chosen: Numbers, rows: Rows, count: int) -> None:
-        """Give rows without keys to partitions in turn, each some that follow each other."""
         keyless = np.flatnonzero(rows.keys.is_null().to_numpy(zero_copy_only=False))
         run_count = max(1, min(count, int(rows.payload_bytes[keyless].sum()) // KEYLESS_BYTES))
         runs = np.arange(len(keyless)) * run_count // len(keyless)
@@ -185,7 +179,6 @@ class ColumnProducer:
         return found.partition_count
 
     def _batch(self, topic: str, piece: EncodedPiece, rows: Rows, base_sequence: int | None = None) -> RowBatch:
-        """Make a batch, with the next place in the sequence of its partition unless it has one."""
         identity = self._identity = self._identity or self._identify()
         at = topic, piece.partition
         if base_sequence is None:
@@ -223,7 +216,6 @@ class ColumnProducer:
     # ---- on their way ----
 
     def _requests(self, batches: Sequence[RowBatch]) -> Iterator[tuple[Address, Sequence[RowBatch]]]:
-        """Yield who is sent which batches together, one of a partition; brokers in turn."""
         by_leader: dict[Address, dict[Place, deque[RowBatch]]] = {}
         for batch in batches:
             of_leader = by_leader.setdefault(self.cluster.leader(batch.topic, batch.partition), {})
@@ -236,7 +228,6 @@ class ColumnProducer:
             self._fly(address, of_request)
 
     def _fly(self, address: Address, batches: Sequence[RowBatch]) -> None:
-        """Send batches, when enough of those before are answered. Raises BrokerUnavailable, KafkaError, _AgainError."""
         line = self._line(address)
         while len(line.flights) >= IN_FLIGHT_MAX:
             self._land(line)
@@ -268,10 +259,6 @@ class ColumnProducer:
         )
 
     def _land(self, line: _Line) -> None:
-        """Wait for the answer to the first request.
-
-        Raises _AgainError where something is to be sent again; BrokerUnavailable, ProtocolError, KafkaError.
-        """
         response = line.connection.answer(ProduceResponse)
         batches = line.flights.popleft()
         answers = {(topic.name, one.index): one for topic in response.responses for one in topic.partition_responses}
@@ -287,10 +274,6 @@ class ColumnProducer:
                 self._land(line)
 
     def _judge(self, batch: RowBatch, answers: Mapping[Place, PartitionProduceResponse]) -> KafkaError | None:
-        """Take an answer, and return why a batch is to be sent again; None if it was delivered.
-
-        Raises KafkaError, ProtocolError.
-        """
         answer = answers.get(batch.at)
         if answer is None:
             raise ProtocolError(f"a broker gave no answer for partition {batch.partition} of topic '{batch.topic}'")
@@ -311,7 +294,6 @@ class ColumnProducer:
         raise _undelivered(error.code, str(error)) from error
 
     def _halve(self, batch: RowBatch) -> None:
-        """Put two batches in the place of one, which the topic's max.message.bytes does not allow."""
         queue = self._unacknowledged[batch.at]
         behind = list(queue)[1:]
         queue.clear()
@@ -324,10 +306,6 @@ class ColumnProducer:
     # ---- when something went wrong ----
 
     def _or_recover(self, attempt: Callable[[], None]) -> None:
-        """Try it, and where that fails, send what was not acknowledged again, until it is.
-
-        Raises KafkaError, BrokerUnavailable if that takes long, or if there is no use in it.
-        """
         while True:
             try:
                 attempt()
@@ -343,7 +321,6 @@ class ColumnProducer:
             attempt = self._send_again
 
     def _send_again(self) -> None:
-        """Send what is not acknowledged, the first batch of each partition, and when that is, the second, and so on."""
         while waiting := self._first_ones():
             self._fly_all(waiting)
             self._land_all()
@@ -359,7 +336,6 @@ class ColumnProducer:
 
 
 def _together(queues: dict[Place, deque[RowBatch]]) -> Iterator[Sequence[RowBatch]]:
-    """Yield what goes to one broker in one request: at most one batch of a partition, each partition in its order."""
     while queues:
         found: list[RowBatch] = []
         size_bytes = 0
@@ -374,7 +350,6 @@ def _together(queues: dict[Place, deque[RowBatch]]) -> Iterator[Sequence[RowBatc
 
 
 def _given_up(cause: Exception) -> Exception:
-    """Return the error after long retries."""
     reason = cause.__cause__ if isinstance(cause, _AgainError) else cause
     if isinstance(reason, KafkaError):
         return _undelivered(reason.code, str(reason))

@@ -36,7 +36,6 @@ class Encoded:
     bounds: Numbers
 
     def records(self, start: int, end: int) -> memoryview:
-        """Return the bytes of some records."""
         return self.data[int(self.bounds[start]) : int(self.bounds[end])]
 
 
@@ -54,10 +53,10 @@ def encode_records(rows: Rows, order: Numbers, offset_deltas: Numbers) -> Encode
 
 
 def _interleave(pieces: Sequence[pa.Array], order: Numbers) -> Encoded:
-    """Put the pieces of each record behind each other.
+    """Put the five pieces of each record behind each other.
 
-    Of the five, the second, the fourth and the last are in the order of rows, of which `order` tells; and the last one
-    may be the same for all.
+    The second, the fourth and the last pieces are in the order of rows, which `order` tells; the last one may be the
+    same for all records.
     """
     count = len(order)
     starts = np.cumsum([0, *(len(piece) for piece in pieces)])
@@ -73,8 +72,6 @@ def _interleave(pieces: Sequence[pa.Array], order: Numbers) -> Encoded:
 
 @attrs.frozen(kw_only=True, eq=False)
 class _Headers:
-    """The encoded headers of each row, with their count, and how many bytes they are."""
-
     encoded: pa.Array
     sizes: Numbers
 
@@ -106,12 +103,10 @@ def _two(first: pa.Array, second: pa.Array) -> pa.Array:
 
 
 def _zigzag(numbers: Numbers) -> Numbers:
-    """Zigzag of numbers from -1 on."""
     return np.where(numbers < 0, 1, numbers << 1)
 
 
 def _widths(numbers: Numbers) -> Numbers:
-    """Return how many bytes each takes as a varint."""
     widths = np.ones(len(numbers), np.int64)
     for number in range(1, LENGTH_MAX_BYTES):
         is_longer = numbers >= 1 << _SEVEN_BITS * number
@@ -122,7 +117,6 @@ def _widths(numbers: Numbers) -> Numbers:
 
 
 def _varints_column(parts: Sequence[Numbers | bytes]) -> pa.Array:
-    """A column of bytes, of a varint of each of the numbers, and between them the same for all."""
     count = next(len(part) for part in parts if not isinstance(part, bytes))
     widths = [len(part) if isinstance(part, bytes) else _widths(part) for part in parts]
     bounds = np.zeros(count + 1, np.int64)

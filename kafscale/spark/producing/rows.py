@@ -1,4 +1,4 @@
-"""The columns of a sink as records need them: bytes, and which rows go to one topic, and together."""
+"""The columns of a sink as records need them: bytes, by topic."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ class Rows:
 
     @classmethod
     def of(cls, rows: pa.Table | pa.RecordBatch) -> Rows:
-        """Take what a sink has of rows; other columns are left."""
         return cls(
             keys=_bytes(_column(rows, "key"), rows.num_rows),
             values=_bytes(_column(rows, "value"), rows.num_rows),
@@ -41,7 +40,7 @@ class Rows:
 
     @property
     def payload_bytes(self) -> NDArray[np.int64]:
-        """Return how many bytes keys, values and headers of each row have, without their lengths."""
+        """Return the bytes of keys, values and headers of each row, without their lengths."""
         found = np.maximum(lengths_of(self.keys), 0) + np.maximum(lengths_of(self.values), 0)
         if self.headers is not None:
             found += _header_bytes(self.headers)
@@ -49,7 +48,7 @@ class Rows:
 
 
 def by_topic(rows: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Yield rows with the topic that they go to: this one, or that of the column. Raises ConfigError."""
+    """Yield rows with their topic: this one, or that of the column. Raises ConfigError."""
     if not rows.num_rows:
         return
     if topic is not None:
@@ -78,12 +77,10 @@ def cut(rows: pa.RecordBatch, size_bytes: int) -> Iterator[pa.RecordBatch]:
 
 
 def together(parts: Sequence[pa.RecordBatch]) -> Rows:
-    """Put rows together, in their order."""
     return Rows.of(parts[0] if len(parts) == 1 else pa.Table.from_batches(parts).combine_chunks())
 
 
 def _column(rows: pa.Table | pa.RecordBatch, name: str) -> pa.Array | None:
-    """Return a column; None if it is missing or has only nulls."""
     if name not in rows.schema.names:
         return None
     found = rows[name]
@@ -97,7 +94,6 @@ def _bytes(column: pa.Array | None, count: int) -> pa.Array:
 
 
 def _headers(column: pa.Array | None) -> pa.Array | None:
-    """Raises ConfigError for a header without a name."""
     if column is None:
         return None
     found = column.cast(HEADERS)
@@ -108,7 +104,6 @@ def _headers(column: pa.Array | None) -> pa.Array | None:
 
 
 def _header_bytes(headers: pa.Array) -> NDArray[np.int64]:
-    """Return how many bytes the headers of each row take at most, with their lengths."""
     entries = headers.flatten()
     sizes = lengths_of(entries.field("key")) + np.maximum(lengths_of(entries.field("value")), 0)
     ends = np.concatenate([[0], np.cumsum(sizes + 2 * LENGTH_MAX_BYTES)])
@@ -117,5 +112,5 @@ def _header_bytes(headers: pa.Array) -> NDArray[np.int64]:
 
 
 def list_bounds(lists: pa.Array) -> NDArray[np.int64]:
-    """Return where the items of each list begin among those of all, as `flatten` has them, and where the last end."""
+    """Return the bounds of each list among the items of all, as `flatten` has them."""
     return np.concatenate([[0], np.cumsum(np.maximum(lengths_of(lists), 0))])

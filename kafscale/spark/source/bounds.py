@@ -61,7 +61,6 @@ class QueryBounds:
         )
 
     def within(self, other: QueryBounds) -> QueryBounds:
-        """Return the bounds of rows within both."""
         return QueryBounds(
             partitions=_narrower(frozenset.intersection, _frozen(self.partitions), _frozen(other.partitions)),
             start_offset=_narrower(max, self.start_offset, other.start_offset),
@@ -103,7 +102,6 @@ class QueryBounds:
         return self
 
     def _with_timestamp(self, kind: str, timestamp_ms: int) -> QueryBounds:
-        """Add a condition on time. `timestamp_ms` is rounded down, as a record's time has no microseconds."""
         period = self.period
         if kind in ("EqualTo", "EqualNullSafe", "GreaterThan", "GreaterThanOrEqual"):
             period = period.without_others(Period(first_ms=timestamp_ms))
@@ -146,7 +144,6 @@ class Uses:
 
 
 def forget(directory: Path, older_than_seconds: float) -> None:
-    """Delete notes that are older than this."""
     oldest = time.time() - older_than_seconds
     for path in directory.iterdir():
         with suppress(FileNotFoundError):

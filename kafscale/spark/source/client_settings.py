@@ -22,7 +22,7 @@ _OF_READING = ("kafka.isolation.level",)
 
 
 def client_settings(values: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the settings without their prefix; options go before the file. Raises ConfigError."""
+    """Return the settings without their prefix; options have priority over the file. Raises ConfigError."""
     chosen = {
         name.removeprefix(PREFIX): value
         for name, value in values.items()
@@ -32,7 +32,7 @@ def client_settings(values: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def broker_options(values: Mapping[str, str]) -> BrokerOptions:
-    """Return how to reach brokers. Raises ConfigError."""
+    """Return the addresses of brokers. Raises ConfigError."""
     settings = client_settings(values)
     if not settings.get(BOOTSTRAP):
         raise ConfigError(f"freshness is broker, and needs the option {PREFIX}{BOOTSTRAP}: {INSTEAD}")
@@ -43,7 +43,6 @@ def broker_options(values: Mapping[str, str]) -> BrokerOptions:
 
 
 def secures(name: str) -> bool:
-    """Tell whether an option is a setting that secures connections."""
     return name.startswith(PREFIX) and name.removeprefix(PREFIX).startswith(PREFIXES)
 
 
@@ -57,7 +56,6 @@ def named() -> Iterator[None]:
 
 
 def _settings_in(file: str | None) -> Mapping[str, str]:
-    """Return the settings in a file that secure connections. Raises ConfigError."""
     if file is None:
         return {}
     try:

@@ -1,6 +1,9 @@
 """`LagListener` tells the lag of a stream behind the bucket after each batch. Imports pyspark.
 
-    lag = LagListener(store="s3://my-bucket/kafka") spark.streams.addListener(lag) ... lag.lags["orders"].records_behind
+    lag = LagListener(store="s3://my-bucket/kafka")
+    spark.streams.addListener(lag)
+    ...
+    lag.lags["orders"].records_behind
 
 Spark does not pass on the lag that a source in Python reports, so the listener looks into the bucket itself.
 """
@@ -90,7 +93,6 @@ class LagListener(StreamingQueryListener):
         """Do nothing: the query had read everything."""
 
     def onQueryTerminated(self, event: Any) -> None:
-        """Forget a query that has ended."""
         self._lags = {name: lag for name, lag in self._lags.items() if lag.query_id != str(event.id)}
 
     def _tell(self, lag: QueryLag) -> None:

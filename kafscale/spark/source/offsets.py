@@ -37,7 +37,7 @@ class PartitionNotNamed(ConfigError):
 class OffsetLimit:
     """One end of a read: offsets or timestamps by partition, or one for all. EARLIEST and LATEST are offsets.
 
-    topic_ids: of the topics that the offsets are of, as far as known.
+    topic_ids: of the topics of the offsets, as far as known.
     latest_if_none: a timestamp later than all records means the end; otherwise it is an error.
     """
 
@@ -49,14 +49,12 @@ class OffsetLimit:
     latest_if_none: bool = True
 
     def has(self, value: int) -> bool:
-        """Tell whether any partition has EARLIEST or LATEST."""
         if self.are_timestamps:
             return False
         return self.everywhere == value or value in (self.by_partition or {}).values()
 
     @property
     def names(self) -> Collection[TopicPartition]:
-        """Return the partitions that it names."""
         return (self.by_partition or {}).keys()
 
     def of(self, partition: TopicPartition) -> int:
@@ -166,7 +164,6 @@ class OffsetFinder:
         return {**begun, **self._find_all(limit, {name: log for name, log in logs.items() if name not in begun})}
 
     def _find_all(self, limit: OffsetLimit, logs: Logs) -> Mapping[TopicPartition, int]:
-        """Find timestamps of many partitions at once, unless brokers are asked, as each waits for the bucket."""
         if not limit.are_timestamps or self.catalog.brokers is not None or len(logs) < 2:
             return {partition: self._find_one(limit, partition, log) for partition, log in logs.items()}
         segments = (segment.key for log in logs.values() for segment in log.segments)
@@ -191,7 +188,6 @@ class OffsetFinder:
         )
 
     def _first_as_late(self, log: PartitionLog, timestamp_ms: int) -> int | None:
-        """Find the first record with this timestamp or a later one, by the indexes and the records of one row."""
         footers = self.catalog.footers((segment.key for segment in log.segments), with_timestamps=True)
         next_offset = log.earliest_offset
         for segment in log.segments:
@@ -227,7 +223,6 @@ class OffsetFinder:
         return None
 
     def _first_behind(self, log: PartitionLog, timestamp_ms: int) -> int | None:
-        """Ask brokers for records that no segment has."""
         assert log.behind is not None
         assert self.catalog.brokers is not None
         found = self.catalog.brokers.first_as_late(log.fetched_topic(), timestamp_ms)
@@ -236,7 +231,6 @@ class OffsetFinder:
         return max(found, log.behind.base_offset)
 
     def _first_between(self, log: PartitionLog, start_offset: int, end_offset: int, timestamp_ms: int) -> int | None:
-        """Find the first such record between two offsets by reading all of them."""
         reader = SplitReader(
             bucket=self.catalog.bucket,
             namespace=self.catalog.namespace,

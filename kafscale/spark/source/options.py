@@ -1,7 +1,7 @@
 """The options of `format("kafscale")`: names, defaults, precedence and errors of Spark's Kafka source, and some more.
 
-Names are case-insensitive. `OPTIONS` has all of them; `docs/reference/spark-options.md` is made from it
-(`python -m kafscale.spark.source.reference`). Mistakes raise ConfigError before a query begins.
+Names are case-insensitive. `docs/reference/spark-options.md` is made from `OPTIONS`. Mistakes raise ConfigError before
+a query begins.
 """
 
 from __future__ import annotations
@@ -241,11 +241,9 @@ class Given:
                 raise _unknown(name)
 
     def text(self, name: str) -> str | None:
-        """Return the value of an option; None if it was not given."""
         return self.values.get(name.lower())
 
     def flag(self, name: str, default: bool) -> bool:
-        """Return `true` or `false` as a bool. Raises ConfigError."""
         text = self.text(name)
         if text is None:
             return default
@@ -267,7 +265,6 @@ class Given:
         return number
 
     def duration_ms(self, name: str, default: str) -> int:
-        """Return a time in milliseconds. Raises ConfigError."""
         text = self.text(name) or default
         match = _DURATION.fullmatch(text.strip().lower())
         if match is None:
@@ -289,7 +286,6 @@ class Given:
 
 
 def _without_table(options: Mapping[str, str]) -> Mapping[str, str]:
-    """Drop what Spark adds to the options of a table, which come with a provider."""
     if "provider" not in {name.lower() for name in options}:
         return options
     return {
@@ -409,7 +405,6 @@ class StreamOptions:
 
     @property
     def limits(self) -> Sequence[str]:
-        """Return the names of the limits that are set."""
         named = {
             "maxOffsetsPerTrigger": self.max_offsets,
             "maxBytesPerTrigger": self.max_bytes,
@@ -419,7 +414,6 @@ class StreamOptions:
 
 
 def _limit(given: Given, side: str, default: int) -> OffsetLimit:
-    """Read one end; the order of precedence is that of the Kafka source."""
     strategy = (given.text("startingOffsetsByTimestampStrategy") or "error").strip().lower()
     if strategy not in ("error", "latest"):
         raise ConfigError(f"startingOffsetsByTimestampStrategy is error or latest, not '{strategy}'")
@@ -472,7 +466,6 @@ def _subscription(given: Given) -> Subscription:
 
 
 def bucket_options(given: Given) -> BucketOptions:
-    """Return the place of the bucket. Raises ConfigError."""
     store = given.text("store")
     if store is None:
         needed = "the option store is required: the bucket of the broker, as s3://BUCKET/PREFIX or file:PATH"
@@ -502,7 +495,6 @@ def _credentials(given: Given) -> S3Credentials | None:
 
 
 def reads_committed_only(given: Given) -> bool:
-    """Tell whether aborted and undecided records are left out. Raises ConfigError."""
     levels: dict[str, str] = {}
     for name in ("isolationLevel", "kafka.isolation.level"):
         if (text := given.text(name)) is not None:
@@ -515,7 +507,6 @@ def reads_committed_only(given: Given) -> bool:
 
 
 def freshness_of(given: Given) -> Freshness:
-    """Return the freshness. Raises ConfigError."""
     text = given.text("freshness")
     if text is None:
         return Freshness.BUCKET
@@ -526,12 +517,10 @@ def freshness_of(given: Given) -> Freshness:
 
 
 def brokers_of(given: Given) -> BrokerOptions | None:
-    """Return how to reach brokers; None if they are not asked. Raises ConfigError."""
     return broker_options(given.values) if freshness_of(given) is Freshness.BROKER else None
 
 
 def is_transactional(given: Given) -> bool:
-    """Tell whether rows are written in transactions. Raises ConfigError."""
     transactional = given.flag("transactional", False)
     if not transactional and given.text("transactionalId") is not None:
         raise ConfigError("transactionalId belongs to transactional=true: set that, or leave it out")

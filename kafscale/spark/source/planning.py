@@ -1,6 +1,6 @@
 """Plans splits from options, on the driver: the wanted offsets, the existing ones, and the lost ones.
 
-Nothing that was asked for is left out silently: it is an error, or reported with failOnDataLoss=false.
+A missing offset is an error, or reported with failOnDataLoss=false.
 """
 
 from __future__ import annotations
@@ -50,14 +50,12 @@ class Planner:
         )
 
     def close(self) -> None:
-        """Close the bucket and brokers."""
         self.catalog.bucket.close()
         if self.catalog.brokers is not None:
             self.catalog.brokers.close()
 
     @property
     def finder(self) -> OffsetFinder:
-        """Return a finder of the offsets that limits mean."""
         return OffsetFinder(self.catalog, self.options.fail_on_data_loss)
 
     def logs(self, known: Collection[TopicPartition] = (), *, must_exist: bool = True) -> Logs:
@@ -129,7 +127,6 @@ class Planner:
         return [split for task in tasks for split in task]
 
     def reader(self, columns: Sequence[str]) -> SplitReader:
-        """Return the reader of a task's splits."""
         return SplitReader(
             bucket=self.catalog.bucket,
             namespace=self.catalog.namespace,
@@ -141,11 +138,10 @@ class Planner:
         )
 
     def report(self, message: str, kind: type[DataLoss] = DataLoss) -> None:
-        """Raise DataLoss, of this kind, or log it, as failOnDataLoss says."""
         report_loss(message, fail=self.options.fail_on_data_loss, kind=kind)
 
     def gone(self, topic: str) -> str:
-        """Return the reason why a topic's partition does not exist any more, as a sentence's end."""
+        """Return the end of a sentence that tells why a topic's partition has gone."""
         deletion = self.catalog.metadata.deletion_of(topic)
         return "has gone" if deletion is None else f"has gone: {deletion}"
 
@@ -182,7 +178,6 @@ class Planner:
 
 
 def check_size(splits: Sequence[Split], max_scan_bytes: int | None) -> None:
-    """Raise ConfigError if splits are larger than maxScanBytes."""
     scan_bytes = sum(split.size_bytes for split in splits)
     if max_scan_bytes is not None and scan_bytes > max_scan_bytes:
         topics = ", ".join(sorted({split.topic for split in splits}))
@@ -229,7 +224,7 @@ def _stored(columns: Sequence[str], decoding: Decoding | None) -> Sequence[str]:
 def topic_of_subject(values: ValueOptions, subscription: Subscription) -> str | None:
     """Return the topic whose subject has the reader schema, if none is given.
 
-    Raises ConfigError unless that is one topic.
+    Raises ConfigError unless it is one topic.
     """
     if values.subject is not None or values.schema is not None:
         return None

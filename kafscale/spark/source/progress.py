@@ -1,6 +1,6 @@
 """Decides how far a stream's next batch goes: by new records and the limits of the rate.
 
-Spark 4.1 asks a source for the latest offset without telling where the stream is, so the source remembers its last
+Spark 4.1 asks a source for the latest offset without telling the stream's position, so the source remembers its last
 answer. After a restart Spark first asks for the partitions of the last batch.
 
 Positions have the ids of topics, so that no offset of a deleted topic is taken for one of its successor: that is
@@ -53,7 +53,7 @@ class StreamProgress:
         return self._initial
 
     def stop_at_present(self) -> None:
-        """Go no further than the present end. Raises ConfigError, StoreError."""
+        """Read no records that come later. Raises ConfigError, StoreError."""
         self._last = {partition: log.end_offset for partition, log in self.planner.logs().items()}
 
     def latest(self, start: Position | None = None, *, is_limited: bool = True) -> Position:
@@ -88,7 +88,7 @@ class StreamProgress:
         return self._position
 
     def metrics(self, now_ms: int) -> dict[str, Any]:
-        """Return metrics of the source: its topics, the lag behind the last planned batch, and requests to the bucket.
+        """Return metrics of the source: topics, lag behind the last planned batch, requests to the bucket.
 
         Raises StoreError.
         """
@@ -111,15 +111,14 @@ class StreamProgress:
         return found
 
     def tasks(self, start: Position, end: Position) -> Sequence[Sequence[Split]]:
-        """Return the splits of each task of a batch. Raises DataLoss, StoreError."""
         tasks = self.planner.tasks(self.splits(start, end))
         self.task_get_count += sum(map(get_count, tasks))
         return tasks
 
     def splits(self, start: Position, end: Position) -> Sequence[Split]:
-        """Plan a batch. New partitions begin at their earliest offset, as with the Kafka source.
+        """Plan a batch.
 
-        Raises DataLoss, StoreError.
+        New partitions begin at their earliest offset, as with the Kafka source. Raises DataLoss, StoreError.
         """
         self._position = end
         if start.offsets == end.offsets and start.topic_ids == end.topic_ids:
@@ -172,14 +171,12 @@ class StreamProgress:
         return end_offset
 
     def _created_again(self, logs: Logs, position: Position) -> Set[str]:
-        """Find topics that were deleted and created again since the position. Raises TopicCreatedAgain."""
         found = recreations(position.topic_ids, logs)
         for recreation in found.values():
             self.planner.report(str(recreation), TopicCreatedAgain)
         return found.keys()
 
     def _report_vanished(self, logs: Logs, position: Offsets) -> None:
-        """Report unread offsets at the end of a log that have vanished since the last look. Raises DataLoss."""
         for (topic, index), log in logs.items():
             end_offset = max(log.end_offset, position.get((topic, index), log.start_offset))
             seen = self.newest.get((topic, index), 0)
@@ -187,7 +184,6 @@ class StreamProgress:
                 self.planner.report(f"offsets {end_offset} to {seen - 1} of partition {index} of {topic} have gone")
 
     def _available(self, logs: Logs, position: Offsets) -> Mapping[TopicPartition, _Available]:
-        """Return the offsets behind the position; none where retention has removed all of them."""
         return {
             partition: _Available(
                 log=log,
@@ -202,7 +198,6 @@ class StreamProgress:
         return log.end_offset if self._last is None else min(log.end_offset, self._last.get(partition, 0))
 
     def _waits_for_more(self, available: Mapping[TopicPartition, _Available]) -> bool:
-        """Tell whether fewer than minOffsetsPerTrigger wait, and the last batch was not too long ago."""
         if self.options.min_offsets is None or self._last is not None:
             return False
         now = self.clock()
@@ -213,7 +208,6 @@ class StreamProgress:
         return False
 
     def _limited(self, available: Mapping[TopicPartition, _Available]) -> Offsets:
-        """Share the limit by size, as KafkaMicroBatchStream.rateLimit does: small partitions get one at least."""
         ends = {partition: offsets.end for partition, offsets in available.items()}
         total = sum(offsets.count for offsets in available.values())
         if self.options.max_offsets is not None and total > self.options.max_offsets:
@@ -245,7 +239,6 @@ class StreamProgress:
         return limited
 
     def _warn_of_available_now(self, is_cut: bool) -> None:
-        """Warn once a run, as a reader is not told its trigger."""
         if is_cut and self.options.warns_of_available_now and not self._has_warned and self._last is None:
             self._has_warned = True
             logger.warning(
@@ -257,8 +250,6 @@ class StreamProgress:
 
 @attrs.frozen(kw_only=True)
 class _Available:
-    """The offsets of a partition from the position on."""
-
     log: PartitionLog
     start: int
     end: int

@@ -22,7 +22,6 @@ shows them at work."""
 
 
 def reference() -> str:
-    """The page."""
     parts = [INTRODUCTION]
     for used_in, heading in HEADINGS.items():
         rows = [f"| `{option.name}` | {option.default or ''} | {option.doc} |" for option in OPTIONS[used_in]]

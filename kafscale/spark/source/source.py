@@ -1,6 +1,6 @@
 """`format("kafscale")` for Spark: the columns of its Kafka source, from the bucket.
 
-`planning` and `progress` plan, `reading` reads; this module has what pyspark calls. It imports pyspark.
+Has what pyspark calls, and imports it.
 """
 
 from __future__ import annotations
@@ -85,10 +85,9 @@ SCHEMA = StructType(
 
 
 class KafScaleDataSource(DataSource):
-    """The data source; Spark makes one for each `load()` and `save()`."""
+    """The data source; Spark makes one for each `load()` and `save()`. Raises ConfigError for an unknown option."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        """Take the options. Raises ConfigError for an unknown one."""
         super().__init__(dict(options))
         self.given = Given(options)
         self.load_id = uuid4().hex  # goes with the source to the processes that it is called in
@@ -97,7 +96,6 @@ class KafScaleDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the name that `format()` is given."""
         return FORMAT
 
     def schema(self) -> StructType:
@@ -147,7 +145,6 @@ class KafScaleDataSource(DataSource):
         return options
 
     def _decoded(self, options: ReadOptions) -> Sequence[StructField]:
-        """Return the column of decoded values, if any."""
         values = ValueOptions.parse(self.given.values)
         if values is None:
             return []
@@ -158,7 +155,6 @@ class KafScaleDataSource(DataSource):
         return [StructField(DECODED, spark_type(self.decoding.type))]
 
     def _columns(self, schema: StructType, options: ReadOptions) -> Sequence[str]:
-        """Return the columns of a user's schema. Asks the registry only for decoded values."""
         if DECODED not in schema.fieldNames():
             return columns_of(schema)
         decoded = self._decoded(options)
@@ -183,8 +179,6 @@ def columns_of(schema: StructType, decoded: Sequence[StructField] = ()) -> Seque
 
 
 class SplitPartition(InputPartition):
-    """Splits on their way to a task."""
-
     def __init__(self, splits: Sequence[Split]) -> None:
         super().__init__(splits)
         self.splits = splits
@@ -192,14 +186,11 @@ class SplitPartition(InputPartition):
 
 @attrs.define(kw_only=True, eq=False, slots=False, repr=False)
 class _SplitReading:
-    """Reads splits in a task. Travels to it, without the driver's open connections."""
-
     options: ReadOptions
     columns: Sequence[str]
     decoding: Decoding | None = None
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """Read the records of a task. Raises DataLoss, StoreError, RegistryError."""
         ease_next_call()
         if not isinstance(partition, SplitPartition):  # Spark makes up one, None, of a plan that has none
             return
@@ -209,13 +200,10 @@ class _SplitReading:
 
 @attrs.define(kw_only=True, eq=False, slots=False, repr=False)
 class BatchReader(_SplitReading, DataSourceReader):
-    """Plans a batch query, and reads it."""
-
     limits: BatchOptions
     bounds: QueryBounds = attrs.field(factory=QueryBounds, init=False)
 
     def partitions(self) -> list[SplitPartition]:
-        """Plan the tasks. Raises ConfigError, DataLoss, StoreError."""
         with closing(Planner.of(self.options)) as planner:
             partitions = [SplitPartition(task) for task in planner.tasks(planner.batch(self.limits, self.bounds))]
         ease_next_call()
@@ -253,13 +241,10 @@ _AvailableNow: Any = _available_now()
 
 @attrs.define(kw_only=True, eq=False, slots=False, repr=False)
 class StreamReader(_SplitReading, DataSourceStreamReader, _AvailableNow):
-    """Plans the batches of a stream, and reads them."""
-
     limits: StreamOptions
     _progress: StreamProgress | None = attrs.field(default=None, init=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the part of the state that a task needs."""
         return {**self.__dict__, "_progress": None}
 
     @property
@@ -272,12 +257,10 @@ class StreamReader(_SplitReading, DataSourceStreamReader, _AvailableNow):
         return self._progress
 
     def stop(self) -> None:
-        """Close the bucket at the end of the query."""
         if self._progress is not None:
             self._progress.planner.close()
 
     def initialOffset(self) -> Json:
-        """Return the beginning of the stream. Raises ConfigError, StoreError."""
         return self.progress.initial().to_json()
 
     def latestOffset(self, start: Json | None = None, limit: Any = None) -> Json:
@@ -303,11 +286,10 @@ class StreamReader(_SplitReading, DataSourceStreamReader, _AvailableNow):
         return ReadMaxRows(self.limits.max_offsets or LARGEST_COUNT) if self.limits.limits else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Leave later records to another run. Spark 4.2 and later calls it. Raises ConfigError, StoreError."""
+        """Leave later records to another run. Spark 4.2 and later calls it."""
         self.progress.stop_at_present()
 
     def partitions(self, start: Json, end: Json) -> list[SplitPartition]:
-        """Plan the tasks of a batch. Raises DataLoss, StoreError."""
         return [
             SplitPartition(task) for task in self.progress.tasks(Position.from_json(start), Position.from_json(end))
         ]

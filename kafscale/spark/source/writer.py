@@ -120,7 +120,6 @@ class _TopicWriting:
     options: WriteOptions
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Produce the rows of a task and wait until they are acknowledged. Raises ConfigError, KafkaError."""
         ease_next_call()
         with closing(ColumnProducer.of(self.options.settings())) as producer:
             for rows in iterator:
@@ -154,7 +153,6 @@ class _TransactionalWriting(ABC):
     options: WriteOptions
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Produce the rows of a task in a transaction that stays open. Raises ConfigError, KafkaError."""
         ease_next_call()
         context = TaskContext.get()
         assert context is not None
@@ -175,7 +173,6 @@ class _TransactionalWriting(ABC):
 
     @contextmanager
     def committer(self, transactional_id: str) -> Iterator[Committer]:
-        """Connect the committer of a query to the brokers."""
         with closing(self.options.cluster()) as cluster:
             yield Committer(cluster=cluster, transactional_id=transactional_id, timeout_ms=self.options.timeout_ms)
 
@@ -185,13 +182,11 @@ class TransactionalStreamWriter(_TransactionalWriting, DataSourceStreamArrowWrit
     """The writer of a streaming query."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Commit a batch that all tasks have prepared, unless it was. Raises KafkaError, BrokerUnavailable."""
         if written := _written(messages):
             with self.committer(written[0].transactional_id) as committer:
                 committer.commit(_prepared_of(written), run=written[0].run, batch=batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Abort a batch that was not decided. Raises KafkaError, BrokerUnavailable."""
         if written := _written(messages):
             with self.committer(written[0].transactional_id) as committer:
                 committer.abort(_prepared_of(written), run=written[0].run, batch=batchId)
@@ -224,12 +219,10 @@ class TransactionalWriter(_TransactionalWriting, DataSourceArrowWriter):
             committer.finish_former(run=self.run)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Commit the rows that all tasks have prepared. Raises KafkaError, BrokerUnavailable."""
         with self.committer(self._id) as committer:
             committer.commit(_prepared_of(_written(messages)), run=self.run, batch=None)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Abort rows that were not decided. Raises KafkaError, BrokerUnavailable."""
         with self.committer(self._id) as committer:
             committer.abort(_prepared_of(_written(messages)), run=self.run, batch=None)
 

@@ -101,7 +101,6 @@ class Committer:
         return decision
 
     def _check_open(self, prepared: Iterable[Prepared]) -> None:
-        """Raise KafkaError for the first transaction that was aborted since its task has prepared it."""
         for transaction in prepared:
             request = DescribeTransactionsRequest(transactional_ids=[transaction.transactional_id])
 
@@ -123,7 +122,6 @@ class Committer:
                 )
 
     def _finish(self, lead: Lead, journal: DecisionJournal, found: Decision, run: str) -> Decision:
-        """Commit decided transactions, and record the batch as whole."""
         if not found.unfinished:
             return found
         aborted = [transaction for transaction in found.unfinished if not self._is_committed(transaction)]
@@ -145,7 +143,6 @@ class Committer:
         return any(self._is_visible(prepared.producer_id, span) for span in prepared.spans)
 
     def _end(self, prepared: Prepared, *, committed: bool) -> bool:
-        """End a task's transaction; false if it does not exist to be ended so."""
         producer = (prepared.transactional_id, prepared.producer_id, prepared.producer_epoch)
         try:
             end(self.cluster, *producer, committed=committed)
@@ -156,7 +153,6 @@ class Committer:
         return True
 
     def _is_visible(self, producer_id: int, span: RecordSpan) -> bool:
-        """Tell whether the transaction was committed in one partition; false if all of it was deleted."""
         log = UnfilteredPartition(cluster=self.cluster, topic=span.topic, partition=span.partition)
 
         def ask() -> bool:
@@ -215,7 +211,6 @@ def task_id(transactional_id: str, *, partition: int, attempt: int) -> str:
 
 
 def task_id_pattern(transactional_id: str) -> re.Pattern[str]:
-    """Return a pattern of all ids of a query's tasks."""
     return re.compile(rf"{re.escape(transactional_id)}\.task-\d+-\d+")
 
 

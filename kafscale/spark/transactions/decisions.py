@@ -1,12 +1,12 @@
-"""The decision of a batch, which transactions of which tasks it has, and the topic that keeps the last one of each
-query.
+"""The decision of a batch, and the topic that keeps the last one of each query.
 
 The record is JSON, so that `kafka-console-consumer` shows the state of a query:
 
-    version       1 batch         the number of the last decided batch; outside of streams, the number of writes run
-    the run that decided: an execution of the query, or one write former        the runs before, which may not decide
-    any more; the last few of them unfinished    the transactions that are still to be committed, empty when the batch
-    is whole
+    version       1
+    batch         the number of the last decided batch; outside of streams, the number of writes
+    run           the run that decided: an execution of the query, or one write
+    former        the last few runs before, which may not decide any more
+    unfinished    the transactions that are still to be committed, empty when the batch is whole
 """
 
 from __future__ import annotations
@@ -71,8 +71,6 @@ NEXT_LOOK_FACTOR: Final = 16
 
 @attrs.frozen(kw_only=True)
 class DecisionJournal:
-    """The decisions of one query."""
-
     cluster: Cluster
     transactional_id: str
     partition: int

@@ -32,14 +32,11 @@ from kafscale.wire.messages.records import (
 EARLIEST: Final = -2
 LATEST: Final = -1
 FETCH_BYTES: Final = 8 << 20
-ONE_BATCH_BYTES: Final = 1  # a broker gives the first batch whatever its size
 FETCH_WAIT_MS: Final = 500
 
 
 @attrs.frozen(eq=False, repr=False)
 class StoredBatch:
-    """One stored batch."""
-
     header: BatchHeader
     data: memoryview
 
@@ -59,28 +56,24 @@ class StoredBatch:
 
 @attrs.frozen(kw_only=True)
 class UnfilteredPartition:
-    """One partition, read without regard to transactions."""
+    """A partition, read without regard to transactions. Every method raises BrokerUnavailable, KafkaError."""
 
     cluster: Cluster
     topic: str
     partition: int
 
     def end(self) -> int:
-        """Return the high watermark. Raises BrokerUnavailable, KafkaError."""
+        """Return the high watermark."""
         return self._offset(LATEST)
 
     def start(self) -> int:
-        """Return the first offset that has not been deleted. Raises BrokerUnavailable, KafkaError."""
         return self._offset(EARLIEST)
 
     def batches(self, first: int, end: int) -> Iterator[StoredBatch]:
-        """Iterate over the batches with offsets from `first` to `end`, exclusive, which the log has reached.
-
-        Deleted ones are left out. Raises BrokerUnavailable, KafkaError.
-        """
+        """Iterate over the batches with offsets from `first` to `end`, exclusive. Deleted ones are left out."""
         position = first
         while position < end:
-            answer = self.cluster.patiently(lambda at=position: self._fetch(at, FETCH_BYTES))  # type: ignore[misc]
+            answer = self.cluster.patiently(lambda at=position: self._fetch(at))  # type: ignore[misc]
             if answer.error_code == error_codes.OFFSET_OUT_OF_RANGE:
                 position = self._after_deletion(position)
                 continue
@@ -93,17 +86,8 @@ class UnfilteredPartition:
             if batch is None and position >= answer.high_watermark:
                 return  # nothing is left there: compaction has taken what was
 
-    def batch_at(self, offset: int) -> StoredBatch:
-        """Return the batch with this offset. Raises BrokerUnavailable, KafkaError."""
-        answer = self.cluster.patiently(lambda: self._fetch(offset, ONE_BATCH_BYTES))
-        check(answer.error_code, f"offset {offset} of '{self.topic}' {self.partition}")
-        return StoredBatch.of(next(whole_batches(_records_of(answer))))
-
     def outcome_of(self, producer_id: int, first: int) -> bool | None:
-        """Tell whether the transaction of the producer's record at this offset was committed; None while it is open.
-
-        Raises BrokerUnavailable, KafkaError.
-        """
+        """Tell whether the transaction of the producer's record at this offset was committed; None while it is open."""
         for batch in self.batches(first, self.end()):
             if batch.header.producer_id == producer_id and (outcome := batch.outcome) is not None:
                 return outcome
@@ -117,10 +101,10 @@ class UnfilteredPartition:
             )
         return start
 
-    def _fetch(self, offset: int, max_bytes: int) -> PartitionData:
-        wanted = FetchPartition(partition=self.partition, fetch_offset=offset, partition_max_bytes=max_bytes)
+    def _fetch(self, offset: int) -> PartitionData:
+        wanted = FetchPartition(partition=self.partition, fetch_offset=offset, partition_max_bytes=FETCH_BYTES)
         topics = [FetchTopic(topic=self.topic, partitions=[wanted])]
-        request = FetchRequest(max_wait_ms=FETCH_WAIT_MS, min_bytes=1, max_bytes=max_bytes, topics=topics)
+        request = FetchRequest(max_wait_ms=FETCH_WAIT_MS, min_bytes=1, max_bytes=FETCH_BYTES, topics=topics)
         leader = self.cluster.leader(self.topic, self.partition)
         response = self.cluster.ask(leader, request, FetchResponse)
         check(response.error_code, f"topic '{self.topic}'")

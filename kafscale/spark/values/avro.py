@@ -1,8 +1,7 @@
 """Reads Avro values by fastavro, with the rules of Avro's schema resolution; Arrow makes columns of them.
 
-Unions of null and one other type become that type, nullable; other unions become a struct with one field for each
-branch, as Spark's `from_avro` does. Bytes left over behind a value are an error. `avro_plan` reads common schemas by
-columns.
+Unions of null and one other type become that type, nullable; other unions become a struct with a field for each branch,
+as Spark's `from_avro` does. Bytes left over behind a value are an error.
 """
 
 from __future__ import annotations
@@ -61,7 +60,6 @@ class AvroReader:
         self._convert = _converter(self._node, self._named) if _has_choice(self._node, self._named) else None
 
     def _parsed(self, defaults: Count, *, wrapped: bool) -> Node:
-        """Return the reader schema for fastavro, with all defaults in place. Raises ConfigError."""
         found = parsed(avro_schema.inlined(self._node, self._named, set()), wrapped=wrapped)
         _set_defaults(found, self._named, defaults)
         return found
@@ -90,7 +88,6 @@ class AvroReader:
     def _decode(
         self, resolution: AvroResolution, walk: Walk, plan: AvroPlan | None, payloads: Payloads | Sequence[bytes]
     ) -> Decoded:
-        """Decode by columns as far as the plan can, and the rest by fastavro."""
         if plan is None or len(payloads) < LANES_MIN_COUNT:
             return self._decode_each(resolution, walk, payloads)
         payloads = Payloads.of(payloads)
@@ -119,7 +116,6 @@ class AvroReader:
 
 
 def _set_defaults(node: Node, named: dict[str, Node], cells: Count) -> None:
-    """Replace the defaults in a parsed schema by the values that fastavro would have read."""
     if isinstance(node, list):
         for one in node:
             _set_defaults(one, named, cells)
@@ -137,7 +133,6 @@ def _is_choice(node: Node) -> bool:
 
 
 def _has_choice(node: Node, named: dict[str, Node]) -> bool:
-    """Tell whether rows must name the branch of a union. The schema is known to end."""
     if isinstance(node, list):
         return _is_choice(node) or any(_has_choice(one, named) for one in node)
     if isinstance(node, str):
@@ -219,10 +214,7 @@ _PYTHON_TYPES: dict[str, tuple[type, ...]] = {
 
 @attrs.define(frozen=True, kw_only=True)
 class _Branch:
-    """The marks of one branch of a union.
-
-    name: None for unnamed types. fields: of a record, since the name is missing where the writer has no union.
-    """
+    """The marks of one branch of a union. fields: of a record, as its name is missing where the writer has no union."""
 
     name: str | None
     types: tuple[type, ...]

@@ -1,8 +1,7 @@
 """Refuses Avro values that would crash fastavro: its C recurses for each level, and trusts each count of items.
 
-400 KB of a legal schema that contains itself overflow the stack of the process, and 5 bytes announce ten million items
-that take no bytes. Records of such items, each twice in the next, are 2^30 of them without a byte. So values of schemas
-that allow this are walked first; values of other schemas end after at most as many steps as they have bytes.
+400 KB of a legal schema that contains itself overflow the stack, and 5 bytes announce ten million items that take no
+bytes. Values of schemas that allow this are walked first; others end after at most as many steps as they have bytes.
 """
 
 from __future__ import annotations
@@ -68,7 +67,6 @@ class Walk:
             raise DecodeError("it ends before it is whole") from exc
 
     def _walk(self, payload: bytes, items_max: int) -> None:
-        """Walk over a value. Raises DecodeError, and IndexError for a number that ends early."""
         left = items_max
         empty_left = EMPTY_ITEMS_MAX
         free_left = EMPTY_ITEMS_MAX + EMPTY_PER_BYTE * len(payload)
@@ -114,7 +112,6 @@ class Walk:
 
 
 def walk_of(node: Node, named: dict[str, Node]) -> Walk:
-    """Make the walk of a writer schema; `named` has its named types."""
     compiler = _Compiler(named)
     step = compiler.compile(node)
     return Walk(is_needed=compiler.is_needed, step=step)
@@ -172,10 +169,6 @@ class _Compiler:
 
 
 def _read_count(payload: bytes, position: int) -> tuple[int, int]:
-    """Read the count of items in a block. Behind a negative one stands the block's size in bytes.
-
-    Raises DecodeError, IndexError.
-    """
     count, position = read_varlong(payload, position)
     if count < 0:
         _, position = read_varlong(payload, position)

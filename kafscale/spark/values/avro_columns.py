@@ -59,14 +59,12 @@ def floats(written: str, type_: pa.DataType) -> Read:
 
 
 def booleans(cursor: PayloadCursor) -> pa.Array:
-    """Read a byte that is 0 or 1."""
     values = cursor.fixed(1)[:, 0]
     cursor.refuse(values > 1)
     return pa.array(values == 1)
 
 
 def sized(type_: pa.DataType) -> Read:
-    """Read bytes behind their length, as binary or text."""
     is_text = type_ == pa.string()
 
     def read(cursor: PayloadCursor) -> pa.Array:
@@ -77,12 +75,11 @@ def sized(type_: pa.DataType) -> Read:
 
 
 def fixed(size: int) -> Read:
-    """Read bytes of one length."""
     return lambda cursor: bytes_column(cursor.data, *cursor.slices(size))
 
 
 def enums(symbols: Sequence[str | None]) -> Read:
-    """Read texts by number; None stands for one that the reader does not know."""
+    """Read texts by number; None stands for a symbol that the reader does not know."""
     texts = pa.array([*symbols, None], pa.string())
     is_unknown = np.array([symbol is None for symbol in symbols] + [True])
 
@@ -144,8 +141,6 @@ def nullable(read: Read, type_: pa.DataType, branch: int, null_branch: int | Non
 
 
 def skip_union(branches: Sequence[Skip]) -> Skip:
-    """Pass over any branch."""
-
     def skip(cursor: PayloadCursor) -> None:
         found = cursor.varints()
         cursor.refuse((found < 0) | (found >= len(branches)))
@@ -187,10 +182,6 @@ def blocks(cursor: PayloadCursor, step: Step) -> tuple[Numbers, Sequence[pa.Arra
 
 
 def _item_counts(cursor: PayloadCursor) -> Numbers:
-    """Read the number of items in each next block; 0 at the end, or if refused.
-
-    Behind a negative count stands the block's size in bytes, which is not needed.
-    """
     counts = cursor.varints()
     with_size = np.flatnonzero(counts < 0)
     if len(with_size):
@@ -203,8 +194,6 @@ def _item_counts(cursor: PayloadCursor) -> Numbers:
 
 
 def arrays(read_item: Read, type_: pa.ListType) -> Read:
-    """Read lists of items."""
-
     def read(cursor: PayloadCursor) -> pa.Array:
         counts, columns = blocks(cursor, lambda lane: (read_item(lane),))
         items = columns[0] if columns else pa.array([], type_.value_type)

@@ -28,12 +28,12 @@ _RECORDS = ("record", "error")
 
 
 class _UnplannedAvro(Exception):
-    """The schemas have something that only fastavro reads."""
+    """The schemas have something that only the library reads."""
 
 
 @attrs.frozen(kw_only=True)
 class AvroPlan:
-    """Reads payloads into an array of `raw_type`, and casts it to `type`."""
+    """Reads payloads into an array of the plan's raw type, and casts it to `type`."""
 
     type: pa.DataType
     _read: Read
@@ -62,7 +62,6 @@ class AvroPlan:
 
 
 def _named_in(node: Node) -> dict[str, Node]:
-    """Return the named types in a parsed schema."""
     named: dict[str, Node] = {}
     pending = [node]
     while pending:
@@ -83,13 +82,10 @@ def _kind(node: Node) -> str:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class _AvroPlanner:
-    """Plans steps. named: the named types of the writer and of the reader."""
-
     named: tuple[dict[str, Node], dict[str, Node]]
     _steps_left: int = attrs.field(default=STEPS_MAX, init=False)
 
     def read(self, writer: Node, reader: Node, type_: pa.DataType) -> Read:
-        """Plan the read of a node. Raises _Unplanned."""
         self._take_step()
         writer, reader = self._definition(writer, 0), self._definition(reader, 1)
         if isinstance(writer, list):
@@ -143,7 +139,6 @@ class _AvroPlanner:
         return partial(_read_record, steps, defaults, type_)
 
     def skip(self, node: Node) -> Skip:
-        """Plan the skip of a node. Raises _Unplanned."""
         self._take_step()
         node = self._definition(node, 0)
         if isinstance(node, list):
@@ -176,7 +171,6 @@ _WIDENED = {"int": ("int", "long"), "long": ("long",)}
 
 
 def _scalar(writer: Node, reader: Node, kinds: tuple[str, str], type_: pa.DataType) -> Read:
-    """Plan the read of a scalar. Raises _Unplanned."""
     kind, read_kind = kinds
     logical = [side.get("logicalType") if isinstance(side, dict) else None for side in (writer, reader)]
     if DECIMAL in logical:
@@ -239,8 +233,7 @@ def _skip_items(skip_item: Any, cursor: PayloadCursor) -> None:
     avro_columns.blocks(cursor, skip_item)
 
 
-def _ignore(_: object) -> None:
-    """Ignore a skipped value."""
+def _ignore(_: object) -> None: ...
 
 
 def _check_names(writer: Node, reader: Node) -> None:
@@ -249,7 +242,6 @@ def _check_names(writer: Node, reader: Node) -> None:
 
 
 def _only_branch(union: list[Node]) -> Node:
-    """Return the only type of a union besides null. Raises _Unplanned."""
     found = [branch for branch in union if branch != "null"]
     if len(found) != 1:
         raise _UnplannedAvro

@@ -1,9 +1,9 @@
 """Reads values by fastavro, in a time that follows the value and not its schemas.
 
-For a value that does not resolve, fastavro writes whole schemas, with all their types, into the error: for a union of
-5,000 records 6 GB of text, in two minutes. And a union, array or map by itself is parsed again for each value: half a
-second for that union. So they are read as the only field of a record, which has the same bytes, and after the first
-error schemas are replaced by some with a short text; not before, as fastavro is a fifth slower with them.
+For a value that does not resolve, fastavro writes whole schemas into the error: for a union of 5,000 records 6 GB of
+text, in two minutes. So after the first such error, schemas are replaced by some with a short text; not before, as
+fastavro is a fifth slower with them. And a union, array or map by itself is parsed again for each value, so it is read
+as the only field of a record, which has the same bytes.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class AvroResolution:
     _is_terse: bool = attrs.field(default=False, init=False)
 
     def read(self, stream: BytesIO, *, with_names: bool) -> Any:
-        """Read a value from its beginning. `with_names`: with the names of union branches.
+        """Read a value from its beginning. Raises SchemaResolutionError with a short text, and fastavro's other errors.
 
-        Raises SchemaResolutionError with a short text, and fastavro's other errors.
+        with_names: return union branches with their names.
         """
         try:
             row = fastavro.schemaless_reader(stream, self._writer, self._reader, return_named_type=with_names)
@@ -68,8 +68,6 @@ def parsed(whole: Node, *, wrapped: bool) -> Node:
 
 
 class _Hidden(dict[str, Any]):
-    """The named types of a schema, which are not shown."""
-
     def __repr__(self) -> str:
         return f"{len(self)} types"
 
@@ -85,8 +83,6 @@ class _Several(list[Node]):
 
 
 class _Definition(dict[str, Any]):
-    """A type, or a field of a record; its kind and name are shown."""
-
     def __repr__(self) -> str:
         kind, name = self["type"], self.get("name")
         shown = kind if isinstance(kind, str) else "field"
@@ -94,7 +90,6 @@ class _Definition(dict[str, Any]):
 
 
 def _terse(node: Node, made: dict[int, Node]) -> Node:
-    """Return the same parsed schema with a short text; shared parts stay shared."""
     if isinstance(node, list):
         return _Several(_terse(one, made) for one in node)
     if not isinstance(node, dict):

@@ -1,6 +1,6 @@
 """Prepares Avro schemas: resolves references, compares logical types, and derives the Arrow type of each node.
 
-fastavro would make Python objects of dates and timestamps. Arrow takes the plain numbers, so all logical types except
+fastavro would make Python objects of dates and timestamps, and Arrow takes plain numbers. So all logical types except
 `decimal` are removed before fastavro sees a schema; those of the reader decide the columns.
 """
 
@@ -61,10 +61,7 @@ def _parse(schema: Schema, named: dict[str, Node]) -> Node:
 
 
 def inlined(node: Node, named: dict[str, Node], seen: set[str]) -> Node:
-    """Return a schema with each named type defined where it stands first. Units are left out.
-
-    `check_units` checks those, and the reader's columns have them.
-    """
+    """Return a schema with each named type defined where it stands first, without units (see `check_units`)."""
     if isinstance(node, list):
         return [inlined(one, named, seen) for one in node]
     if isinstance(node, str):
@@ -89,7 +86,7 @@ def inlined(node: Node, named: dict[str, Node], seen: set[str]) -> Node:
 
 
 def type_of(node: Node, named: dict[str, Node], place: SchemaPlace) -> pa.DataType:
-    """Return the type of a reader's schema in Spark.
+    """Return Spark's type of a reader's schema.
 
     Raises ConfigError for recursion, too many columns, decimals over 38 digits.
     """
@@ -133,7 +130,6 @@ def is_nullable(node: Node) -> bool:
 
 
 def branches(union: list[Node]) -> list[Node]:
-    """Return the types of a union besides null."""
     return [one for one in union if one != "null"]
 
 
@@ -208,7 +204,6 @@ def _definition(node: Node, named: dict[str, Node]) -> Node:
 
 
 def _pairs(writer: Node, reader: Node) -> Iterator[tuple[Node, Node]]:
-    """Pair each branch of the writer with the reader's of the same base type, or with its only one."""
     writers = writer if isinstance(writer, list) else [writer]
     readers = reader if isinstance(reader, list) else [reader]
     for one in writers:
@@ -233,9 +228,9 @@ def _children(writer: dict[str, Node], reader: dict[str, Node]) -> Iterator[tupl
 
 
 def default_value(node: Node, value: Any, named: dict[str, Node], cells: Count) -> Any:
-    """Make the value that fastavro would read from a default's JSON.
+    """Make the value that fastavro would read from a default's JSON, and take its cells.
 
-    cells: the number that is left for the schema's defaults. Raises ConfigError if it is exceeded.
+    Raises ConfigError at the limit.
     """
     if isinstance(node, list):
         return default_value(node[0], value, named, cells)

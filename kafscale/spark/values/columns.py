@@ -1,4 +1,4 @@
-"""Common parts of the formats: decoded rows become an Arrow array, and rows that Arrow refuses become error texts."""
+"""The common part of the formats: decoded rows become an Arrow array, rows that Arrow refuses become error texts."""
 
 from __future__ import annotations
 
@@ -33,12 +33,10 @@ class Reader(Protocol):
     """A format's reader schema."""
 
     @property
-    def type(self) -> pa.DataType:
-        """Return the type of each decoded value."""
+    def type(self) -> pa.DataType: ...
 
     @property
-    def memory(self) -> RowMemory:
-        """Return the memory of a decoded value."""
+    def memory(self) -> RowMemory: ...
 
     def of_writer(self, schema: Schema) -> Decode:
         """Return the decoder of a writer schema's payloads. Raises DecodeError if they can't be decoded."""
@@ -99,7 +97,7 @@ def scatter(parts: Sequence[pa.Array], places: Sequence[Places], count: int, typ
 
 
 def joined(read: Decoded, places: Places, payloads: Payloads, decode_each: Callable[[Payloads], Decoded]) -> Decoded:
-    """Join values that were read, in these places, with the others, which `decode_each` decodes."""
+    """Join the values that were read with the others, which `decode_each` decodes."""
     if len(places) == len(payloads):
         return read
     is_left = np.ones(len(payloads), np.bool_)

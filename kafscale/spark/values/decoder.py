@@ -1,7 +1,7 @@
-"""Decodes a column of framed values: each value by its own writer schema, which is parsed once.
+"""Decodes a column of framed values: each value by its own writer schema.
 
-A bad value yields an error text and never an exception. A registry that does not answer raises `RegistryError`;
-otherwise an outage would send every value to the dead letters.
+A bad value becomes an error text. A registry that does not answer raises `RegistryError`; otherwise an outage would
+send every value to the dead letters.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FORMATS = ("avro", "protobuf", "json")
 
 @attrs.define(frozen=True, kw_only=True)
 class ReaderOptions:
-    """The reader schema. May be pickled.
+    """The reader schema, as it travels to the tasks.
 
     format: avro, protobuf or json. message: Protobuf: the message's full name; None for the first of the file.
     validate: JSON: check each value against its writer schema, which is ten times slower.
@@ -76,7 +76,7 @@ def _make_reader(options: ReaderOptions) -> Reader:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class ValueDecoder:
-    """Decodes values, and keeps the decoders of their writer schemas, which are few for a topic."""
+    """Decodes values, and keeps the decoders of their writer schemas."""
 
     reader: Reader
     client: RegistryClient
@@ -93,7 +93,7 @@ class ValueDecoder:
     def decode(self, values: pa.Array | Sequence[bytes | None], with_header: Collection[int] = ()) -> Decoded:
         """Decode framed values; a null one (a tombstone) stays null, without an error. Raises RegistryError.
 
-        with_header: positions of values with their header put in front; it may be a global id.
+        with_header: positions of values with their header put in front, which may be a global id.
         """
         array = values if isinstance(values, pa.Array) else pa.array(values, pa.binary())
         framed = Payloads.of(array)
@@ -136,7 +136,6 @@ class ValueDecoder:
 def _group(
     framed: Payloads, is_valid: pa.Array, with_header: Collection[int], errors: list[str | None]
 ) -> dict[bytes, Places]:
-    """Return the positions of the values by prefix, and set the errors of values without one."""
     found = is_valid.to_numpy(zero_copy_only=False).copy()
     prefixes = _take_global(framed, found, with_header) if with_header else {}
     lengths, first = framed.lengths, framed.raw.take(framed.starts, mode="clip")
@@ -157,7 +156,6 @@ def _group(
 
 
 def _take_global(framed: Payloads, found: NDArray[np.bool_], with_header: Collection[int]) -> dict[bytes, Places]:
-    """Return the positions of values with a global id, and remove them from `found`."""
     positions: dict[bytes, list[int]] = {}
     for position in with_header:
         value = framed[position] if found[position] else b""

@@ -1,4 +1,4 @@
-"""Framed values as an Arrow array of struct<value, error>, for `from_registry` and the data source's column."""
+"""Decodes framed values to struct<value, error>, for `from_registry` and the data source's column `decoded`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Decoding:
 
     @classmethod
     def of(cls, options: ValueOptions, topic: str | None = None) -> Decoding:
-        """Look the reader schema up, by the topic's name if need be.
+        """Look the reader schema up, by default by the topic's name.
 
         Raises ConfigError, UnknownSchema, RegistryError.
         """
@@ -53,10 +53,7 @@ class Decoding:
         return pa.concat_arrays(parts or [self._decode(values)])
 
     def select(self, records: pa.RecordBatch, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Return these columns of records, with `decoded` made of their `value` and `headers`.
-
-        Raises RegistryError.
-        """
+        """Return these columns of records, with `decoded` made of `value` and `headers`. Raises RegistryError."""
         for start, count in self._pieces(records["value"]):
             rows = records.slice(start, count)
             decoded = self._decode(*_with_ids_of_headers(rows["value"], rows["headers"]))
@@ -71,7 +68,6 @@ class Decoding:
         return pa.StructArray.from_arrays([decoded.values.cast(type_[0].type), errors], fields=list(type_))
 
     def _pieces(self, values: pa.Array) -> Iterator[tuple[int, int]]:
-        """Yield the start and the length of each piece of values to decode at once."""
         start, memory = 0, _decoder(self).memory
         while start < len(values):
             count = _rows_at_once_count(values.slice(start, ROWS_AT_ONCE_COUNT), memory)
@@ -80,17 +76,12 @@ class Decoding:
 
 
 def _rows_at_once_count(values: pa.Array, memory: RowMemory) -> int:
-    """Return the number of first values to decode together, at least one, by their possible memory.
-
-    A value of some bytes may take the largest memory; its real memory is known too late.
-    """
     lengths = pc.fill_null(pc.binary_length(values), 0).to_numpy(zero_copy_only=False)
     taken = np.cumsum(memory.own_bytes + memory.per_payload_byte * lengths)
     return max(1, int(np.searchsorted(taken, ROWS_AT_ONCE_BYTES, side="right")))
 
 
 def _with_ids_of_headers(values: pa.Array, headers: pa.Array) -> tuple[pa.Array, Collection[int]]:
-    """Put the first header with a schema's id in front of each value that has one, and return which ones do."""
     entries = headers.flatten()
     named = pc.equal(entries.field("key"), ID_HEADER)
     if not pc.any(named).as_py():
@@ -109,7 +100,6 @@ def _struct_type(value: pa.DataType) -> pa.StructType:
 
 
 def _nullable(type_: pa.DataType) -> pa.DataType:
-    """Make a type nullable throughout, as the types of a user's schema are."""
     if pa.types.is_struct(type_):
         return pa.struct([pa.field(field.name, _nullable(field.type)) for field in type_])
     if pa.types.is_map(type_):

@@ -1,8 +1,7 @@
 """Reads JSON Schema values by orjson, and makes columns by the reader schema, checking each value's types.
 
 A schema without one column type (several types, no type, an object without known members, recursion) becomes a string
-with the value's JSON. A float for an integer, or a string for an object, is an error; other rules of a schema are
-checked only with `validate`.
+with the value's JSON. Other rules of a schema than types are checked only with `validate`.
 """
 
 from __future__ import annotations
@@ -90,7 +89,6 @@ class JsonReader:
 
 
 def _parse(schema: Schema) -> tuple[Any, Any]:
-    """Return the schema's contents, and a registry of its references."""
     resources: dict[str, Any] = {}
 
     def collect(one: Schema) -> None:
@@ -120,10 +118,6 @@ def _validator(schema: Schema) -> Any:
 
 
 def _shape(node: Any, resolver: Resolver, place: SchemaPlace) -> ColumnShape:
-    """Return the shape of a node. The place has objects by identity, to notice recursion.
-
-    Raises ConfigError, DecodeError.
-    """
     place.columns.take()
     node, resolver = _resolved(node, resolver)
     if not isinstance(node, dict) or id(node) in place.around:
@@ -152,7 +146,6 @@ def _resolved(node: Any, resolver: Resolver) -> tuple[Any, Resolver]:
 
 
 def _kind(node: dict[str, Any]) -> str:
-    """Return the one type of a schema besides null; empty without one."""
     kinds = node.get("type")
     if kinds is None:
         if "properties" in node or "allOf" in node:
@@ -179,7 +172,6 @@ def _object(node: dict[str, Any], resolver: Resolver, place: SchemaPlace) -> Col
 
 
 def _properties(node: dict[str, Any], resolver: Resolver, columns: Count) -> Iterator[tuple[str, Any, Resolver]]:
-    """Yield the properties of a schema and of those in its `allOf`, each of which counts as a column, too."""
     for part in node.get("allOf", ()):
         columns.take()
         found, at = _resolved(part, resolver)

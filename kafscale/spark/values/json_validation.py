@@ -49,7 +49,6 @@ class _Pattern:
     capture_count: int
 
     def search(self, text: str, timeout_seconds: float) -> bool:
-        """Tell whether it is found. Raises DecodeError, TimeoutError."""
         if self.capture_count * len(text) > CAPTURED_MAX_COUNT:
             raise DecodeError(f"{len(text)} characters are too many for a pattern with backreferences")
         return self.compiled.search(text, timeout=timeout_seconds) is not None
@@ -81,10 +80,6 @@ def _compile(pattern: str) -> _Pattern:
 
 
 def _bounded_pattern(pattern: str) -> tuple[str, int, int]:
-    """Return the pattern for the library, its written-out size, and its number of capturing groups.
-
-    Raises DecodeError if it is too large, or is not ECMA-262.
-    """
     if len(pattern) > PATTERN_MAX_LENGTH:
         raise DecodeError(f"a pattern has {len(pattern)} characters; allowed: at most {PATTERN_MAX_LENGTH}")
     captures = any(found["reference"] is not None for found in _TOKEN.finditer(pattern))
@@ -129,8 +124,6 @@ Keyword = Callable[[Any, Any, Any, Any], Any]  # validator, the keyword's value,
 
 
 class _Budget(threading.local):
-    """The time and calls left for the value that this thread validates."""
-
     end_seconds: float = 0.0
     _calls: int = 0
 
@@ -138,13 +131,11 @@ class _Budget(threading.local):
         self.end_seconds = time.thread_time() + VALIDATION_CPU_SECONDS
 
     def spend(self) -> None:
-        """Count a call. Raises DecodeError when the time is spent."""
         self._calls += 1
         if self._calls % CALLS_BETWEEN_LOOKS == 0 and time.thread_time() > self.end_seconds:
             raise _too_long()
 
     def search(self, pattern: str, text: str) -> bool:
-        """Tell whether a regular expression is found. Raises DecodeError."""
         left_seconds = self.end_seconds - time.thread_time()
         try:
             if left_seconds > 0:

@@ -1,8 +1,7 @@
 """Limits of schemas and values: columns and depth of a reader schema, and cells and memory of a row.
 
-A type used twice at each level doubles with each. A reader passes a `SchemaPlace` down while it makes columns, and
-counts each one. A few bytes of an array's item may become a thousand columns. Only large records with wide items are
-counted: others can't be too large.
+A type used twice at each level doubles with each, and a few bytes of an array's item may become a thousand columns.
+Only large records with wide items are counted, as others can't be too large.
 """
 
 from __future__ import annotations
@@ -22,20 +21,18 @@ COLUMNS_MAX = 10_000  # nested ones among them; BigQuery's limit; Spark's own pl
 
 @attrs.define(eq=False, repr=False)
 class Count:
-    """The number left of something that a schema makes."""
+    """A number that a schema may use up; `excess` is the error's text."""
 
     left: int
     excess: str  # what is told when there are too many
 
     def take(self, count: int = 1) -> None:
-        """Take some. Raises ConfigError if there are too many."""
         self.left -= count
         if self.left < 0:
             raise ConfigError(self.excess)
 
 
 def is_too_deep(type_: pa.DataType) -> bool:
-    """Tell whether a column's type has too many levels."""
     level = [type_]
     for _ in range(DEPTH_MAX):
         level = [inner.field(index).type for inner in level for index in range(inner.num_fields)]
@@ -63,7 +60,6 @@ class SchemaPlace:
     columns: Count = attrs.field(factory=_columns)
 
     def within(self, type_: Any) -> SchemaPlace:
-        """Return the place inside this type."""
         return SchemaPlace((*self.around, type_), self.columns)
 
 
@@ -105,9 +101,10 @@ class RowMemory:
 
     @classmethod
     def of(cls, type_: pa.DataType, *, item_cells: int = 0, more_per_byte: float = 0) -> RowMemory:
-        """Return the memory of rows of a type. `item_cells`: of an item that has more cells than its type, by defaults.
+        """Return the memory of rows of a type.
 
-        `more_per_byte`: further bytes of the row for each byte of the payload.
+        item_cells: of an item that has more cells than its type, by defaults. more_per_byte: for each byte of the
+        payload.
         """
         cells = max(widest_item(type_), item_cells if widest_item(type_) else 0)
         return cls(
@@ -123,7 +120,6 @@ def check_cells(row: Any, type_: pa.DataType, get: Get) -> None:
 
 
 def _count(row: Any, type_: pa.DataType, get: Get) -> int:
-    """Return the number of cells of the items in a row."""
     if row is None or not widest_item(type_):
         return 0
     if pa.types.is_struct(type_):

@@ -55,7 +55,7 @@ class RegistryCredentials:
     ca_file: str | None = None
 
     def options(self, urls: str, environment: Mapping[str, str] = os.environ) -> RegistryOptions:
-        """Return the options of the registry at these URLs; the environment counts by default. Raises ConfigError."""
+        """Return the options of the registry. Without other credentials the environment counts. Raises ConfigError."""
         settings = {} if self.config_file is None else _settings_in(self.config_file)
         basic = _secret("basic auth", self.basic_auth, self.basic_auth_file)
         bearer = _secret("bearer token", self.bearer_token, self.bearer_token_file)
@@ -136,10 +136,9 @@ NAMES = frozenset(
 class ValueOptions:
     """The reader schema of values, and its registry.
 
-    format: avro, protobuf or json; None for that of the subject's schema.
-    subject: has the reader schema; version: of the subject, a number or `latest`.
-    schema: the text of the reader schema, in place of a subject; it needs `format`, and can't have references.
-    message, validate: as in `ReaderOptions`.
+    format: avro, protobuf or json; None for that of the subject's schema. version: of the subject, a number or
+    `latest`. schema: a reader schema without references as text, in place of a subject; it needs `format`. message,
+    validate: as in `ReaderOptions`.
     """
 
     registry: RegistryOptions
@@ -162,9 +161,9 @@ class ValueOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ValueOptions | None:
-        """Parse the options of the data source, and ignore its other options. None without `valueFormat`.
+        """Parse the options of the data source; None without `valueFormat`.
 
-        Names are case-insensitive, as Spark hands them over. Raises ConfigError.
+        Other options are ignored. Raises ConfigError.
         """
         lowered = {name.lower(): value for name, value in options.items()}
         found = {name: lowered[name.lower()] for name in NAMES if name.lower() in lowered}
@@ -193,7 +192,7 @@ class ValueOptions:
         )
 
     def reader_options(self, client: RegistryClient, topic: str | None = None) -> ReaderOptions:
-        """Look the reader schema up. topic: its subject `<topic>-value` is the default.
+        """Look the reader schema up, by default in the topic's subject `<topic>-value`.
 
         Raises ConfigError, UnknownSchema, RegistryError.
         """

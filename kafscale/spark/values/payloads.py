@@ -1,7 +1,7 @@
 """Values in one buffer by their beginnings and ends, and cursors that read many of them by array operations.
 
-A payload that a step can't read is refused, not an error: a library reads it again and reports what is wrong. So a step
-may refuse any payload, but must never read one that the library would refuse.
+A step refuses a payload that it can't read; a library then reads it and reports the fault. So a step may refuse any
+payload, but must never read one that the library would refuse.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OFFSETS = {pa.binary(): np.int32, pa.string(): np.int32, pa.large_binary(): np.
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Payloads(Sequence[bytes]):
-    """Values that follow each other in `data`, with or without gaps; it has a byte at least."""
+    """Values in `data`, which has a byte at least, in order."""
 
     data: pa.Buffer
     starts: Positions
@@ -29,7 +29,7 @@ class Payloads(Sequence[bytes]):
 
     @classmethod
     def of(cls, values: pa.Array | Sequence[bytes]) -> Payloads:
-        """Take an Arrow array, without copying and with nulls as empty values, or objects."""
+        """Take an Arrow array without copying, nulls as empty values, or a sequence."""
         if isinstance(values, Payloads):
             return values
         array = values if isinstance(values, pa.Array) else pa.array(values, pa.large_binary())
@@ -49,23 +49,19 @@ class Payloads(Sequence[bytes]):
 
     @property
     def raw(self) -> Raw:
-        """Return all bytes."""
         return np.frombuffer(self.data, np.uint8)
 
     @property
     def lengths(self) -> Positions:
-        """Return the length of each value."""
         return self.ends - self.starts
 
     def begin_with(self, prefix: bytes) -> NDArray[np.bool_]:
-        """Tell which values begin with these bytes."""
         found = self.lengths >= len(prefix)
         for number, byte in enumerate(prefix):
             found &= self.raw.take(self.starts + number, mode="clip") == byte
         return found
 
     def only(self, positions: Positions, skipped_bytes: int = 0) -> Payloads:
-        """Keep some values, without their first `skipped_bytes`."""
         return Payloads(data=self.data, starts=self.starts[positions] + skipped_bytes, ends=self.ends[positions])
 
     def __len__(self) -> int:
@@ -111,7 +107,6 @@ class PayloadCursor:
 
     @classmethod
     def of(cls, payloads: Payloads) -> PayloadCursor:
-        """Begin with all payloads."""
         return cls(
             data=payloads.data,
             raw=payloads.raw,
@@ -140,12 +135,10 @@ class PayloadCursor:
         )
 
     def join(self, rows: Positions, other: PayloadCursor) -> None:
-        """Go on where a cursor of some payloads is."""
         self.positions[rows] = other.positions
         self.is_good[rows] = other.is_good
 
     def refuse(self, is_bad: NDArray[np.bool_]) -> None:
-        """Leave payloads to the library."""
         self.is_good &= ~is_bad
 
     def may_step(self, rows: Positions) -> bool:
@@ -207,7 +200,6 @@ def with_nulls(values: pa.Array, is_null: NDArray[np.bool_]) -> pa.Array:
 
 
 def in_order(parts: Sequence[Sequence[pa.Array]], owners: Sequence[Positions]) -> Sequence[pa.Array]:
-    """Put the columns of items in the order of their payloads."""
     if not parts:
         return ()
     if len(parts) == 1:
@@ -217,7 +209,6 @@ def in_order(parts: Sequence[Sequence[pa.Array]], owners: Sequence[Positions]) -
 
 
 def offsets_column(counts: Numbers) -> pa.Array:
-    """Return the offsets of lists with these counts."""
     return pa.array(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32))
 
 

@@ -1,8 +1,7 @@
 """Reads Protobuf values by protobuf's own library, and makes columns of them field by field.
 
-The writer schema tells the message that a value's indexes name. The payload is parsed as the reader's message, which is
-Protobuf's schema evolution: fields go by number, unknown ones are skipped. `protobuf_plan` reads common types by
-columns.
+The payload is parsed as the reader's message, which is Protobuf's schema evolution: fields go by number, unknown ones
+are skipped.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class FieldColumn:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class _Writer:
-    """A writer's file: by indexes, the full name of the message, and by their bytes the plan to read it by columns."""
+    """A writer's file: the full names of messages by indexes, and plans by the bytes of indexes."""
 
     file: FileDescriptor
     names: dict[tuple[int, ...], str] = attrs.field(factory=dict)
@@ -97,7 +96,6 @@ class ProtobufReader:
         return partial(self._decode, _Writer(file=protobuf_schema.load(schema)))
 
     def _decode(self, writer: _Writer, payloads: Payloads | Sequence[bytes]) -> Decoded:
-        """Decode by columns as far as a plan can, and the rest by protobuf's library."""
         payloads = Payloads.of(payloads)
         prefix = _indexes(payloads[0]) if len(payloads) >= LANES_MIN_COUNT else None
         plan = None if prefix is None else self._plan(writer, prefix)
@@ -110,11 +108,9 @@ class ProtobufReader:
 
     @property
     def _uncounted_bytes(self) -> int:
-        """Return the length up to which a value can't take too much memory."""
         return min(self._bounds.unchecked_bytes, uncounted_bytes(self.type))
 
     def _plan(self, writer: _Writer, prefix: bytes) -> ProtobufPlan | None:
-        """Return the plan for these indexes; None for another message, or without a plan."""
         if prefix not in writer.plans:
             indexes, _ = protobuf_schema.read_indexes(prefix)
             try:
@@ -149,7 +145,6 @@ class ProtobufReader:
 
 
 def _indexes(payload: bytes) -> bytes | None:
-    """Return the bytes of a value's indexes; None if they are damaged."""
     try:
         return payload[: protobuf_schema.read_indexes(payload)[1]]
     except DecodeError:
@@ -238,7 +233,6 @@ _SCALARS: dict[int, pa.DataType] = {
 
 
 def _value_element(field: FieldDescriptor, place: SchemaPlace) -> Element:
-    """Make the element of one value of a field, repeated or not."""
     if field.message_type is not None:
         return _message_element(field.message_type, place)
     if field.enum_type is not None:

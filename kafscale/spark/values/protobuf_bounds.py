@@ -1,8 +1,8 @@
 """Refuses Protobuf values that would take too much memory: two bytes of an empty message take all fields of its type.
 
-A value of 200 KB took 800 MB that way before it was a column. So a value that may be too large for its type is walked
-first, and its memory is summed up: messages by their fields, elements of repeated fields, and texts that stand for
-numbers in columns: names of enums and, in JSON, of fields. The walk ends at damage, as the parser does.
+A value of 200 KB took 800 MB that way. So a value that may be too large for its type is walked first, and its memory is
+summed up: messages by their fields, repeated elements, and texts that stand for numbers in columns (names of enums and,
+in JSON, of fields). The walk ends at damage, as the parser does.
 """
 
 from __future__ import annotations
@@ -37,8 +37,6 @@ class _Field:
 
 @attrs.define(eq=False, repr=False)
 class _Message:
-    """The walk over one type of message: its fields by number."""
-
     own_bytes: int = 0
     fields: dict[int, _Field] = attrs.field(factory=dict)
 
@@ -50,8 +48,7 @@ _UNKNOWN = _Message()
 class MemoryBounds:
     """The bounds of values of one type of message.
 
-    `most_per_byte`: memory for each byte of a value. `unchecked_bytes`: the length up to which a value can't be too
-    large.
+    most_per_byte: memory for each byte of a value. unchecked_bytes: the length up to which a value can't be too large.
     """
 
     most_per_byte: float
@@ -82,7 +79,6 @@ class MemoryBounds:
 
 
 def _compile(root: Descriptor, made: dict[str, _Message]) -> _Message:
-    """Make the walk of a type and of all types within it, in `made` by full name."""
     pending = [root]
     entries: list[tuple[_Message, _Message]] = []  # of maps, with their values: an entry without one gets an empty one
     while pending:
@@ -115,7 +111,6 @@ def _field(field: FieldDescriptor) -> _Field:
 
 
 def _field_bytes(field: FieldDescriptor) -> int:
-    """Estimate the memory of a field in its message, or of an element of a repeated one."""
     if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
         return TEXT_BYTES
     if field.enum_type is not None:
@@ -134,7 +129,6 @@ _PACKED = {
 
 
 def _walk(root: _Message, payload: bytes, position: int) -> Iterator[int]:
-    """Yield the memory of each field, up to the end or to damage."""
     around: list[tuple[_Message, int]] = []  # with where each ends
     message, end = root, len(payload)
     try:

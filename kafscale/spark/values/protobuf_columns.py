@@ -2,8 +2,7 @@
 
 Serializers write fields in the order of their numbers, and each field once, except repeated ones. So for each field, in
 order, the messages with its tag next are found and read by array operations; the others lack it. A message with
-something left then, or anything unexpected, is refused (`payloads`) and read by protobuf's library. `protobuf_plan`
-joins the steps.
+something left then, or anything unexpected, is refused (`payloads`) and read by protobuf's library.
 """
 
 from __future__ import annotations
@@ -40,7 +39,6 @@ class Scalar:
     to_array: ToArray
 
     def read(self, cursor: PayloadCursor) -> pa.Array:
-        """Read one number of each message."""
         if self.wire_type == VARINT:
             found = self.to_array(_bits(cursor.varints()))
         else:
@@ -55,7 +53,6 @@ def _is_null(column: pa.Array) -> NDArray[np.bool_]:
 
 
 def _bits(values: Numbers) -> Unsigned:
-    """Return the bits of varints, undoing zigzag."""
     return ((values << 1) ^ (values >> 63)).view(np.uint64)
 
 
@@ -67,50 +64,42 @@ def _fixed(found: NDArray[np.uint8]) -> Unsigned:
 
 
 def int32s(bits: Unsigned) -> pa.Array:
-    """Convert to numbers of 32 bits, ignoring the upper half."""
     return _plain(pa.int32(), bits.astype(np.uint32))
 
 
 def int64s(bits: Unsigned) -> pa.Array:
-    """Convert to signed numbers of 64 bits."""
     return _plain(pa.int64(), bits)
 
 
 def uint32s(bits: Unsigned) -> pa.Array:
-    """Convert to numbers without a sign, as longer ones."""
     return _plain(pa.int64(), bits.astype(np.uint32).astype(np.int64))
 
 
 def uint64s(bits: Unsigned) -> pa.Array:
-    """Convert to numbers without a sign, as decimals of 20 digits."""
+    """Convert to decimals of 20 digits, as Spark has no unsigned numbers."""
     words = np.zeros((len(bits), 2), "<u8")
     words[:, 0] = bits
     return _plain(pa.decimal128(20, 0), words)
 
 
 def zigzag32s(bits: Unsigned) -> pa.Array:
-    """Convert to numbers of 32 bits with the sign in the lowest bit."""
     low = bits.astype(np.uint32)
     return _plain(pa.int32(), (low >> np.uint32(1)) ^ (np.uint32(0) - (low & np.uint32(1))))
 
 
 def zigzag64s(bits: Unsigned) -> pa.Array:
-    """Convert to numbers of 64 bits with the sign in the lowest bit."""
     return _plain(pa.int64(), (bits >> np.uint64(1)) ^ (np.uint64(0) - (bits & np.uint64(1))))
 
 
 def booleans(bits: Unsigned) -> pa.Array:
-    """Convert to booleans; any number but 0 is true."""
     return pa.array(bits != 0)
 
 
 def floats(bits: Unsigned) -> pa.Array:
-    """Convert to floating-point numbers of 32 bits."""
     return _plain(pa.float32(), bits.astype(np.uint32))
 
 
 def doubles(bits: Unsigned) -> pa.Array:
-    """Convert to floating-point numbers of 64 bits."""
     return _plain(pa.float64(), bits)
 
 
@@ -141,12 +130,10 @@ def lengths(cursor: PayloadCursor) -> Numbers:
 
 
 def strings(cursor: PayloadCursor) -> pa.Array:
-    """Read texts, and refuse invalid UTF-8."""
     return texts(bytes_of(cursor), cursor)
 
 
 def bytes_of(cursor: PayloadCursor) -> pa.Array:
-    """Read bytes behind their length."""
     return bytes_column(cursor.data, *cursor.slices(lengths(cursor)))
 
 
@@ -186,7 +173,6 @@ def packed(scalar: Scalar, cursor: PayloadCursor) -> tuple[Numbers, pa.Array]:
 
 
 def _packed_varints(cursor: PayloadCursor, starts: Positions, ends: Positions) -> tuple[Numbers, Unsigned]:
-    """Read numbers that each end with a byte below 128."""
     places = _spread(starts, ends - starts, 1)
     is_last = cursor.raw.take(places, mode="clip") < 0x80
     owners = np.repeat(np.arange(len(cursor)), ends - starts)
@@ -207,7 +193,6 @@ def _packed_varints(cursor: PayloadCursor, starts: Positions, ends: Positions) -
 
 
 def _spread(starts: Positions, counts: Numbers, step: int) -> Positions:
-    """Return `counts` positions from each start on, by steps."""
     total = int(counts.sum())
     before = np.cumsum(counts) - counts
     return np.repeat(starts, counts) + step * (np.arange(total) - np.repeat(before, counts))
@@ -217,7 +202,6 @@ def _spread(starts: Positions, counts: Numbers, step: int) -> Positions:
 
 
 def has_next(cursor: PayloadCursor, tag: bytes) -> NDArray[np.bool_]:
-    """Tell which messages go on with this tag."""
     found = cursor.is_good & (cursor.left >= len(tag))
     for number, byte in enumerate(tag):
         found &= cursor.raw.take(cursor.positions + number, mode="clip") == byte
@@ -265,13 +249,10 @@ def repeated(cursor: PayloadCursor, tag: bytes, step: Step) -> tuple[Numbers, Se
 
 
 def lists(counts: Numbers, items: pa.Array, type_: pa.ListType) -> pa.Array:
-    """Make lists with these counts."""
     return pa.ListArray.from_arrays(offsets_column(counts), items, type=type_)
 
 
 def skip(wire_type: int) -> Step:
-    """Pass over a value without a field of the reader."""
-
     def step(cursor: PayloadCursor) -> Sequence[pa.Array]:
         if wire_type == VARINT:
             cursor.varints()

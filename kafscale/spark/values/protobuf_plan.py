@@ -62,13 +62,11 @@ ReadField = Callable[
 
 
 class _UnplannedProtobuf(Exception):
-    """The types have something that only the library reads."""
+    """The schemas have something that only the library reads."""
 
 
 @attrs.frozen(kw_only=True)
 class ProtobufPlan:
-    """Reads messages into an array of a type."""
-
     type: pa.DataType
     _read: Callable[[PayloadCursor], Columns]
 
@@ -99,7 +97,6 @@ class _ProtobufPlanner:
     def message(
         self, writer: Descriptor | None, reader: Descriptor, type_: pa.StructType, depth: int
     ) -> Callable[[PayloadCursor], Columns]:
-        """Plan the columns of a type of message. Raises _Unplanned."""
         if depth > DEPTH_MAX:
             raise _UnplannedProtobuf
         of_writer = {} if writer is None else dict(writer.fields_by_number)
@@ -139,7 +136,6 @@ class _ProtobufPlanner:
         return _repeated(field, self._value(writer, field, type_.value_type, depth), type_)
 
     def _value(self, writer: FieldDescriptor | None, field: FieldDescriptor, type_: pa.DataType, depth: int) -> Read:
-        """Plan one value of a field, repeated or not."""
         if field.message_type is not None:
             return self._inner(None if writer is None else writer.message_type, field.message_type, type_, depth + 1)
         scalar = _scalar(field)
@@ -191,8 +187,7 @@ class _ProtobufPlanner:
 class _PlannedMessage:
     """Steps of fields in the order of their numbers, with the place of the column, if any.
 
-    choices: steps that exclude each other; the library keeps the last of these. required: steps that must find
-    something.
+    choices: steps that exclude each other; the library keeps the last of these. required: steps that must find a value.
     """
 
     steps: Sequence[tuple[int | None, ReadField]]
@@ -201,7 +196,6 @@ class _PlannedMessage:
     required: Sequence[int]
 
     def read(self, cursor: PayloadCursor) -> Columns:
-        """Read one message of each."""
         columns: list[pa.Array] = [None] * self.width
         is_there = []
         for place, step in self.steps:
@@ -225,7 +219,6 @@ def _only(columns: Columns, cursor: PayloadCursor) -> pa.Array:
 
 
 def _scalar(field: FieldDescriptor) -> Scalar | None:
-    """Return the numbers of a field; None for other fields."""
     if field.enum_type is not None:
         return protobuf_columns.enums(
             {number: value.name for number, value in field.enum_type.values_by_number.items()}
@@ -234,7 +227,6 @@ def _scalar(field: FieldDescriptor) -> Scalar | None:
 
 
 def _wire_type(field: FieldDescriptor) -> int:
-    """Return the wire type of one value. Raises _Unplanned for a group."""
     scalar = _scalar(field)
     if scalar is not None:
         return scalar.wire_type
@@ -248,7 +240,6 @@ def _tag(field: FieldDescriptor, wire_type: int) -> bytes:
 
 
 def _is_json(field: FieldDescriptor, type_: pa.DataType) -> bool:
-    """Tell whether a column has JSON of messages, also within lists or maps."""
     if field.message_type is None:
         return False
     if field.message_type.GetOptions().map_entry:
@@ -284,7 +275,6 @@ def _singular(field: FieldDescriptor, read: Read) -> ReadField:
 
 
 def _default(field: FieldDescriptor) -> pa.Array:
-    """Return the default of a missing field, as a column of one."""
     scalar = _scalar(field)
     if scalar is not None:
         return scalar.to_array(
@@ -321,7 +311,6 @@ def _repeated(field: FieldDescriptor, read: Read, type_: pa.ListType) -> ReadFie
 
 
 def _skipped(field: FieldDescriptor) -> ReadField:
-    """Pass over a field of the writer's, as often as it occurs."""
     wire_type = SIZED if field.is_repeated and field.is_packed else _wire_type(field)
     tag, step = _tag(field, wire_type), protobuf_columns.skip(wire_type)
 

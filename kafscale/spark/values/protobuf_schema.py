@@ -70,7 +70,6 @@ def _compiled(content: bytes, known: descriptor_pb2.FileDescriptorSet) -> descri
 
 
 def _run(options: list[str]) -> None:
-    """Run protoc. Raises DecodeError."""
     try:
         ran = subprocess.run(
             [sys.executable, "-I", "-c", _PROGRAM, _packages(), *options, SOURCE],
@@ -88,7 +87,6 @@ def _run(options: list[str]) -> None:
 
 
 def _packages() -> str:
-    """Return the directory of grpc_tools. Raises DecodeError if it is not installed."""
     found = importlib.util.find_spec("grpc_tools")
     if found is None or not found.submodule_search_locations:
         raise DecodeError("a Protobuf schema that is text needs the package grpcio-tools")
@@ -104,7 +102,7 @@ Files = dict[str, descriptor_pb2.FileDescriptorProto]
 def load(schema: Schema) -> FileDescriptor:
     """Return the file of a schema.
 
-    Raises DecodeError if it, or an import, is invalid; RegistryError if that can't be told now.
+    Raises DecodeError if it, or an import, is invalid; RegistryError if protoc can't run now.
     """
     if schema.format != "PROTOBUF":
         raise DecodeError(f"{schema} is of type {schema.format}, not PROTOBUF")
@@ -122,7 +120,6 @@ def load(schema: Schema) -> FileDescriptor:
 
 
 def _collect(schema: Schema, name: str, files: Files) -> None:
-    """Put the schema under `name`, and all its imports, into files."""
     for reference in schema.references:
         if reference.name not in files:
             _collect(reference.schema, reference.name, files)
@@ -161,7 +158,6 @@ def _built_in(name: str) -> FileDescriptor:
 
 
 def _add(pool: descriptor_pool.DescriptorPool, name: str, files: Files, added: set[str]) -> None:
-    """Add a file to the pool, after those that it imports."""
     if name in added:
         return
     added.add(name)
@@ -173,7 +169,6 @@ def _add(pool: descriptor_pool.DescriptorPool, name: str, files: Files, added: s
 
 
 def _with_built_ins(text: str, files: Files) -> list[descriptor_pb2.FileDescriptorProto]:
-    """Return the known files and the built-in ones that the text names in quotes, each after its imports."""
     known = dict(files)
     for word in text.replace("'", '"').split('"'):
         if BUILT_IN.fullmatch(word):

@@ -1,12 +1,8 @@
 """A blocking client of a Confluent-compatible schema registry for Spark's driver and tasks.
 
-Schemas never change, so they are kept; an unknown id is kept for some seconds only. Of several registries, one may not
-know yet an id that another has given out, so an unknown id is asked for again for some seconds, but only once, as
-garbage names many ids. A request tries each URL three times with pauses, then raises `RegistryError`. Nothing is
-written.
-
-A registry may be wrong or hostile: requests, lookups with all references, answers and kept schemas are bounded, and an
-answer in another form than a registry's is a RegistryError.
+Several registries may learn of an id at different times, so an unknown id is asked for again for some seconds, but not
+again soon, as garbage names many ids. A registry may be hostile: requests, references, answers and kept schemas are
+bounded.
 """
 
 from __future__ import annotations
@@ -49,9 +45,9 @@ UNKNOWN_ERROR_CODES = frozenset({40401, 40402, 40403})  # subject, version, sche
 
 @attrs.frozen(kw_only=True)
 class OAuthOptions:
-    """An issuer of tokens by OAuth's client credentials. May be pickled.
+    """An issuer of tokens by OAuth's client credentials.
 
-    cluster, identity_pool: headers that Confluent Cloud needs besides a token.
+    `cluster` and `identity_pool` are headers for Confluent Cloud.
     """
 
     url: str
@@ -67,13 +63,11 @@ class OAuthOptions:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Return the headers besides a token."""
         found = {"target-sr-cluster": self.cluster, "confluent-identity-pool-id": self.identity_pool}
         return {name: value for name, value in found.items() if value is not None}
 
 
 def _host_of(url: str) -> str | None:
-    """Return host and port, with user information; None unless it is a URL of HTTP."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -83,10 +77,9 @@ def _host_of(url: str) -> str | None:
 
 @attrs.define(frozen=True, kw_only=True)
 class RegistryOptions:
-    """The URLs of a registry, and credentials. May be pickled, as tasks make their own client.
+    """The URLs of a registry, tried in order, and credentials.
 
-    urls: tried in order, at least one; a path before `/subjects` is kept. timeout_seconds: of a whole request.
-    basic_auth: `user:password`. bearer_token: sent as it is. oauth: tokens of an issuer. At most one of them.
+    timeout_seconds: of a whole request. basic_auth: `user:password`. At most one of basic_auth, bearer_token and oauth.
     ca_file: PEM file of trusted authorities; None for the system's.
     tls: Kafka's client settings of TLS (`kafscale.login.tls`), as pairs; they name files, which tasks read, too.
     """
@@ -119,7 +112,6 @@ class RegistryOptions:
 
     @classmethod
     def parse_urls(cls, text: str) -> tuple[str, ...]:
-        """Return the URLs of a comma-separated list."""
         return tuple(url.strip().rstrip("/") for url in text.split(",") if url.strip())
 
 
@@ -142,16 +134,12 @@ class Schema:
 
 @attrs.define(frozen=True, kw_only=True)
 class SchemaReference:
-    """A schema that another one imports under a name."""
-
     name: str
     schema: Schema
 
 
 @attrs.define(eq=False)
 class _Lookup:
-    """The time and bytes left for finding a schema with its references. Raises RegistryError when it is used up."""
-
     end_seconds: float
     left_bytes: int = LOOKUP_MAX_BYTES
 
@@ -170,7 +158,7 @@ class _Lookup:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class RegistryClient:
-    """May be used by many threads at once."""
+    """Looks schemas up, and keeps them. Safe for many threads."""
 
     options: RegistryOptions
     sleep: Callable[[float], None] = time.sleep
@@ -202,11 +190,11 @@ class RegistryClient:
             self._tokens = _token_endpoint(self.options.oauth, context)
 
     def by_id(self, schema_id: SchemaId) -> Schema:
-        """The schema with this id, with all that it references. Raises UnknownSchema, RegistryError."""
+        """Return a schema with its references. Raises UnknownSchema, RegistryError."""
         return self._by_id(schema_id, REFERENCE_MAX_DEPTH, self._lookup())
 
     def by_subject(self, subject: str, version: int | str = "latest") -> Schema:
-        """The schema of one version of a subject. Raises UnknownSchema, RegistryError."""
+        """Return one version of a subject with its references. Raises UnknownSchema, RegistryError."""
         return self._by_subject(subject, version, REFERENCE_MAX_DEPTH, self._lookup())
 
     def close(self) -> None:
@@ -263,7 +251,6 @@ class RegistryClient:
             self._kept_length += len(schema.text)
 
     def _get_when_there(self, path: str, schema_id: SchemaId, lookup: _Lookup) -> dict[str, Any]:
-        """Ask for an id, and again while it may be on its way from one registry to another. Raises UnknownSchema."""
         if schema_id not in self._unknown_until and self.clock() >= self._patient_from:
             for pause_seconds in LAG_PAUSES_SECONDS:
                 try:
@@ -323,7 +310,6 @@ class RegistryClient:
 
 
 def _token_endpoint(oauth: OAuthOptions, context: ssl.SSLContext | None) -> TokenEndpoint:
-    """Make what asks the issuer, which is trusted by the system's authorities and the registry's."""
     trust = None
     if oauth.url.startswith("https://"):
         trust = ssl.create_default_context()
@@ -346,7 +332,6 @@ def _token(tokens: TokenEndpoint) -> str:
 
 
 def _body(url: str, path: str, answer: ServerAnswer) -> dict[str, Any]:
-    """The body of an answer that another attempt would not change."""
     try:
         body = json.loads(answer.body)
     except (ValueError, RecursionError):  # 200,000 brackets are deeper than Python reads
@@ -368,7 +353,6 @@ def _body(url: str, path: str, answer: ServerAnswer) -> dict[str, Any]:
 
 
 def _field(found: Any, name: str, type_: type[T], default: T | None = None) -> T:
-    """Return a field of an answer; the default, if there is one, where it is missing or null. Raises RegistryError."""
     value = found.get(name) if isinstance(found, dict) else None
     if value is None and default is not None:
         return default

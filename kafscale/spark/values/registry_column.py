@@ -1,11 +1,9 @@
 """`from_registry` decodes a column of framed values; further functions split and count good and bad values.
 
-    from kafscale.spark import from_registry, split_values
+from kafscale.spark import from_registry, split_values
 
-    decoded = frame.withColumn("decoded", from_registry("value", "http://localhost:8081", subject="orders-value"))
-    orders, dead_letters = split_values(decoded, "decoded")
-
-An Arrow UDF decodes in Spark's Python workers.
+decoded = frame.withColumn("decoded", from_registry("value", "http://localhost:8081", subject="orders-value"))
+orders, dead_letters = split_values(decoded, "decoded")
 """
 
 from __future__ import annotations
@@ -58,16 +56,15 @@ def from_registry(column: Column | str, registry: RegistryOptions | str, **readi
 
 
 def spark_type(type_: pa.DataType) -> DataType:
-    """Spark's type of an Arrow type; timestamps without a zone are TIMESTAMP_NTZ."""
+    """Return Spark's type of an Arrow type; timestamps without a zone are TIMESTAMP_NTZ."""
     return from_arrow_type(type_, prefer_timestamp_ntz=True)
 
 
 def split_values(frame: DataFrame, column: str) -> tuple[DataFrame, DataFrame]:
-    """The rows whose value was decoded, the column being the value itself, and the rows whose value is bad.
+    """Return the rows whose value was decoded, as `column`, and the bad rows, with the error's text as `column`.
 
-    column: what from_registry has made. The bad ones keep it as the error's text; with the columns of the source
-    (the value's bytes, topic, partition, offset) they are what a dead-letter table needs. Each of the two frames
-    decodes when it is used: `cache()` or `persist()` the frame before if both are.
+    column: made by from_registry. Each of the two frames decodes when it is used: `cache()` or `persist()` the frame
+    before if both are.
     """
     good = frame.where(col(f"{column}.error").isNull()).withColumn(column, col(f"{column}.value"))
     bad = frame.where(col(f"{column}.error").isNotNull()).withColumn(column, col(f"{column}.error"))
@@ -75,7 +72,7 @@ def split_values(frame: DataFrame, column: str) -> tuple[DataFrame, DataFrame]:
 
 
 def count_values(frame: DataFrame, column: str, observation: Observation | str) -> DataFrame:
-    """The same rows, counted on their way as `value_count` and `dead_letter_count`.
+    """Return the same rows, and count them on their way as `value_count` and `dead_letter_count`.
 
     observation: an Observation, which has both after the first action; for a stream a name, under which a
     StreamingQueryListener finds them in each progress.

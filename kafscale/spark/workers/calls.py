@@ -1,10 +1,8 @@
-"""Keeps the cost of each call of Spark's Python workers small.
+"""Keeps the cost of each call of Spark's Python workers small (decision 0024).
 
-Spark runs a worker process for task after task. Before each one it drops Python's caches of directories
-(`importlib.invalidate_caches`), and after each one it collects garbage. As pyspark is a zip file, and the jar of
-Spark's core is on Python's path, the first reads the zip's list of files once for each of its packages, and the jar's,
-of some 5,000 files, twice; the second visits each object of all modules. Both take longer than planning a query, or
-reading a small split, and find nothing, since the modules of a worker stay the same.
+Before each task Spark drops Python's caches of directories, and so reads the lists of files of pyspark's zip file and
+of its jar anew; after each task it collects garbage, and so visits each object of all modules. Both take longer than
+planning a query and find nothing.
 
 Spark closes the socket of a worker that was idle for a minute. The worker reports that to Spark, and through a Unix
 domain socket fails at once, with a traceback of BrokenPipeError on the user's terminal.
@@ -51,14 +49,12 @@ def ease_next_call() -> None:
 
 @cache
 def _prepare() -> None:
-    """Prepare the process once: `gc` takes 5 ms to tell how much is frozen, as it counts."""
     gc.freeze()
     keep_freed_memory(kept_bytes=KEPT_FREED_BYTES, block_max_bytes=KEPT_BLOCK_MAX_BYTES)
     _end_quietly_without_spark()
 
 
 def _end_quietly_without_spark() -> None:
-    """Replace the function by which the worker's main module, the daemon's argument, reports an exception."""
     main: Any = sys.modules.get(sys.argv[-1])
     tell = getattr(main, "handle_worker_exception", None)
     if tell is None:
@@ -75,6 +71,5 @@ def _end_quietly_without_spark() -> None:
 
 
 def _archive_of(name: str) -> str | None:
-    """Return the zip file of a module."""
     loader = getattr(sys.modules.get(name), "__loader__", None)
     return loader.archive if isinstance(loader, zipimport.zipimporter) else None

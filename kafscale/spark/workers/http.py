@@ -1,10 +1,8 @@
 """HTTP/1.1 for tasks of a Spark job: blocking, one connection for a thread at a time, kept for the next request.
 
-An answer takes memory as it arrives, up to the client's maximum, whatever length it announces. A client with a deadline
-gives up at it, however steadily a server sends.
-
-Reading the log takes a GET for each small object. The standard library's client and httpx take more CPU for such a
-request than all other work on it, so this module writes and reads the few bytes itself, and imports neither.
+An answer takes memory as it arrives, up to the client's maximum, whatever length it announces. Reading the log takes a
+GET for each small object. The standard library's client and httpx take more CPU for such a request than all other work
+on it, so this module writes and reads the few bytes itself (decision 0039).
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ class NoServerAnswer(Exception):
 
 
 class Hangup(NoServerAnswer):
-    """The connection was closed before an answer began: a kept one may have been closed before the request."""
+    """The connection was closed before an answer began, perhaps before the request."""
 
 
 @attrs.frozen(kw_only=True)
@@ -66,7 +64,7 @@ class BlockingClient:
     _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
 
     def send(self, method: str, url: str, headers: Headers, body: bytes = b"") -> ServerAnswer:
-        """Send a request, and receive the whole answer. Raises NoAnswer.
+        """Send a request, and receive the whole answer. Raises NoServerAnswer.
 
         If the server has closed a kept connection meanwhile, the request is sent again, which is safe: Spark's readers
         only read.
@@ -139,8 +137,6 @@ class BlockingClient:
 
 
 class _Receiver(io.RawIOBase):
-    """Bytes of a socket; each wait ends after a timeout, and at the request's deadline."""
-
     def __init__(self, connected: socket.socket, timeout_seconds: float) -> None:
         self._socket = connected
         self._timeout_seconds = timeout_seconds
@@ -156,7 +152,6 @@ class _Receiver(io.RawIOBase):
 
 
 def _left(timeout_seconds: float, end_seconds: float) -> float:
-    """Return how long to wait for a socket. Raises TimeoutError at the end."""
     left_seconds = end_seconds - time.monotonic()
     if left_seconds <= 0:
         raise TimeoutError("the answer did not arrive as a whole in time")
@@ -176,18 +171,15 @@ class _CheckedConnection:
 
 @cache
 def _default_context() -> ssl.SSLContext:
-    """Return the context of the system's authorities, which takes some 20 ms to read."""
     return ssl.create_default_context()
 
 
 def split_url(url: str) -> tuple[str, str]:
-    """Return scheme and authority of a URL, and the rest as it is sent."""
     start = url.find("/", url.index("://") + 3)
     return (url, "/") if start < 0 else (url[:start], url[start:])
 
 
 def _encode(method: str, target: str, headers: Headers, body: bytes) -> bytes:
-    """Encode one request. Raises ValueError if a target or header would break it."""
     lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
     if body:
         lines.append(f"content-length: {len(body)}")
@@ -201,7 +193,6 @@ def _encode(method: str, target: str, headers: Headers, body: bytes) -> bytes:
 
 
 def _receive(stream: io.BufferedReader, max_bytes: int) -> tuple[ServerAnswer, bool]:
-    """Return the answer, and whether another may follow. Raises NoAnswer, OSError, ValueError."""
     for _ in range(INTERIM_MAX_COUNT + 1):
         version, status, headers = _receive_head(stream)
         if not 100 <= status < 200:

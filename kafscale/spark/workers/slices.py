@@ -18,7 +18,6 @@ VARINT_MAX_BYTES = 10
 
 
 def _signed(values: NDArray[Any]) -> NDArray[Any]:
-    """Undo zigzag of an unsigned type, in two's complement."""
     return (values >> 1) ^ -(values & 1)
 
 
@@ -61,7 +60,6 @@ def read_varints(raw: Raw, positions: Positions) -> tuple[NDArray[np.int64], Pos
 
 
 def skip_varints(raw: Raw, positions: Positions) -> Positions:
-    """Return the position behind the number at each position."""
     ends = positions + 1
     goes_on = raw.take(positions, mode="clip") >= 0x80
     ends += goes_on
@@ -95,7 +93,6 @@ def skip_sized(pairs: NDArray[np.uint16], raw: Raw, positions: Positions) -> Pos
 
 
 def _read_long(raw: Raw, positions: Positions) -> tuple[NDArray[np.int64], Positions]:
-    """Read numbers of more than two bytes."""
     values = np.zeros(len(positions), np.uint64)
     ends = positions.copy()
     going_on = np.arange(len(positions))
@@ -135,16 +132,12 @@ def bytes_column(data: Any, starts: Positions, ends: Positions) -> pa.Array:
 
 
 def offsets_of(values: pa.Array) -> Positions:
-    """Return where each value of a column of bytes or lists begins, and where the last one ends.
-
-    A null may have anything between two offsets.
-    """
+    """Return the bounds of the values of a column of bytes or lists. A null may have anything between two bounds."""
     found = np.frombuffer(values.buffers()[1] or b"", np.int32)
     return found[values.offset : values.offset + len(values) + 1].astype(np.int64)
 
 
 def starts_of(values: pa.Array) -> Positions:
-    """Return where each value of a column of bytes begins in its buffer."""
     return offsets_of(values)[: len(values)]
 
 
