@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kafscale.cluster.groups.assignors.spec import Partitions, count, intersect, is_subset, union
-from kafscale.cluster.groups.common.events import GroupMemberIdentity, Leaving, Sync
+from kafscale.cluster.groups.common.events import GroupMemberIdentity, Sync
+from kafscale.cluster.groups.common.settings import ConsumerGroupSettings
+from kafscale.cluster.groups.common.topics import KnownTopic
 from kafscale.cluster.groups.consumer.embedded import read_assignment
-from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings
 from kafscale.cluster.groups.consumer.state import ConsumerGroupState, GroupState
-from kafscale.cluster.groups.consumer.topics import KnownTopic
 from kafscale.wire import error_codes as e
+from kafscale.wire.messages.groups import MemberIdentity
 from tests.cluster.groups.consumer_groups import GROUP_ID, ConsumerClient, ConsumerGroupHarness, joins, topic_id
 
 TOPICS = ("a", "ab", "b")
@@ -82,7 +83,7 @@ class ClassicClient:
         if self.generation_id < 0:
             self._join()
             return
-        code = self.harness.took(self.harness.group.classic_heartbeat(self._identity(), now_ms=self.harness.now_ms))
+        code = self.harness.group.heartbeat(self._identity())
         if code == e.REBALANCE_IN_PROGRESS:
             self._join()
         elif code != e.NONE:
@@ -92,21 +93,21 @@ class ClassicClient:
         if not self.cooperative:
             self.owned = {}
         request = joins(self.member_id, *self.topics, owned=self.owned)
-        reply = self.harness.took(self.harness.group.join(request, now_ms=self.harness.now_ms))
+        reply = self.harness.took(self.harness.group.join(request))
         if reply.error_code != e.NONE:
             self._abandon()
             return
         self.member_id, self.generation_id = reply.member_id, reply.generation_id
         sync = Sync(identity=self._identity(), protocol_type="consumer", protocol_name=reply.protocol_name)
-        synced = self.harness.took(self.harness.group.sync(sync, now_ms=self.harness.now_ms))
+        synced = self.harness.took(self.harness.group.sync(sync))
         if synced.error_code == e.NONE:
             assigned = read_assignment(synced.assignment, self.harness.context.topics)
             by_id = self.harness.context.topics.by_id
             self.owned = {by_id[each].name: set(numbers) for each, numbers in assigned.items()}
 
     def leave(self) -> None:
-        leaving = Leaving(member_id=self.member_id)
-        self.harness.took(self.harness.group.leave([leaving], now_ms=self.harness.now_ms))
+        leaving = MemberIdentity(member_id=self.member_id)
+        self.harness.group.leave([leaving])
         self._abandon()
 
     def _identity(self) -> GroupMemberIdentity:

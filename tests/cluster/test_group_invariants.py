@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kafscale.cluster.groups.classic.group import ClassicGroupState
-from kafscale.cluster.groups.common.events import JoinResult, SyncResult
 from kafscale.cluster.groups.common.settings import GroupSettings
 from kafscale.concurrency.signals import OneShot
 from kafscale.wire import error_codes as e
+from kafscale.wire.messages.groups import JoinGroupResponse, SyncGroupResponse
 from tests.cluster.groups.classic_groups import GroupHarness
 
 INITIAL_DELAY_SECONDS = 3
@@ -27,8 +27,8 @@ class Client:
     member_id: str = ""
     generation_id: int = -1
     led: tuple[str, ...] = ()  # the members of the generation that it leads
-    join: OneShot[JoinResult] | None = None
-    sync: OneShot[SyncResult] | None = None
+    join: OneShot[JoinGroupResponse] | None = None
+    sync: OneShot[SyncGroupResponse] | None = None
     waits_since: float = 0.0
 
 
@@ -163,7 +163,7 @@ class GroupMachine(RuleBasedStateMachine):
             if client.sync is not None and client.sync.value is not None:
                 self.take_sync(client, client.sync.value)
 
-    def take_join(self, client: Client, joined: JoinResult) -> None:
+    def take_join(self, client: Client, joined: JoinGroupResponse) -> None:
         client.join = None
         client.led = ()
         if joined.error_code in (e.NONE, e.MEMBER_ID_REQUIRED):
@@ -174,10 +174,10 @@ class GroupMachine(RuleBasedStateMachine):
         if joined.error_code == e.NONE:
             client.generation_id = joined.generation_id
             client.led = tuple(member.member_id for member in joined.members)
-            assert bool(client.led) is (joined.leader_id == joined.member_id), "only the leader knows the members"
+            assert bool(client.led) is (joined.leader == joined.member_id), "only the leader knows the members"
             assert joined.protocol_name
 
-    def take_sync(self, client: Client, synced: SyncResult) -> None:
+    def take_sync(self, client: Client, synced: SyncGroupResponse) -> None:
         client.sync = None
         if synced.error_code == e.NONE:
             assert synced.assignment == b"%d" % client.generation_id, "not the assignment of its generation"

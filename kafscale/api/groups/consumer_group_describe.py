@@ -44,7 +44,7 @@ async def _describe(services: Services, call: Call, with_operations: bool, group
         reason = "is not a consumer group" if services.groups.exists(group_id) else "not found"
         message = f"Group {group_id} {reason}."
         return DescribedConsumerGroup(group_id=group_id, error_code=GROUP_ID_NOT_FOUND, error_message=message)
-    described = group.machine.describe()
+    described = group.describe()
     if not await _may_see_topics(services, call, described.members):
         return DescribedConsumerGroup(
             group_id=group_id,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.coordinators import membership_error, refusal_error
 from kafscale.api.handling.services import Services
+from kafscale.cluster.groups.common.events import GroupMemberIdentity
 from kafscale.wire.error_codes import NONE
 from kafscale.wire.messages.groups import HeartbeatRequest, HeartbeatResponse
 
@@ -17,9 +18,12 @@ from kafscale.wire.messages.groups import HeartbeatRequest, HeartbeatResponse
 async def handle(services: Services, _call: Call, request: HeartbeatRequest) -> HeartbeatResponse:
     if (error_code := membership_error(services, request.group_id)) != NONE:
         return HeartbeatResponse(error_code=error_code)
-    error_code = services.groups.heartbeat(
-        request.group_id, request.member_id, request.group_instance_id, generation_id=request.generation_id
+    identity = GroupMemberIdentity(
+        member_id=request.member_id,
+        group_instance_id=request.group_instance_id,
+        generation_id=request.generation_id,
     )
+    error_code = services.groups.heartbeat(request.group_id, identity)
     return HeartbeatResponse(error_code=await refusal_error(services, [error_code]) or error_code)
 
 

@@ -17,16 +17,18 @@ import trio
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.coordinators import membership_error, prepare_groups, refusal_error
 from kafscale.api.handling.services import Services
-from kafscale.cluster.groups.common.events import GroupProtocol, Join, JoinedMember, JoinResult
+from kafscale.cluster.groups.common.events import Join, refused_join
 from kafscale.concurrency.turns import in_turns
 from kafscale.wire.error_codes import NONE
-from kafscale.wire.messages.groups import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
-from kafscale.wire.schema import mapped
+from kafscale.wire.internal_topics.consumer_offsets import ClassicProtocol
+from kafscale.wire.messages.groups import JoinGroupRequest, JoinGroupResponse
+
+FIRST_VERSION_WITH_NULL_PROTOCOL = 7
 
 
 async def handle(services: Services, call: Call, request: JoinGroupRequest) -> JoinGroupResponse:
     has_rebalance_timeout = call.version >= 1
-    protocols = [GroupProtocol(one.name, one.metadata) async for one in in_turns(request.protocols)]
+    protocols = [ClassicProtocol(one.name, one.metadata) async for one in in_turns(request.protocols)]
     join = Join(
         member_id=request.member_id,
         group_instance_id=request.group_instance_id,
@@ -42,7 +44,7 @@ async def handle(services: Services, call: Call, request: JoinGroupRequest) -> J
     )
     await prepare_groups(services)
     if (error_code := membership_error(services, request.group_id)) != NONE:
-        return _response(call, JoinResult(error_code=error_code, member_id=request.member_id))
+        return _answer(call, refused_join(error_code, request.member_id))
     reply = services.groups.join(request.group_id, join)
     try:
         result = await reply.wait()
@@ -50,28 +52,14 @@ async def handle(services: Services, call: Call, request: JoinGroupRequest) -> J
         services.groups.abandon_join(request.group_id, reply)
         raise
     if (error_code := await refusal_error(services, [result.error_code])) != NONE:
-        result = JoinResult(error_code=error_code, member_id=request.member_id)
-    return _response(call, result)
+        result = refused_join(error_code, request.member_id)
+    return _answer(call, result)
 
 
-def _response(call: Call, result: JoinResult) -> JoinGroupResponse:
-    may_be_null = call.version >= 7
-    return JoinGroupResponse(
-        error_code=result.error_code,
-        generation_id=result.generation_id,
-        protocol_type=result.protocol_type,
-        protocol_name=result.protocol_name if may_be_null else result.protocol_name or "",
-        leader=result.leader_id,
-        skip_assignment=result.skip_assignment,
-        member_id=result.member_id,
-        members=mapped(_member, result.members),
-    )
-
-
-def _member(member: JoinedMember) -> JoinGroupResponseMember:
-    return JoinGroupResponseMember(
-        member_id=member.member_id, group_instance_id=member.group_instance_id, metadata=member.metadata
-    )
+def _answer(call: Call, result: JoinGroupResponse) -> JoinGroupResponse:
+    if call.version < FIRST_VERSION_WITH_NULL_PROTOCOL:
+        result.protocol_name = result.protocol_name or ""
+    return result
 
 
 API = Api(11, "JoinGroup", 0, 9, JoinGroupRequest, JoinGroupResponse, handle)

@@ -11,27 +11,23 @@ from __future__ import annotations
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.coordinators import membership_error, refusal_error
 from kafscale.api.handling.services import Services
-from kafscale.cluster.groups.common.events import Leaving
 from kafscale.concurrency.turns import in_turns
 from kafscale.wire.error_codes import COORDINATOR_NOT_AVAILABLE, NONE
-from kafscale.wire.messages.groups import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
+from kafscale.wire.messages.groups import (
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberIdentity,
+    MemberResponse,
+)
 
 
 async def handle(services: Services, call: Call, request: LeaveGroupRequest) -> LeaveGroupResponse:
     if (error_code := membership_error(services, request.group_id)) != NONE:
         return LeaveGroupResponse(error_code=error_code)
     if call.version < 3:
-        (error_code,) = await services.groups.leave(request.group_id, [Leaving(member_id=request.member_id)])
+        (error_code,) = await services.groups.leave(request.group_id, [MemberIdentity(member_id=request.member_id)])
         return LeaveGroupResponse(error_code=await refusal_error(services, [error_code]) or error_code)
-    leavers = [
-        Leaving(
-            member_id=member.member_id,
-            group_instance_id=member.group_instance_id,
-            reason=member.reason or "not provided",
-        )
-        async for member in in_turns(request.members)
-    ]
-    error_codes = await services.groups.leave(request.group_id, leavers)
+    error_codes = await services.groups.leave(request.group_id, request.members)
     if COORDINATOR_NOT_AVAILABLE in error_codes:  # of the group, so of all
         return LeaveGroupResponse(error_code=COORDINATOR_NOT_AVAILABLE)
     if (error_code := await refusal_error(services, error_codes)) != NONE:
@@ -41,7 +37,7 @@ async def handle(services: Services, call: Call, request: LeaveGroupRequest) -> 
             MemberResponse(
                 member_id=leaver.member_id, group_instance_id=leaver.group_instance_id, error_code=error_code
             )
-            async for leaver, error_code in in_turns(zip(leavers, error_codes, strict=True))
+            async for leaver, error_code in in_turns(zip(request.members, error_codes, strict=True))
         ]
     )
 

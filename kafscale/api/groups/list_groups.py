@@ -14,9 +14,7 @@ from __future__ import annotations
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.coordinators import is_coordinated_here
 from kafscale.api.handling.services import Services
-from kafscale.cluster.groups.classic.group import ClassicGroup
-from kafscale.cluster.groups.common.events import CONSUMER_PROTOCOL_TYPE
-from kafscale.cluster.groups.hosted import HostedGroup
+from kafscale.cluster.groups.entry import AnyGroup
 from kafscale.cluster.registries.topic_names import CONSUMER_OFFSETS_NAME
 from kafscale.concurrency.turns import in_turns
 from kafscale.security.acls import DESCRIBE_CLUSTER, DESCRIBE_GROUP
@@ -24,23 +22,19 @@ from kafscale.wire.error_codes import COORDINATOR_LOAD_IN_PROGRESS
 from kafscale.wire.messages.groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from kafscale.wire.schema import mapped
 
-CLASSIC, CONSUMER = "classic", "consumer"
-
 
 async def handle(services: Services, call: Call, request: ListGroupsRequest) -> ListGroupsResponse:
     if _is_loading(services):
         return ListGroupsResponse(error_code=COORDINATOR_LOAD_IN_PROGRESS)
     states = {state.strip().lower() for state in request.states_filter}
     types = {group_type.strip().lower() for group_type in request.types_filter}
-    classic = list(services.groups.groups()) if not types or CLASSIC in types else []
-    consumer = list(services.groups.consumer_groups()) if not types or CONSUMER in types else []
     access = services.access
     sees_all = access.allows(call, DESCRIBE_CLUSTER, tells=False)
-    candidates: list[ClassicGroup | HostedGroup] = [*classic, *consumer]
     groups = [
         group
-        async for group in in_turns(candidates)
-        if (not states or group.state.value.lower() in states)
+        async for group in in_turns(list(services.groups.groups()))
+        if (not types or group.group_type in types)
+        and (not states or group.state_name.lower() in states)
         and is_coordinated_here(services, group.group_id)
         and (sees_all or access.allows(call, DESCRIBE_GROUP, group.group_id, tells=False))
     ]
@@ -55,12 +49,12 @@ def _is_loading(services: Services) -> bool:
     return any(not services.groups.led.is_led(index) for index in services.assignment.led_here(topic))
 
 
-def _listed(group: ClassicGroup | HostedGroup) -> ListedGroup:
+def _listed(group: AnyGroup) -> ListedGroup:
     return ListedGroup(
         group_id=group.group_id,
-        protocol_type=CONSUMER_PROTOCOL_TYPE if isinstance(group, HostedGroup) else group.protocol_type or "",
-        group_state=group.state.value,
-        group_type=CONSUMER if isinstance(group, HostedGroup) else CLASSIC,
+        protocol_type=group.protocol_type or "",
+        group_state=group.state_name,
+        group_type=group.group_type,
     )
 
 

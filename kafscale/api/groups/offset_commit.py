@@ -25,8 +25,7 @@ from kafscale.api.handling.coordinators import coordinator_error, prepare_groups
 from kafscale.api.handling.partitions import know_topics, name_of
 from kafscale.api.handling.services import Services
 from kafscale.cluster.coordinator.partitions import TopicPartition
-from kafscale.cluster.groups.common.events import GroupMemberIdentity, OffsetAndMetadata
-from kafscale.cluster.groups.consumer.group import MEMBER_EPOCH_SINCE
+from kafscale.cluster.groups.common.events import MEMBER_EPOCH_SINCE, GroupMemberIdentity
 from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.concurrency.signals import OneShot
 from kafscale.concurrency.turns import Turns
@@ -37,6 +36,7 @@ from kafscale.wire.error_codes import (
     UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
 )
+from kafscale.wire.internal_topics.consumer_offsets import OffsetCommitValue
 from kafscale.wire.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -55,7 +55,7 @@ async def commit_in_pieces(
     group_id: str,
     identity: GroupMemberIdentity,
     *,
-    offsets: Mapping[TopicPartition, OffsetAndMetadata],
+    offsets: Mapping[TopicPartition, OffsetCommitValue],
     check: Callable[[TopicPartition], int] = lambda at: NONE,
     version: int = MEMBER_EPOCH_SINCE,
 ) -> Mapping[TopicPartition, int]:
@@ -86,7 +86,7 @@ async def handle(services: Services, call: Call, request: OffsetCommitRequest) -
     await prepare_groups(services)
     retention_ms = min(request.retention_time_ms, RETENTION_MAX_MS) if request.retention_time_ms >= 0 else None
     refused: dict[TopicPartition, int] = {}
-    offsets: dict[TopicPartition, OffsetAndMetadata] = {}
+    offsets: dict[TopicPartition, OffsetCommitValue] = {}
     topic_ids: dict[str, bytes] = {}
     turns = Turns()
     by_id = call.version >= FIRST_VERSION_WITH_TOPIC_IDS

@@ -29,11 +29,12 @@ from kafscale.api.handling.coordinators import coordinator_error, lead_error
 from kafscale.api.handling.partitions import name_of
 from kafscale.api.handling.services import Services
 from kafscale.cluster.coordinator.partitions import TopicPartition
-from kafscale.cluster.groups.common.events import NO_GENERATION, NO_TOPIC_ID, OffsetAndMetadata
+from kafscale.cluster.groups.common.events import NO_GENERATION
 from kafscale.cluster.registries.topics import Topic
 from kafscale.concurrency.turns import Turns, distinct, distinct_partitions
 from kafscale.security.acls import DESCRIBE_GROUP, DESCRIBE_TOPIC
 from kafscale.wire.error_codes import NONE, TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_ID, UNSTABLE_OFFSET_COMMIT
+from kafscale.wire.internal_topics.consumer_offsets import NO_TOPIC_ID, OffsetCommitValue
 from kafscale.wire.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestTopic,
@@ -46,7 +47,6 @@ from kafscale.wire.schema import mapped
 
 FIRST_VERSION_WITH_GROUPS = 8
 FIRST_VERSION_WITH_TOPIC_IDS = 10
-NO_ID = bytes(16)
 
 
 async def handle(services: Services, call: Call, request: OffsetFetchRequest) -> OffsetFetchResponse:
@@ -121,7 +121,7 @@ def _of_one_group(services: Services, call: Call, asked: _Asked, error_code: int
 def _failed(topic: _Topic, partitions: Collection[int], error_code: int) -> OffsetFetchResponseTopic:
     return OffsetFetchResponseTopic(
         name=topic.name,
-        topic_id=topic.topic_id or NO_ID,
+        topic_id=topic.topic_id or NO_TOPIC_ID,
         partitions=mapped(
             lambda index: OffsetFetchResponsePartition(partition_index=index, error_code=error_code), partitions
         ),
@@ -170,7 +170,7 @@ def _all(services: Services, names: Iterable[str], *, by_id: bool) -> Iterator[_
             yield _Topic(name, topic.topic_id)
 
 
-def _of_present(topic: Topic | None, offset: OffsetAndMetadata | None) -> OffsetAndMetadata | None:
+def _of_present(topic: Topic | None, offset: OffsetCommitValue | None) -> OffsetCommitValue | None:
     """Leave out what was committed of an earlier topic of the name, which is deleted and not forgotten yet."""
     is_former = topic is not None and offset is not None and offset.topic_id not in (NO_TOPIC_ID, topic.topic_id)
     return None if is_former else offset
@@ -183,7 +183,7 @@ def _never(at: TopicPartition) -> bool:
 def _topic(
     topic: _Topic,
     partitions: Collection[int],
-    offset_of: Callable[[int], OffsetAndMetadata | None],
+    offset_of: Callable[[int], OffsetCommitValue | None],
     is_unstable: Callable[[TopicPartition], bool],
 ) -> OffsetFetchResponseTopic:
     def answer(partition: int) -> OffsetFetchResponsePartition:
@@ -191,11 +191,11 @@ def _topic(
             return OffsetFetchResponsePartition(partition_index=partition, error_code=UNSTABLE_OFFSET_COMMIT)
         return _partition(partition, offset_of(partition))
 
-    topic_id = NO_ID if topic.topic_id is None else topic.topic_id
+    topic_id = NO_TOPIC_ID if topic.topic_id is None else topic.topic_id
     return OffsetFetchResponseTopic(name=topic.name, topic_id=topic_id, partitions=mapped(answer, partitions))
 
 
-def _partition(partition: int, offset: OffsetAndMetadata | None) -> OffsetFetchResponsePartition:
+def _partition(partition: int, offset: OffsetCommitValue | None) -> OffsetFetchResponsePartition:
     if offset is None:
         return OffsetFetchResponsePartition(partition_index=partition)
     return OffsetFetchResponsePartition(

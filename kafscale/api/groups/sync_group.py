@@ -32,12 +32,8 @@ async def handle(services: Services, call: Call, request: SyncGroupRequest) -> S
         assignments={part.member_id: part.assignment for part in request.assignments},
     )
     result = await services.groups.sync(request.group_id, sync).wait()
-    return SyncGroupResponse(
-        error_code=await refusal_error(services, [result.error_code]) or result.error_code,
-        protocol_type=result.protocol_type,
-        protocol_name=result.protocol_name,
-        assignment=result.assignment,
-    )
+    result.error_code = await refusal_error(services, [result.error_code]) or result.error_code
+    return result
 
 
 API = Api(14, "SyncGroup", 0, 5, SyncGroupRequest, SyncGroupResponse, handle)

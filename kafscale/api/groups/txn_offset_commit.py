@@ -18,7 +18,6 @@ from kafscale.api.handling.coordinators import membership_error, prepare_groups,
 from kafscale.api.handling.services import Services
 from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.groups.common.events import GroupMemberIdentity as Member
-from kafscale.cluster.groups.common.events import OffsetAndMetadata
 from kafscale.cluster.transactions.offset_commits import OffsetsOfTransaction
 from kafscale.cluster.transactions.requests import ProducerIdentity as Producer
 from kafscale.cluster.transactions.versions import (
@@ -28,6 +27,7 @@ from kafscale.cluster.transactions.versions import (
 )
 from kafscale.concurrency.turns import Turns
 from kafscale.wire.error_codes import NONE
+from kafscale.wire.internal_topics.consumer_offsets import OffsetCommitValue
 from kafscale.wire.messages.offsets import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
@@ -42,7 +42,7 @@ from kafscale.wire.schema import mapped
 async def handle(services: Services, call: Call, request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
     await prepare_groups(services)
     refused: dict[TopicPartition, int] = {}
-    offsets: dict[TopicPartition, OffsetAndMetadata] = {}
+    offsets: dict[TopicPartition, OffsetCommitValue] = {}
     topic_ids: dict[str, bytes] = {}
     turns = Turns()
     for topic in request.topics:
@@ -81,7 +81,7 @@ async def handle(services: Services, call: Call, request: TxnOffsetCommitRequest
 
 
 def _wanted(
-    call: Call, request: TxnOffsetCommitRequest, offsets: dict[TopicPartition, OffsetAndMetadata]
+    call: Call, request: TxnOffsetCommitRequest, offsets: dict[TopicPartition, OffsetCommitValue]
 ) -> OffsetsOfTransaction:
     return OffsetsOfTransaction(
         producer=Producer(request.transactional_id, request.producer_id, request.producer_epoch),

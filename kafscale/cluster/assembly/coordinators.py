@@ -11,8 +11,8 @@ import trio
 from kafscale.cluster.coordinator import InternalLog, Leadership
 from kafscale.cluster.coordinator.partitions import TopicPartition, coordinator_partition
 from kafscale.cluster.coordinator.writer import TopicLog
+from kafscale.cluster.groups.common.context import Rights
 from kafscale.cluster.groups.configs import GroupConfigs, consumer_group_settings, group_settings
-from kafscale.cluster.groups.consumer.deciding import Rights
 from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.cluster.membership.assignment import Assignment
 from kafscale.cluster.membership.start.member import ClusterMember

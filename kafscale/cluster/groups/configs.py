@@ -16,11 +16,11 @@ from typing import ClassVar, Final
 
 import attrs
 
-from kafscale.cluster.groups.common.settings import GroupSettings
-from kafscale.cluster.groups.consumer.settings import (
+from kafscale.cluster.groups.common.settings import (
     NO_OVERRIDES,
     ConsumerGroupSettings,
     GroupOverrides,
+    GroupSettings,
     MigrationPolicy,
 )
 from kafscale.cluster.metadata.base import Transaction

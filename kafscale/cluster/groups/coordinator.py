@@ -1,16 +1,13 @@
 """The group coordinator: every group of this broker, of either protocol, their committed offsets, and their time.
 
-A request is a synchronous call that decides at once; what it has to wait for (other members, the disk) comes through
-the OneShot that it returns. So a client that goes away while it waits takes nothing with it: its member stays until
-its session ends, and what it committed is committed. `run` owns a task for all deadlines, and one for retention, and
-those that write what is submitted (`group_log`).
+A request is a synchronous call that decides at once. What it waits for (other members, the disk) comes through the
+OneShot that it returns. A client that goes away while it waits takes nothing with it: its member stays until its
+session ends, and its commits are committed.
 
-A group is a classic one (`group`), or one of Kafka 4's protocol (`hosted`), and may change from one to the other while
-it has members; either is under its id, with the same offsets.
-
-A group's state is in the partition of `__consumer_offsets` that its id hashes to, and its coordinator is the leader of
-that partition: `led` has the partitions that are led here. The state in memory runs ahead of the durable records, and
-only the coordinator changes it.
+A group is a `ClassicGroup`, or a `ConsumerGroup` of Kafka 4's protocol, and may change from one to the other while it
+has members; either is under its id, with the same offsets. Its state is in the partition of `__consumer_offsets` that
+its id hashes to, and its coordinator is the leader of that partition. The state in memory runs ahead of the durable
+records, and only the coordinator changes it.
 """
 
 from __future__ import annotations
@@ -20,48 +17,47 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
+from typing import Any
 
 import attrs
 import trio
 
 from kafscale.cluster.coordinator import Appended, LedPartitions
 from kafscale.cluster.coordinator.partitions import TopicPartition
-from kafscale.cluster.coordinator.writer import RecordLog, RecordWriter, Then
-from kafscale.cluster.groups.classic.group import ClassicGroup, ClassicGroupContext
+from kafscale.cluster.coordinator.writer import RecordLog, RecordWriter
+from kafscale.cluster.groups.classic.group import ClassicGroup
+from kafscale.cluster.groups.common.context import GroupContext, Rights, Then, ignore_outcome
 from kafscale.cluster.groups.common.events import (
     CONSUMER_PROTOCOL_TYPE,
-    NO_TOPIC_ID,
+    MEMBER_EPOCH_SINCE,
     CommittedOffset,
+    Downgrade,
     GroupMemberIdentity,
-    GroupRecord,
+    Heartbeat,
+    HeartbeatReply,
     Join,
-    JoinResult,
-    Leaving,
-    OffsetAndMetadata,
     Sync,
-    SyncResult,
+    refused_join,
 )
+from kafscale.cluster.groups.common.log_records import CoordinatorRecord, offset_record
 from kafscale.cluster.groups.common.settings import (
     ASSIGNMENT_MAX_BYTES,
     GROUP_BYTES,
     MEMBER_METADATA_MAX_BYTES,
     PROTOCOLS_MAX_COUNT,
+    ConsumerGroupSettings,
+    GroupOverrides,
     GroupSettings,
     GroupStateBytes,
     join_bytes,
     protocols_bytes,
 )
-from kafscale.cluster.groups.consumer.deciding import ConsumerGroupContext, Rights
-from kafscale.cluster.groups.consumer.events import Downgrade, Heartbeat, HeartbeatReply
-from kafscale.cluster.groups.consumer.group import MEMBER_EPOCH_SINCE
+from kafscale.cluster.groups.common.topics import KnownTopics
+from kafscale.cluster.groups.consumer.group import ConsumerGroup
 from kafscale.cluster.groups.consumer.members import JOIN_EPOCH
-from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings, GroupOverrides
-from kafscale.cluster.groups.consumer.topics import KnownTopics
 from kafscale.cluster.groups.deletion import GroupDeletion
-from kafscale.cluster.groups.entry import GroupEntry, begin_classic, end_downgrade, first_heartbeat
-from kafscale.cluster.groups.hosted import HostContext, HostedGroup
+from kafscale.cluster.groups.entry import AnyGroup, GroupEntry
 from kafscale.cluster.groups.loading import LoadedGroup, LoadedGroups
-from kafscale.cluster.groups.log_records import group_record, offset_record
 from kafscale.cluster.groups.offset_transactions import OffsetTransactions
 from kafscale.cluster.groups.offsets import GroupOffsets
 from kafscale.cluster.groups.topic_search import RunPiece, TopicSearch, run_in_thread
@@ -70,7 +66,8 @@ from kafscale.concurrency.timers import TimerQueue
 from kafscale.log.partition.partition import Partition
 from kafscale.wire import error_codes
 from kafscale.wire.control_records import EndMarker
-from kafscale.wire.records import Record
+from kafscale.wire.internal_topics.consumer_offsets import NO_EXPIRY, NO_TOPIC_ID, OffsetCommitValue
+from kafscale.wire.messages.groups import JoinGroupResponse, MemberIdentity, SyncGroupResponse
 
 logger = logging.getLogger(__name__)
 
@@ -109,8 +106,7 @@ class GroupCoordinator:
     _entries: dict[str, GroupEntry] = attrs.field(factory=dict, init=False)
     _timers: TimerQueue = attrs.field(factory=TimerQueue, init=False)
     topics: KnownTopics = attrs.field(factory=KnownTopics, init=False)  # changed by `follow_topics`
-    _context: ClassicGroupContext = attrs.field(init=False)
-    _host: HostContext = attrs.field(init=False)
+    _context: GroupContext = attrs.field(init=False)
     _search: TopicSearch = attrs.field(init=False)
     _log: RecordWriter = attrs.field(init=False)
     transactions: OffsetTransactions = attrs.field(init=False)
@@ -129,36 +125,21 @@ class GroupCoordinator:
             log=self._log, partition_of=self.led.partition_of, offsets_of=lambda group_id: self._entry(group_id).offsets
         )
         self.state_bytes = GroupStateBytes(self._settings.state_max_bytes)
-        self.deletion = GroupDeletion(
-            entries=self._entries,
-            log=self._log,
-            partition_of=self.led.partition_of,
-            settings=self._settings,
-            state_bytes=self.state_bytes,
-            wall_clock_ms=self._wall_clock_ms,
-        )
-        self._context = ClassicGroupContext(
-            settings=self._settings,
-            timers=self._timers,
-            submit=self._submit_group,
-            wall_clock_ms=self._wall_clock_ms,
-            state_bytes=self.state_bytes,
-        )
         self._search = TopicSearch(self.topics, self._rights, self._run_piece)
-        self._host = HostContext(
-            consumer=ConsumerGroupContext(
-                settings=self._consumer_settings,
-                topics=self.topics,
-                state_bytes=self.state_bytes,
-                overrides=self._overrides,
-                rights=self._rights,
-            ),
+        self._context = GroupContext(
+            settings=self._settings,
+            consumer=self._consumer_settings,
+            overrides=self._overrides,
+            topics=self.topics,
+            state_bytes=self.state_bytes,
             timers=self._timers,
             wall_clock_ms=self._wall_clock_ms,
-            submit=self._submit_hosted,
+            submit=self._submit,
             search=self._search.ask,
             downgrade=self._downgrade,
+            rights=self._rights,
         )
+        self.deletion = GroupDeletion(self._entries, self._context)
 
     # -- Which partitions are led here -------------------------------------------------------------------------------
 
@@ -186,7 +167,7 @@ class GroupCoordinator:
         for at, logged in loaded.offsets.items():
             entry.offsets.put(at, logged.offset)
         if loaded.consumer:
-            entry.group = HostedGroup.restored(group_id, loaded.consumer.values(), self._host)
+            entry.group = ConsumerGroup.restored(group_id, loaded.consumer.values(), self._context)
         elif loaded.record is not None and entry.classic is not None:
             entry.classic.restore(loaded.record)
 
@@ -196,22 +177,19 @@ class GroupCoordinator:
         self._log.resign(partition)
         self.transactions.resign(partition)
         for group_id in [group_id for group_id in self._entries if self.led.partition_of(group_id) == partition]:
-            entry = self._entries.pop(group_id)
-            entry.retire()
-            entry.offsets.disown()
-            self.state_bytes.change(-GROUP_BYTES - len(group_id))
+            self.deletion.forget_entry(group_id)
 
     def end_transaction(self, partition: Partition, marker: EndMarker, appended: Appended) -> None:
         """End a producer's transaction, whose marker was appended; `InternalLog.on_end` calls this."""
         self.transactions.end(partition.index, marker.producer_id, appended, is_commit=marker.is_commit)
 
-    def _submit_group(self, group_id: str, record: GroupRecord, then: Then) -> None:
-        written = group_record(group_id, record, timestamp_ms=self._wall_clock_ms())
-        # Essential: or no member could come, and read, for want of room.
-        self._log.submit(self.led.partition_of(group_id), [written], then, essential=True)
-
-    def _submit_hosted(self, group_id: str, records: Sequence[Record], then: Then, *, late: Callable[[], None]) -> None:
-        self._log.submit(self.led.partition_of(group_id), records, then, late=late, essential=True)
+    def _submit(
+        self, group_id: str, records: Sequence[CoordinatorRecord], then: Then, *, essential: bool = True, **more: Any
+    ) -> None:
+        """Write records of a group. Essential ones wait for room; without them no member could come, and read."""
+        now_ms = self._wall_clock_ms()
+        encoded = [record.encode(now_ms) for record in records]
+        self._log.submit(self.led.partition_of(group_id), encoded, then, essential=essential, **more)
 
     async def run(
         self, *, serving: trio.Event | None = None, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
@@ -227,51 +205,54 @@ class GroupCoordinator:
             await self._draining.wait()
             # The members' time stands still, so that they are all there after a restart.
             keeping_time.cancel()
-            for classic in self.groups():
-                classic.drain()
+            for group in self.groups():
+                if isinstance(group, ClassicGroup):
+                    group.drain()
 
     async def _keep_time(self, scope: trio.CancelScope, serving: trio.Event | None) -> None:
         with scope:
             if serving is not None:
                 await serving.wait()
-            for classic in self.groups():
-                classic.restart_sessions()  # no member could send a heartbeat before
-            for hosted in self.consumer_groups():
-                hosted.restart_sessions()
+            for group in self.groups():
+                group.restart_sessions()  # no member could send a heartbeat before
             await self._timers.run()
 
     # -- The rebalance protocol --------------------------------------------------------------------------------------
 
-    def join(self, group_id: str, join: Join) -> OneShot[JoinResult]:
+    def join(self, group_id: str, join: Join) -> OneShot[JoinGroupResponse]:
+        """Handle a JoinGroup; a consumer group without members becomes a classic one."""
         error_code = self._refuse_join(group_id, join)
         if error_code != error_codes.NONE:
-            return OneShot(JoinResult(error_code=error_code, member_id=join.member_id))
+            return OneShot(refused_join(error_code, join.member_id))
         entry = self._entry(group_id)
-        if isinstance(entry.group, ClassicGroup):
-            return entry.group.join(join)
-        return begin_classic(entry, self._context).join(join) if entry.is_empty else entry.group.join(join)
+        if isinstance(entry.group, ConsumerGroup) and entry.group.is_empty:
+            former = entry.group
+            self._submit(group_id, former.die(), ignore_outcome)
+            former.retire()
+            entry.group = ClassicGroup(group_id, self._context)
+        return entry.group.join(join)
 
     def consumer_heartbeat(self, group_id: str, request: Heartbeat) -> OneShot[HeartbeatReply]:
-        """Handle a ConsumerGroupHeartbeat; the answer, once what it rests on is durable.
-
-        One with epoch 0 makes a group, also of a classic one: at once of one that is empty, by migration of others.
-        """
+        """Handle a ConsumerGroupHeartbeat; epoch 0 makes a group, also of a classic one."""
         if (refusal := self._refuse_heartbeat(group_id, request)) is not None:
             return OneShot(refusal)
         entry = self._entries.get(group_id)
-        if entry is not None and entry.hosted is not None:
-            return entry.hosted.consumer_heartbeat(request)
+        if entry is not None and isinstance(entry.group, ConsumerGroup):
+            return entry.group.consumer_heartbeat(request)
         former = None if entry is None else entry.classic
-        begun, reply = first_heartbeat(group_id, former, request, self._host)
+        begun, reply = ConsumerGroup.begin(group_id, former, request, self._context)
         if begun is not None:
+            if former is not None:
+                logger.info("group %r is a consumer group now", group_id)
+                former.retire(error_codes.REBALANCE_IN_PROGRESS)
             self._entry(group_id).group = begun
         return reply
 
     def _refuse_heartbeat(self, group_id: str, request: Heartbeat) -> HeartbeatReply | None:
         entry = self._entries.get(group_id)
-        if self._draining.is_set() or not self.led.has_topic or (entry is not None and entry.is_dead):
+        if self._draining.is_set() or not self.led.has_topic or (entry is not None and entry.group.is_dead):
             return HeartbeatReply(error_code=error_codes.COORDINATOR_NOT_AVAILABLE)
-        is_consumer = entry is not None and entry.hosted is not None
+        is_consumer = entry is not None and entry.consumer is not None
         if not is_consumer and request.member_epoch != JOIN_EPOCH:
             message = f"Group {group_id} is not a consumer group." if entry else f"Consumer group {group_id} not found."
             return HeartbeatReply(error_code=error_codes.GROUP_ID_NOT_FOUND, error_message=message)
@@ -284,8 +265,15 @@ class GroupCoordinator:
             return HeartbeatReply(error_code=error_codes.COORDINATOR_NOT_AVAILABLE)
         return None
 
-    def _downgrade(self, former: HostedGroup, downgrade: Downgrade) -> None:
-        end_downgrade(self._entries[former.group_id], downgrade, self._context)
+    def _downgrade(self, group_id: str, downgrade: Downgrade) -> None:
+        """Put a classic group into the place of a consumer group, as the log has been told."""
+        logger.info("group %r is a classic group now: %s", group_id, downgrade.reason)
+        entry = self._entries[group_id]
+        entry.group.retire()
+        entry.group = group = ClassicGroup(group_id, self._context)
+        group.restore(downgrade.group, downgrade.protocols)
+        if downgrade.rebalances:
+            group.rebalance(downgrade.reason)
 
     def _refuse_join(self, group_id: str, join: Join) -> int:
         if self._draining.is_set() or not self.led.has_topic:
@@ -300,26 +288,27 @@ class GroupCoordinator:
         if not self._has_room(self._more_bytes(group_id, join)):
             return error_codes.COORDINATOR_NOT_AVAILABLE
         entry = self._entries.get(group_id)
-        if entry is not None and entry.hosted is not None and entry.is_dead:
+        consumer = None if entry is None else entry.consumer
+        if consumer is not None and consumer.is_dead:
             return error_codes.COORDINATOR_NOT_AVAILABLE
-        if join.member_id and (entry is None or (entry.hosted is not None and entry.is_empty)):
+        if join.member_id and (entry is None or (consumer is not None and consumer.is_empty)):
             return error_codes.UNKNOWN_MEMBER_ID
         return error_codes.POLICY_VIOLATION if entry is None and self._is_full else error_codes.NONE
 
     def _more_bytes(self, group_id: str, join: Join) -> int:
         entry = self._entries.get(group_id)
-        return GROUP_BYTES + len(group_id) + join_bytes(join) if entry is None else entry.more_bytes(join)
+        return GROUP_BYTES + len(group_id) + join_bytes(join) if entry is None else entry.group.more_bytes(join)
 
     def _has_room(self, more_bytes: int) -> bool:
         return self.state_bytes.has_room_or_say_so(more_bytes, now_seconds=trio.current_time())
 
-    def abandon_join(self, group_id: str, reply: OneShot[JoinResult]) -> None:
+    def abandon_join(self, group_id: str, reply: OneShot[JoinGroupResponse]) -> None:
         """Drop a join whose client has gone."""
         entry = self._entries.get(group_id)
         if entry is not None and entry.classic is not None and not self._draining.is_set():
             entry.classic.abandon_join(reply)
 
-    def sync(self, group_id: str, sync: Sync) -> OneShot[SyncResult]:
+    def sync(self, group_id: str, sync: Sync) -> OneShot[SyncGroupResponse]:
         error_code = error_codes.NONE
         entry = self._entries.get(group_id)
         if self._draining.is_set():
@@ -328,29 +317,22 @@ class GroupCoordinator:
             error_code = error_codes.INVALID_GROUP_ID
         elif entry is None:
             error_code = error_codes.UNKNOWN_MEMBER_ID
-        elif sum(map(len, sync.assignments.values())) > ASSIGNMENT_MAX_BYTES:
+        elif (assigned_bytes := sum(map(len, sync.assignments.values()))) > ASSIGNMENT_MAX_BYTES:
             error_code = error_codes.INVALID_REQUEST
-        elif isinstance(entry.group, HostedGroup):
-            return entry.group.sync(sync)
-        elif not self._has_room(sum(map(len, sync.assignments.values())) - entry.group.assigned_bytes):
+        elif entry.classic is not None and not self._has_room(assigned_bytes - entry.classic.assigned_bytes):
             error_code = error_codes.COORDINATOR_NOT_AVAILABLE
         else:
             return entry.group.sync(sync)
-        return OneShot(SyncResult(error_code=error_code))
+        return OneShot(SyncGroupResponse(error_code=error_code))
 
-    def heartbeat(self, group_id: str, member_id: str, group_instance_id: str | None, *, generation_id: int) -> int:
+    def heartbeat(self, group_id: str, identity: GroupMemberIdentity) -> int:
         """The error code. Nothing is written."""
         entry = self._entries.get(group_id)
         if entry is None:
             return error_codes.UNKNOWN_MEMBER_ID if group_id else error_codes.INVALID_GROUP_ID
-        if isinstance(entry.group, HostedGroup):
-            identity = GroupMemberIdentity(
-                member_id=member_id, group_instance_id=group_instance_id, generation_id=generation_id
-            )
-            return entry.group.heartbeat(identity)
-        return entry.group.heartbeat(member_id, group_instance_id, generation_id)
+        return entry.group.heartbeat(identity)
 
-    async def leave(self, group_id: str, leavers: Sequence[Leaving]) -> list[int]:
+    async def leave(self, group_id: str, leavers: Sequence[MemberIdentity]) -> list[int]:
         """An error code for each, once it is durable that a group has become empty, or a consumer group smaller."""
         entry = self._entries.get(group_id)
         if entry is None:
@@ -369,7 +351,7 @@ class GroupCoordinator:
         self,
         group_id: str,
         identity: GroupMemberIdentity,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        offsets: Mapping[TopicPartition, OffsetCommitValue],
         *,
         version: int = MEMBER_EPOCH_SINCE,
     ) -> OneShot[int]:
@@ -380,22 +362,21 @@ class GroupCoordinator:
         if (error_code := self._refuse_commit(group_id, identity, offsets, version=version)) != error_codes.NONE:
             return OneShot(error_code)
         entry = self._entry(group_id)
-        if entry.classic is not None and not entry.is_empty:
+        if entry.classic is not None:
             entry.classic.touch(identity.member_id)
         reply: OneShot[int] = OneShot()
         change = entry.offsets.begin(offsets.keys())
-        now_ms = self._wall_clock_ms()
-        records = [offset_record(group_id, at, offset, timestamp_ms=now_ms) for at, offset in offsets.items()]
+        records = [offset_record(group_id, at, offset) for at, offset in offsets.items()]
         then = partial(self._committed, entry, offsets, reply=reply)
         late = partial(_answer_late, reply)
-        self._log.submit(self.led.partition_of(group_id), records, then, late=late, placed=change.placed)
+        self._submit(group_id, records, then, essential=False, late=late, placed=change.placed)
         return reply
 
     def _refuse_commit(
         self,
         group_id: str,
         identity: GroupMemberIdentity,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        offsets: Mapping[TopicPartition, OffsetCommitValue],
         *,
         version: int = MEMBER_EPOCH_SINCE,
         is_transactional: bool = False,
@@ -407,17 +388,15 @@ class GroupCoordinator:
         if not self.led.has_topic:
             return error_codes.COORDINATOR_NOT_AVAILABLE
         if entry is not None:
-            return entry.check_commit(identity, version, is_transactional=is_transactional)
+            return entry.group.check_commit(identity, version, is_transactional=is_transactional)
         if identity.generation_id >= 0:
             return error_codes.ILLEGAL_GENERATION
-        return (
-            error_codes.POLICY_VIOLATION if len(self._entries) >= self._settings.max_group_count else error_codes.NONE
-        )
+        return error_codes.POLICY_VIOLATION if self._is_full else error_codes.NONE
 
     def _committed(
         self,
         entry: GroupEntry,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        offsets: Mapping[TopicPartition, OffsetCommitValue],
         durable: bool,
         *,
         reply: OneShot[int],
@@ -429,7 +408,7 @@ class GroupCoordinator:
     # -- Offsets that transactions commit ----------------------------------------------------------------------------
 
     def check_transactional_commit(
-        self, group_id: str, identity: GroupMemberIdentity, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+        self, group_id: str, identity: GroupMemberIdentity, offsets: Mapping[TopicPartition, OffsetCommitValue]
     ) -> int:
         """Return the error code for one who wants to commit these in a transaction; `transactions` is told if it is."""
         if (error_code := self.error_code(group_id)) != error_codes.NONE:
@@ -443,15 +422,15 @@ class GroupCoordinator:
 
     # -- Reading them ------------------------------------------------------------------------------------------------
 
-    def offsets(self, group_id: str) -> Mapping[str, Mapping[int, OffsetAndMetadata]]:
+    def offsets(self, group_id: str) -> Mapping[str, Mapping[int, OffsetCommitValue]]:
         """The durable offsets of a group by topic and partition; none for a group that does not exist."""
         entry = self._entries.get(group_id)
-        return entry.offsets.by_topic if entry is not None and not entry.is_dead else {}
+        return entry.offsets.by_topic if entry is not None and not entry.group.is_dead else {}
 
     def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> int:
         """Return the error code of a fetch of committed offsets; None and -1: by a client outside of the group."""
         entry = self._entries.get(group_id)
-        return error_codes.NONE if entry is None else entry.check_fetch(member_id, member_epoch)
+        return error_codes.NONE if entry is None else entry.group.check_fetch(member_id, member_epoch)
 
     def committed_offsets(self) -> Iterator[CommittedOffset]:
         """Yield every group's durable offsets, for metrics; they may change meanwhile."""
@@ -468,15 +447,15 @@ class GroupCoordinator:
         metadata: str | None,
         retention_ms: int | None,
         topic_id: bytes = NO_TOPIC_ID,
-    ) -> OffsetAndMetadata:
+    ) -> OffsetCommitValue:
         """An offset that is committed now, to be kept for the broker's retention or for this one."""
         now_ms = self._wall_clock_ms()
-        return OffsetAndMetadata(
+        return OffsetCommitValue(
             offset=offset,
             leader_epoch=leader_epoch,
             metadata=metadata or "",
             commit_timestamp_ms=now_ms,
-            expire_timestamp_ms=None if retention_ms is None else now_ms + retention_ms,
+            expire_timestamp_ms=NO_EXPIRY if retention_ms is None else now_ms + retention_ms,
             topic_id=topic_id,
         )
 
@@ -490,30 +469,24 @@ class GroupCoordinator:
         entry = self._entries.get(group_id)
         return entry.classic if entry is not None else None
 
-    def consumer_group(self, group_id: str) -> HostedGroup | None:
+    def consumer_group(self, group_id: str) -> ConsumerGroup | None:
         """Return a consumer group to look at; a caller must not change it."""
         entry = self._entries.get(group_id)
-        return entry.hosted if entry is not None and not entry.is_dead else None
+        return entry.consumer if entry is not None and not entry.group.is_dead else None
 
     def exists(self, group_id: str) -> bool:
         """Tell whether there is such a group, of either protocol."""
         entry = self._entries.get(group_id)
-        return entry is not None and not entry.is_dead
+        return entry is not None and not entry.group.is_dead
 
     def is_subscribed_to(self, group_id: str, topic: str) -> bool:
         """Tell whether members of a group may read a topic."""
         entry = self._entries.get(group_id)
-        return entry is not None and entry.is_subscribed_to(topic)
+        return entry is not None and entry.group.is_subscribed_to(topic)
 
-    def groups(self) -> Iterator[ClassicGroup]:
-        """All classic groups, to look at."""
-        entries = (entry for entry in self._entries.values() if not entry.is_dead)
-        return (entry.classic for entry in entries if entry.classic is not None)
-
-    def consumer_groups(self) -> Iterator[HostedGroup]:
-        """All consumer groups, to look at."""
-        entries = (entry for entry in self._entries.values() if not entry.is_dead)
-        return (entry.hosted for entry in entries if entry.hosted is not None)
+    def groups(self) -> Iterator[AnyGroup]:
+        """All groups, to look at."""
+        return (entry.group for entry in self._entries.values() if not entry.group.is_dead)
 
     async def wait_settled(self, group_id: str) -> None:
         """Wait until what is shown of a group is durable."""
@@ -523,10 +496,9 @@ class GroupCoordinator:
     def check_offset_deletion(self, group_id: str) -> int:
         """The error code of an OffsetDelete for the group as a whole."""
         entry = self._entries.get(group_id)
-        if entry is None or entry.is_dead:
+        if entry is None or entry.group.is_dead:
             return error_codes.GROUP_ID_NOT_FOUND
-        classic = entry.classic
-        if classic is not None and not entry.is_empty and classic.protocol_type != CONSUMER_PROTOCOL_TYPE:
+        if not entry.group.is_empty and entry.group.protocol_type != CONSUMER_PROTOCOL_TYPE:
             return error_codes.NON_EMPTY_GROUP  # nothing is known of what its members read
         return error_codes.NONE
 
@@ -537,7 +509,7 @@ class GroupCoordinator:
     def _entry(self, group_id: str) -> GroupEntry:
         entry = self._entries.get(group_id)
         if entry is None:
-            group = ClassicGroup(group_id=group_id, context=self._context)
+            group = ClassicGroup(group_id, self._context)
             entry = self._entries[group_id] = GroupEntry(group=group, offsets=GroupOffsets(self.state_bytes))
             self.state_bytes.change(GROUP_BYTES + len(group_id))
         return entry

@@ -10,60 +10,60 @@ import attrs
 import trio
 
 from kafscale.cluster.coordinator.partitions import TopicPartition
-from kafscale.cluster.coordinator.writer import RecordWriter
-from kafscale.cluster.groups.common.settings import GROUP_BYTES, GroupSettings, GroupStateBytes
+from kafscale.cluster.groups.classic.group import ClassicGroup, ClassicGroupState
+from kafscale.cluster.groups.common.context import GroupContext
+from kafscale.cluster.groups.common.log_records import offset_record
+from kafscale.cluster.groups.common.settings import GROUP_BYTES
 from kafscale.cluster.groups.entry import GroupEntry
-from kafscale.cluster.groups.log_records import offset_record
 from kafscale.cluster.groups.offsets import PendingChange
 from kafscale.concurrency.signals import OneShot
 from kafscale.wire import error_codes
+from kafscale.wire.internal_topics.consumer_offsets import NO_EXPIRY, OffsetCommitValue
 
 logger = logging.getLogger(__name__)
 
 SWEEP_BATCH_COUNT = 100  # groups that the retention sweep looks at before it lets others run
 
 
-@attrs.define(eq=False, kw_only=True, repr=False)
+@attrs.define(eq=False, repr=False)
 class GroupDeletion:
-    """Deletes from `entries`, the groups of a coordinator by id; all records that it writes are essential."""
+    """Deletes from `entries`, the groups of a coordinator by id."""
 
     entries: dict[str, GroupEntry]
-    log: RecordWriter
-    partition_of: Callable[[str], int]
-    settings: GroupSettings
-    state_bytes: GroupStateBytes
-    wall_clock_ms: Callable[[], int]
+    context: GroupContext
 
     def delete_group(self, group_id: str) -> OneShot[int]:
         """Delete an empty group with its offsets; the error code, once that is durable."""
         entry = self.entries.get(group_id)
-        if entry is None or entry.is_dead:
+        if entry is None or entry.group.is_dead:
             return OneShot(error_codes.GROUP_ID_NOT_FOUND)
-        if not entry.is_empty:
+        if not entry.group.is_empty:
             return OneShot(error_codes.NON_EMPTY_GROUP)
+        return self._delete(group_id, entry)
+
+    def _delete(self, group_id: str, entry: GroupEntry) -> OneShot[int]:
         reply: OneShot[int] = OneShot()
-        self._bury(group_id, entry, reply)
+        records = [offset_record(group_id, at, None) for at in entry.offsets.known()]
+        records += entry.group.die()
+        self.context.submit(group_id, records, partial(self._deleted, group_id, entry, reply=reply))
         return reply
 
-    def _bury(self, group_id: str, entry: GroupEntry, reply: OneShot[int]) -> None:
-        now_ms = self.wall_clock_ms()
-        records = [offset_record(group_id, at, None, timestamp_ms=now_ms) for at in entry.offsets.known()]
-        records += entry.die(now_ms)
-        then = partial(self._buried, group_id, entry, reply=reply)
-        self.log.submit(self.partition_of(group_id), records, then, essential=True)
-
-    def _buried(self, group_id: str, entry: GroupEntry, durable: bool, *, reply: OneShot[int]) -> None:
+    def _deleted(self, group_id: str, entry: GroupEntry, durable: bool, *, reply: OneShot[int]) -> None:
         if self.entries.get(group_id) is not entry:
             pass  # it is coordinated elsewhere
         elif durable:
-            del self.entries[group_id]
-            entry.offsets.disown()
-            self.state_bytes.change(-GROUP_BYTES - len(group_id))
-            entry.retire()
+            self.forget_entry(group_id)
             logger.info("group %r is deleted", group_id)
         elif entry.classic is not None:
             entry.classic.revive()
         reply.set(error_codes.NONE if durable else error_codes.COORDINATOR_NOT_AVAILABLE)
+
+    def forget_entry(self, group_id: str) -> None:
+        """Forget a group that is deleted, or coordinated by another broker, and send its members there."""
+        entry = self.entries.pop(group_id)
+        entry.group.retire()
+        entry.offsets.disown()
+        self.context.state_bytes.change(-GROUP_BYTES - len(group_id))
 
     def delete_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> OneShot[int]:
         """Forget these offsets of a group; the error code, once that is durable."""
@@ -91,10 +91,9 @@ class GroupDeletion:
         if not doomed.partitions:
             reply.set(error_codes.NONE)
             return reply
-        now_ms = self.wall_clock_ms()
-        records = [offset_record(group_id, at, None, timestamp_ms=now_ms) for at in doomed.partitions]
+        records = [offset_record(group_id, at, None) for at in doomed.partitions]
         then = partial(self._forgotten, entry, doomed, reply=reply)
-        self.log.submit(self.partition_of(group_id), records, then, placed=doomed.placed, essential=True)
+        self.context.submit(group_id, records, then, placed=doomed.placed)
         return reply
 
     def _forgotten(self, entry: GroupEntry, doomed: PendingChange, durable: bool, *, reply: OneShot[int]) -> None:
@@ -105,19 +104,50 @@ class GroupDeletion:
     async def run(self) -> None:
         """Delete what is past retention, from time to time, until cancelled."""
         while True:
-            await trio.sleep(self.settings.offsets_retention_check_interval_ms / 1000)
+            await trio.sleep(self.context.settings.offsets_retention_check_interval_ms / 1000)
             for number, (group_id, entry) in enumerate(list(self.entries.items())):
                 if number % SWEEP_BATCH_COUNT == 0:
                     await trio.lowlevel.checkpoint()
-                self._expire(group_id, entry, self.wall_clock_ms())
+                self._expire(group_id, entry)
 
-    def _expire(self, group_id: str, entry: GroupEntry, now_ms: int) -> None:
+    def _expire(self, group_id: str, entry: GroupEntry) -> None:
         """Forget offsets that are past retention, and an empty group without any left."""
-        if entry.is_dead:
+        group = entry.group
+        if group.is_dead:
             return  # deleted since the sweep began
-        expired = entry.expired(now_ms, self.settings.offsets_retention_ms)
-        if entry.may_be_deleted_when_unused and len(expired) == len(entry.offsets.known()):
-            self._bury(group_id, entry, OneShot())
+        expired = _expired(entry, self.context.wall_clock_ms(), self.context.settings.offsets_retention_ms)
+        is_awaited = isinstance(group, ClassicGroup) and group.members.pending_join
+        if group.is_empty and not is_awaited and len(expired) == len(entry.offsets.known()):
+            self._delete(group_id, entry)
         elif expired:
             logger.info("%d offsets of group %r have expired", len(expired), group_id)
             self._forget(group_id, entry, expired)
+
+
+def _expired(entry: GroupEntry, now_ms: int, retention_ms: int) -> set[TopicPartition]:
+    """Return the partitions whose committed offsets are past retention.
+
+    It is counted from when a classic group lost its last member. It is counted from the commit if a classic group never
+    had a member, for topics that none of its members reads, and in a group of Kafka 4's protocol, as there.
+    """
+    group = entry.group
+    since_ms: int | None = None
+    if isinstance(group, ClassicGroup) and group.protocol_type is not None:
+        if group.is_empty:
+            since_ms = group.state_timestamp_ms
+        elif group.state is not ClassicGroupState.STABLE or group.subscribed_topics is None:
+            return set()
+    pending = entry.offsets.pending()
+    return {
+        at
+        for at, offset in entry.offsets
+        if now_ms >= _expires_ms(offset, since_ms, retention_ms)
+        and at not in pending
+        and not group.is_subscribed_to(at.topic)
+    }
+
+
+def _expires_ms(offset: OffsetCommitValue, since_ms: int | None, retention_ms: int) -> int:
+    if offset.expire_timestamp_ms != NO_EXPIRY:
+        return offset.expire_timestamp_ms
+    return (offset.commit_timestamp_ms if since_ms is None else since_ms) + retention_ms

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kafscale.cluster.groups.consumer.topics import KnownTopic, KnownTopics
+from kafscale.cluster.groups.common.topics import KnownTopic, KnownTopics
 from kafscale.cluster.registries.topics import Topic, TopicListener, TopicRegistry
 
 

@@ -14,17 +14,16 @@ from collections.abc import Mapping
 import attrs
 
 from kafscale.cluster.coordinator.partitions import TopicPartition
-from kafscale.cluster.groups.common.events import GroupRecord, LoggedOffset
-from kafscale.cluster.groups.consumer.events import CoordinatorRecord
-from kafscale.cluster.groups.log_records import (
-    ConsumerGroupChange,
-    GroupChange,
-    OffsetChange,
-    read_record,
-)
+from kafscale.cluster.groups.common.events import LoggedOffset
+from kafscale.cluster.groups.common.log_records import CoordinatorRecord, read_record
 from kafscale.wire.batch_header import BatchHeader
 from kafscale.wire.control_records import EndMarker
-from kafscale.wire.internal_topics.consumer_offsets import ConsumerGroupKey
+from kafscale.wire.internal_topics.consumer_offsets import (
+    ConsumerOffsetsKey,
+    GroupMetadataKey,
+    GroupMetadataValue,
+    OffsetCommitKey,
+)
 from kafscale.wire.records import Record
 
 
@@ -36,8 +35,8 @@ class LoadedGroup:
     that only ever committed offsets has neither.
     """
 
-    record: GroupRecord | None = None
-    consumer: dict[ConsumerGroupKey, CoordinatorRecord] = attrs.field(factory=dict)
+    record: GroupMetadataValue | None = None
+    consumer: dict[ConsumerOffsetsKey, CoordinatorRecord] = attrs.field(factory=dict)
     offsets: dict[TopicPartition, LoggedOffset] = attrs.field(factory=dict)
 
     @property
@@ -78,50 +77,34 @@ class LoadedGroups:
 
     def apply(self, record: Record, header: BatchHeader) -> None:
         """Apply the next record. Raises DecodeError."""
-        match change := read_record(record):
-            case None:
-                self.unknown_count += 1
-            case GroupChange():
-                self._take_group(change)
-            case ConsumerGroupChange():
-                self._take_consumer_group(change.group_id, change.record)
-            case OffsetChange():
-                self._take_offset(change, record.offset, header)
+        change = read_record(record)
+        if change is None:
+            self.unknown_count += 1
+            return
+        key = change.key
+        if isinstance(key, OffsetCommitKey):
+            self._take_offset(key, None if change.value is None else LoggedOffset(change.value, record.offset), header)
+        elif change.value is not None or key.group_id in self.groups:
+            group = self.groups.setdefault(key.group_id, LoadedGroup())
+            if isinstance(key, GroupMetadataKey):
+                group.record = change.value
+            else:
+                group.consumer.pop(key, None)
+                if change.value is not None:
+                    group.consumer[key] = change
+            self._forget_if_gone(key.group_id, group)
 
-    def _take_offset(self, change: OffsetChange, logged_at: int, header: BatchHeader) -> None:
-        place = _GroupPlace(change.group_id, change.at)
-        if change.offset is None:
+    def _take_offset(self, key: OffsetCommitKey, logged: LoggedOffset | None, header: BatchHeader) -> None:
+        place = _GroupPlace(key.group_id, TopicPartition(key.topic, key.partition))
+        if logged is None:
             self._forget_offset(place)
         elif header.is_transactional:
-            self._pending.setdefault(header.producer_id, {})[place] = LoggedOffset(change.offset, logged_at)
+            self._pending.setdefault(header.producer_id, {})[place] = logged
         else:
-            self._put_offset(place, LoggedOffset(change.offset, logged_at))
-
-    def _take_group(self, change: GroupChange) -> None:
-        group = self.groups.get(change.group_id)
-        if group is None:
-            if change.record is None:
-                return
-            group = self.groups[change.group_id] = LoadedGroup()
-        group.record = change.record
-        self._forget_if_gone(change.group_id, group)
-
-    def _take_consumer_group(self, group_id: str, record: CoordinatorRecord) -> None:
-        group = self.groups.get(group_id)
-        if group is None:
-            if record.value is None:
-                return
-            group = self.groups[group_id] = LoadedGroup()
-        group.consumer.pop(record.key, None)
-        if record.value is not None:
-            group.consumer[record.key] = record
-        self._forget_if_gone(group_id, group)
+            self._put_offset(place, logged)
 
     def _put_offset(self, place: _GroupPlace, logged: LoggedOffset) -> None:
-        group = self.groups.get(place.group_id)
-        if group is None:
-            group = self.groups[place.group_id] = LoadedGroup()
-        group.offsets[place.at] = logged
+        self.groups.setdefault(place.group_id, LoadedGroup()).offsets[place.at] = logged
 
     def _forget_offset(self, place: _GroupPlace) -> None:
         for pending in self._pending.values():

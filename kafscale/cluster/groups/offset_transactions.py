@@ -15,9 +15,10 @@ import attrs
 from kafscale.cluster.coordinator import Appended
 from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.coordinator.writer import RecordWriter
-from kafscale.cluster.groups.common.events import LoggedOffset, OffsetAndMetadata
+from kafscale.cluster.groups.common.events import LoggedOffset
 from kafscale.cluster.groups.loading import LoadedGroup, LoadedGroups
 from kafscale.cluster.groups.offsets import GroupOffsets, OffsetsTransaction
+from kafscale.wire.internal_topics.consumer_offsets import OffsetCommitValue
 
 _NOTHING = LoadedGroup()
 
@@ -43,7 +44,7 @@ class OffsetTransactions:
                     offsets.supersede_before(at, committed[at].logged_at)
 
     def committed(
-        self, group_id: str, producer_id: int, offsets: Mapping[TopicPartition, OffsetAndMetadata], base_offset: int
+        self, group_id: str, producer_id: int, offsets: Mapping[TopicPartition, OffsetCommitValue], base_offset: int
     ) -> None:
         """Note offsets that are in the log from `base_offset` on, and count if the producer's transaction commits.
 

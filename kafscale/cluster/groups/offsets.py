@@ -16,8 +16,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 import attrs
 
 from kafscale.cluster.coordinator.partitions import TopicPartition
-from kafscale.cluster.groups.common.events import LoggedOffset, OffsetAndMetadata
+from kafscale.cluster.groups.common.events import LoggedOffset
 from kafscale.cluster.groups.common.settings import GroupStateBytes, offset_bytes
+from kafscale.wire.internal_topics.consumer_offsets import OffsetCommitValue
 
 
 @attrs.define(eq=False, repr=False)
@@ -44,28 +45,28 @@ class GroupOffsets:
     """The offsets that one group has committed, by topic and partition."""
 
     state_bytes: GroupStateBytes = attrs.field(factory=GroupStateBytes)
-    by_topic: dict[str, dict[int, OffsetAndMetadata]] = attrs.field(factory=dict, init=False)
+    by_topic: dict[str, dict[int, OffsetCommitValue]] = attrs.field(factory=dict, init=False)
     _pending: deque[PendingChange] = attrs.field(factory=deque, init=False)
     # What transactions have committed that are not ended, or not durably. None: one later in the log counts.
     _unstable: dict[TopicPartition, dict[OffsetsTransaction, LoggedOffset | None]] = attrs.field(
         factory=dict, init=False
     )
 
-    def get(self, at: TopicPartition) -> OffsetAndMetadata | None:
+    def get(self, at: TopicPartition) -> OffsetCommitValue | None:
         partitions = self.by_topic.get(at.topic)
         return partitions.get(at.partition) if partitions is not None else None
 
-    def __iter__(self) -> Iterator[tuple[TopicPartition, OffsetAndMetadata]]:
+    def __iter__(self) -> Iterator[tuple[TopicPartition, OffsetCommitValue]]:
         for topic, partitions in self.by_topic.items():
             for partition, offset in partitions.items():
                 yield TopicPartition(topic, partition), offset
 
-    def put(self, at: TopicPartition, offset: OffsetAndMetadata) -> None:
+    def put(self, at: TopicPartition, offset: OffsetCommitValue) -> None:
         of_topic = self.by_topic.setdefault(at.topic, {})
         self.state_bytes.change(offset_bytes(offset) - offset_bytes(of_topic.get(at.partition)))
         of_topic[at.partition] = offset
 
-    def more_bytes(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> int:
+    def more_bytes(self, offsets: Mapping[TopicPartition, OffsetCommitValue]) -> int:
         """Return by how many bytes these offsets would make the state grow."""
         return sum(offset_bytes(offset) - offset_bytes(self.get(at)) for at, offset in offsets.items())
 
@@ -75,7 +76,7 @@ class GroupOffsets:
         self._pending.append(change)
         return change
 
-    def finish(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], durable: bool) -> None:
+    def finish(self, offsets: Mapping[TopicPartition, OffsetCommitValue], durable: bool) -> None:
         """The longest-submitted commit is durable, or lost."""
         change = self._pending.popleft()
         if durable:

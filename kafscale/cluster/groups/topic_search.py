@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 import attrs
 import trio
 
-from kafscale.cluster.groups.consumer.deciding import Rights
-from kafscale.cluster.groups.consumer.events import RegexRefresh
+from kafscale.cluster.groups.common.context import Rights
+from kafscale.cluster.groups.common.events import RegexRefresh
+from kafscale.cluster.groups.common.topics import KnownTopics
+from kafscale.cluster.groups.consumer.group import ConsumerGroup
 from kafscale.cluster.groups.consumer.regexes import KnownMatches, Search
-from kafscale.cluster.groups.consumer.topics import KnownTopics
-from kafscale.cluster.groups.hosted import HostedGroup
 from kafscale.cluster.patterns import Piece
 from kafscale.concurrency.signals import Signal
 from kafscale.concurrency.turns import FairQueue
@@ -30,7 +30,7 @@ async def run_in_thread(piece: Piece) -> None:
 
 @attrs.define(eq=False, repr=False)
 class _Searching:
-    group: HostedGroup
+    group: ConsumerGroup
     search: Search
     pieces: Iterator[Piece]
 
@@ -48,7 +48,7 @@ class TopicSearch:
     _names: Sequence[str] = attrs.field(factory=tuple, init=False)
     _names_version: int = attrs.field(default=-1, init=False)
 
-    def ask(self, group: HostedGroup, refresh: RegexRefresh) -> None:
+    def ask(self, group: ConsumerGroup, refresh: RegexRefresh) -> None:
         """Look for topics, and tell the group what was found."""
         if self._names_version != self.topics.version:
             self._names, self._names_version = sorted(self.topics.by_name), self.topics.version

@@ -17,9 +17,8 @@ import trio
 from kafscale.cluster.coordinator import Appended, InternalLog, RecordsEntry
 from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.groups.common.events import GroupMemberIdentity as Member
-from kafscale.cluster.groups.common.events import OffsetAndMetadata
+from kafscale.cluster.groups.common.log_records import offset_record
 from kafscale.cluster.groups.coordinator import GroupCoordinator
-from kafscale.cluster.groups.log_records import offset_record
 from kafscale.cluster.transactions.enrolling import ProducerEnrolment
 from kafscale.cluster.transactions.requests import ProducerIdentity as Producer
 from kafscale.cluster.transactions.service import FATAL_TO_PRODUCERS, TransactionService
@@ -27,6 +26,7 @@ from kafscale.cluster.transactions.values import now_ms
 from kafscale.errors import KafkaError, StorageFailed
 from kafscale.log.partition.partition import Partition
 from kafscale.wire.error_codes import COORDINATOR_NOT_AVAILABLE, NONE, NOT_COORDINATOR, NOT_ENOUGH_REPLICAS
+from kafscale.wire.internal_topics.consumer_offsets import OffsetCommitValue
 from kafscale.wire.records import ProducerStamp
 
 PIECE_COUNT = 1000  # offsets of one batch: 2 ms of the event loop
@@ -42,7 +42,7 @@ class OffsetsOfTransaction:
     transaction_version: int
     group_id: str
     member: Member
-    offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    offsets: Mapping[TopicPartition, OffsetCommitValue]
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
@@ -101,13 +101,13 @@ class TransactionalOffsets:
         self,
         wanted: OffsetsOfTransaction,
         enrolment: ProducerEnrolment,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        offsets: Mapping[TopicPartition, OffsetCommitValue],
     ) -> Appended:
         """Append these as a batch, and have the group know. Raises KafkaError."""
         partition = self._partition(wanted, offsets)
         _raise(enrolment.take_nowait([partition]).get(partition, NONE))
         time_ms = now_ms()
-        records = [offset_record(wanted.group_id, at, offset, timestamp_ms=time_ms) for at, offset in offsets.items()]
+        records = [offset_record(wanted.group_id, at, offset).encode(time_ms) for at, offset in offsets.items()]
         stamp = ProducerStamp(wanted.producer.producer_id, wanted.producer.producer_epoch, FIRST_SEQUENCE)
         try:
             appended = self.internal.append_group([RecordsEntry(partition, records, stamp)], time_ms)
@@ -119,7 +119,7 @@ class TransactionalOffsets:
         return appended
 
     def _partition(
-        self, wanted: OffsetsOfTransaction, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+        self, wanted: OffsetsOfTransaction, offsets: Mapping[TopicPartition, OffsetCommitValue]
     ) -> Partition:
         """Return the partition that the group's offsets go to. Raises KafkaError if they may not."""
         _raise(self.groups.check_transactional_commit(wanted.group_id, wanted.member, offsets))

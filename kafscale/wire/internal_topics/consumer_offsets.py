@@ -14,11 +14,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import ClassVar, Final, TypeAlias
+from typing import ClassVar, Final, TypeAlias, get_args
 
 import attrs
 
 from kafscale.wire.schema import NEVER, Array, Nullable, wire
+
+NO_EXPIRY = -1  # the offset is kept for the broker's retention
+NO_TOPIC_ID = bytes(16)  # of an offset whose topic id is not known
+
+
+class _Key:
+    """A key, which has one version."""
+
+    __slots__ = ()
+    MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 0, 0, NEVER
+
+
+class _Value:
+    """A value of KIP-848's records, which has one version."""
+
+    __slots__ = ()
+    MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE, WRITTEN_VERSION = 0, 0, 0, 0
 
 
 @attrs.define(kw_only=True)
@@ -30,19 +47,18 @@ class OffsetCommitValue:
 
     offset: int = wire("int64")
     leader_epoch: int = wire("int32", since=3, default=-1)
-    metadata: str = wire("string")
-    commit_timestamp: int = wire("int64")  # in milliseconds, as below
-    expire_timestamp: int = wire("int64", since=1, until=1, default=-1)
-    topic_id: bytes = wire("uuid", since=4, tag=0, default=bytes(16))  # zeros: not known
+    metadata: str = wire("string", default="")
+    commit_timestamp_ms: int = wire("int64")
+    expire_timestamp_ms: int = wire("int64", since=1, until=1, default=NO_EXPIRY)
+    topic_id: bytes = wire("uuid", since=4, tag=0, default=NO_TOPIC_ID)
 
 
 @attrs.frozen
-class OffsetCommitKey:
-    MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 0, 0, NEVER
+class OffsetCommitKey(_Key):
     RECORD_TYPE: ClassVar = 1
     VALUE: ClassVar = OffsetCommitValue
 
-    group: str = wire("string")
+    group_id: str = wire("string")
     topic: str = wire("string")
     partition: int = wire("int32")
 
@@ -53,8 +69,8 @@ class MemberMetadata:
     group_instance_id: str | None = wire("string", since=3, default=None)
     client_id: str = wire("string")
     client_host: str = wire("string")
-    rebalance_timeout: int = wire("int32", since=1, default=-1)  # in milliseconds, as below
-    session_timeout: int = wire("int32")
+    rebalance_timeout_ms: int = wire("int32", since=1, default=-1)  # -1: that of the session
+    session_timeout_ms: int = wire("int32")
     subscription: bytes = wire("bytes")  # for consumers a ConsumerProtocolSubscription behind its version
     assignment: bytes = wire("bytes")
 
@@ -67,20 +83,19 @@ class GroupMetadataValue:
     WRITTEN_VERSION: ClassVar = 3
 
     protocol_type: str = wire("string")
-    generation: int = wire("int32")
-    protocol: str | None = wire("string")
-    leader: str | None = wire("string")
-    current_state_timestamp: int = wire("int64", since=2, default=-1)  # in milliseconds
+    generation_id: int = wire("int32")
+    protocol_name: str | None = wire("string")
+    leader_id: str | None = wire("string")
+    state_timestamp_ms: int = wire("int64", since=2, default=-1)  # since when the group is stable or empty
     members: list[MemberMetadata] = wire(Array(MemberMetadata), factory=list)
 
 
 @attrs.frozen
-class GroupMetadataKey:
-    MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 0, 0, NEVER
+class GroupMetadataKey(_Key):
     RECORD_TYPE: ClassVar = 2
     VALUE: ClassVar = GroupMetadataValue
 
-    group: str = wire("string")
+    group_id: str = wire("string")
 
 
 @attrs.define
@@ -90,19 +105,15 @@ class TopicPartitions:
 
 
 @attrs.define(kw_only=True)
-class ConsumerGroupMetadataValue:
+class ConsumerGroupMetadataValue(_Value):
     """The epoch rises with every change that needs another assignment."""
-
-    MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 0, 0, 0
-    WRITTEN_VERSION: ClassVar = 0
 
     epoch: int = wire("int32")
     metadata_hash: int = wire("int64", tag=0, default=0)  # of the subscribed topics; it takes the place of type 4
 
 
 @attrs.frozen
-class ConsumerGroupMetadataKey:
-    MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 0, 0, NEVER
+class ConsumerGroupMetadataKey(_Key):
     RECORD_TYPE: ClassVar = 3  # the group exists for as long as this key has a value
     VALUE: ClassVar = ConsumerGroupMetadataValue
 
@@ -124,26 +135,24 @@ class TopicMetadata:
 
 
 @attrs.define(kw_only=True)
-class ConsumerGroupPartitionMetadataValue:
+class ConsumerGroupPartitionMetadataValue(_Value):
     """The subscribed topics as Kafka 4.0 kept them: read and deleted, never written."""
-
-    MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 0, 0, 0
-    WRITTEN_VERSION: ClassVar = 0
 
     topics: list[TopicMetadata] = wire(Array(TopicMetadata), factory=list)
 
 
 @attrs.frozen
-class ConsumerGroupPartitionMetadataKey:
-    MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 0, 0, NEVER
+class ConsumerGroupPartitionMetadataKey(_Key):
     RECORD_TYPE: ClassVar = 4
     VALUE: ClassVar = ConsumerGroupPartitionMetadataValue
 
     group_id: str = wire("string")
 
 
-@attrs.define(kw_only=True)
+@attrs.define
 class ClassicProtocol:
+    """An assignor that a member of the classic protocol knows, and the member's metadata for it."""
+
     name: str = wire("string")
     metadata: bytes = wire("bytes")
 
@@ -155,10 +164,7 @@ class ClassicMemberMetadata:
 
 
 @attrs.define(kw_only=True)
-class ConsumerGroupMemberMetadataValue:
-    MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 0, 0, 0
-    WRITTEN_VERSION: ClassVar = 0
-
+class ConsumerGroupMemberMetadataValue(_Value):
     instance_id: str | None = wire("string", default=None)
     rack_id: str | None = wire("string", default=None)
     client_id: str = wire("string")
@@ -174,8 +180,7 @@ class ConsumerGroupMemberMetadataValue:
 
 
 @attrs.frozen
-class ConsumerGroupMemberMetadataKey:
-    MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 0, 0, NEVER
+class ConsumerGroupMemberMetadataKey(_Key):
     RECORD_TYPE: ClassVar = 5  # the member exists for as long as this key has a value
     VALUE: ClassVar = ConsumerGroupMemberMetadataValue
 
@@ -184,18 +189,14 @@ class ConsumerGroupMemberMetadataKey:
 
 
 @attrs.define(kw_only=True)
-class ConsumerGroupTargetAssignmentMetadataValue:
+class ConsumerGroupTargetAssignmentMetadataValue(_Value):
     """The group epoch of the target assignment; written after all of its members."""
-
-    MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 0, 0, 0
-    WRITTEN_VERSION: ClassVar = 0
 
     assignment_epoch: int = wire("int32")
 
 
 @attrs.frozen
-class ConsumerGroupTargetAssignmentMetadataKey:
-    MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 0, 0, NEVER
+class ConsumerGroupTargetAssignmentMetadataKey(_Key):
     RECORD_TYPE: ClassVar = 6
     VALUE: ClassVar = ConsumerGroupTargetAssignmentMetadataValue
 
@@ -203,16 +204,12 @@ class ConsumerGroupTargetAssignmentMetadataKey:
 
 
 @attrs.define(kw_only=True)
-class ConsumerGroupTargetAssignmentMemberValue:
-    MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 0, 0, 0
-    WRITTEN_VERSION: ClassVar = 0
-
+class ConsumerGroupTargetAssignmentMemberValue(_Value):
     topic_partitions: list[TopicPartitions] = wire(Array(TopicPartitions), factory=list)
 
 
 @attrs.frozen
-class ConsumerGroupTargetAssignmentMemberKey:
-    MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 0, 0, NEVER
+class ConsumerGroupTargetAssignmentMemberKey(_Key):
     RECORD_TYPE: ClassVar = 7
     VALUE: ClassVar = ConsumerGroupTargetAssignmentMemberValue
 
@@ -221,10 +218,7 @@ class ConsumerGroupTargetAssignmentMemberKey:
 
 
 @attrs.define(kw_only=True)
-class ConsumerGroupCurrentMemberAssignmentValue:
-    MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 0, 0, 0
-    WRITTEN_VERSION: ClassVar = 0
-
+class ConsumerGroupCurrentMemberAssignmentValue(_Value):
     member_epoch: int = wire("int32")
     previous_member_epoch: int = wire("int32")
     state: int = wire("int8")  # a `MemberState`
@@ -233,8 +227,7 @@ class ConsumerGroupCurrentMemberAssignmentValue:
 
 
 @attrs.frozen
-class ConsumerGroupCurrentMemberAssignmentKey:
-    MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 0, 0, NEVER
+class ConsumerGroupCurrentMemberAssignmentKey(_Key):
     RECORD_TYPE: ClassVar = 8
     VALUE: ClassVar = ConsumerGroupCurrentMemberAssignmentValue
 
@@ -243,18 +236,14 @@ class ConsumerGroupCurrentMemberAssignmentKey:
 
 
 @attrs.define(kw_only=True)
-class ConsumerGroupRegularExpressionValue:
-    MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 0, 0, 0
-    WRITTEN_VERSION: ClassVar = 0
-
+class ConsumerGroupRegularExpressionValue(_Value):
     topics: list[str] = wire(Array("string"), factory=list)
     version: int = wire("int64")  # of the metadata in which topics were searched
-    timestamp: int = wire("int64")  # in milliseconds
+    timestamp_ms: int = wire("int64")
 
 
 @attrs.frozen
-class ConsumerGroupRegularExpressionKey:
-    MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 0, 0, NEVER
+class ConsumerGroupRegularExpressionKey(_Key):
     RECORD_TYPE: ClassVar = 16
     VALUE: ClassVar = ConsumerGroupRegularExpressionValue
 
@@ -271,29 +260,8 @@ ConsumerGroupKey: TypeAlias = (
     | ConsumerGroupCurrentMemberAssignmentKey
     | ConsumerGroupRegularExpressionKey
 )
-ConsumerGroupValue: TypeAlias = (
-    ConsumerGroupMetadataValue
-    | ConsumerGroupPartitionMetadataValue
-    | ConsumerGroupMemberMetadataValue
-    | ConsumerGroupTargetAssignmentMetadataValue
-    | ConsumerGroupTargetAssignmentMemberValue
-    | ConsumerGroupCurrentMemberAssignmentValue
-    | ConsumerGroupRegularExpressionValue
-)
+ConsumerOffsetsKey: TypeAlias = OffsetCommitKey | GroupMetadataKey | ConsumerGroupKey
 
 CONSUMER_OFFSETS: Final[Mapping[int, type]] = MappingProxyType(
-    {
-        key.RECORD_TYPE: key
-        for key in (
-            OffsetCommitKey,
-            GroupMetadataKey,
-            ConsumerGroupMetadataKey,
-            ConsumerGroupPartitionMetadataKey,
-            ConsumerGroupMemberMetadataKey,
-            ConsumerGroupTargetAssignmentMetadataKey,
-            ConsumerGroupTargetAssignmentMemberKey,
-            ConsumerGroupCurrentMemberAssignmentKey,
-            ConsumerGroupRegularExpressionKey,
-        )
-    }
+    {key.RECORD_TYPE: key for key in get_args(ConsumerOffsetsKey)}
 )

@@ -6,8 +6,8 @@ import attrs
 import pytest
 
 from kafscale.api.configs.describe_configs import API
+from kafscale.cluster.groups.common.settings import ConsumerGroupSettings
 from kafscale.cluster.groups.configs import GroupConfigs
-from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings
 from kafscale.cluster.membership.node import Endpoint, Node
 from kafscale.cluster.registries.dynamic_configs import ALL_BROKERS, DYNAMIC_CONFIGS, BrokerConfigs
 from kafscale.cluster.registries.topic_configs import BrokerDefaults

@@ -16,8 +16,7 @@ from kafscale.api.groups import (
     list_groups,
     offset_delete,
 )
-from kafscale.cluster.groups.common.settings import GroupSettings
-from kafscale.cluster.groups.consumer.settings import REGEX_REFRESH_MIN_INTERVAL_MS, ConsumerGroupSettings
+from kafscale.cluster.groups.common.settings import REGEX_REFRESH_MIN_INTERVAL_MS, ConsumerGroupSettings, GroupSettings
 from kafscale.cluster.registries.topics import MorePartitions
 from kafscale.errors import KafkaError
 from kafscale.security.acls import AclBinding, AclOperation, PatternType, Permission, ResourceType
@@ -120,7 +119,7 @@ async def test_a_refused_heartbeat_creates_no_group(
     answer = await member(world).beat(**changed)
     assert answer.error_code == code
     assert answer.error_message == message or message is None
-    assert (list(world.groups.consumer_groups()), world.log.batch_count) == ([], 0)
+    assert (list(world.groups.groups()), world.log.batch_count) == ([], 0)
     assert world.groups.state_bytes.used_bytes == used
 
 

@@ -497,9 +497,7 @@ async def test_a_client_may_choose_the_retention_up_to_version_4(autojump_clock:
         request = commit_request({"t": {0: 1}}, retention_time_ms=5000 if version == 4 else -1)
         await ask(offset_commit.API, services, request, version=version)
         stored = services.groups.offsets("g")["t"][0]
-        kept_ms = (
-            None if stored.expire_timestamp_ms is None else stored.expire_timestamp_ms - stored.commit_timestamp_ms
-        )
+        kept_ms = None if stored.expire_timestamp_ms < 0 else stored.expire_timestamp_ms - stored.commit_timestamp_ms
         assert kept_ms == expected
 
 

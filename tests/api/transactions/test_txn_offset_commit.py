@@ -7,6 +7,7 @@ from contextlib import aclosing
 from random import Random
 from typing import Any
 
+import attrs
 import pytest
 import trio.testing
 
@@ -292,9 +293,8 @@ async def test_offsets_do_not_expire_while_a_transaction_may_replace_them(autoju
     async with broker(coordinator=CoordinatorSettings(offsets_retention_ms=60_000)) as (running, client):
         groups = running.broker.services.groups
         began_ms, began = groups._wall_clock_ms(), trio.current_time()
-        groups._wall_clock_ms = groups.deletion.wall_clock_ms = lambda: (
-            began_ms + int((trio.current_time() - began) * 1000)
-        )
+        groups._wall_clock_ms = lambda: began_ms + int((trio.current_time() - began) * 1000)
+        groups.deletion.context = attrs.evolve(groups.deletion.context, wall_clock_ms=groups._wall_clock_ms)
         producer = await started(client)
         assert await commit(client, {0: 1, 1: 1}) == e.NONE
         await producer.commit_offsets(GROUP, {0: 2})

@@ -17,18 +17,18 @@ from kafscale.cluster.coordinator.writer import (
     LATE_RETRY_SECONDS,
     RecordWriter,
 )
-from kafscale.cluster.groups.common.events import OffsetAndMetadata
-from kafscale.cluster.groups.log_records import offset_record
+from kafscale.cluster.groups.common.log_records import offset_record
 from kafscale.errors import KafkaError, StorageFailed
 from kafscale.log.wal.journal import Round
 from kafscale.wire.error_codes import NOT_LEADER_OR_FOLLOWER
+from kafscale.wire.internal_topics.consumer_offsets import OffsetCommitValue
 from kafscale.wire.records import Record
 from tests.cluster.groups.group_log import MemoryOffsetsLog
 
 
 def record(number: int, metadata: str = "") -> Record:
-    offset = OffsetAndMetadata(offset=number, commit_timestamp_ms=0, metadata=metadata)
-    return offset_record("g", TopicPartition("t", number), offset)
+    offset = OffsetCommitValue(offset=number, commit_timestamp_ms=0, metadata=metadata)
+    return offset_record("g", TopicPartition("t", number), offset).encode()
 
 
 def numbers(log: MemoryOffsetsLog, partition: int = 0) -> list[list[int]]:

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
 
-from kafscale.cluster.coordinator.writer import Then
-from kafscale.cluster.groups.classic.group import ClassicGroup, ClassicGroupContext
-from kafscale.cluster.groups.common.events import (
-    GroupMemberIdentity,
-    GroupProtocol,
-    GroupRecord,
-    Join,
-    JoinResult,
-    Leaving,
-    Sync,
-    SyncResult,
-)
-from kafscale.cluster.groups.common.settings import GroupSettings
-from kafscale.cluster.groups.log_records import GroupChange, group_record, read_record
+from kafscale.cluster.groups.classic.group import ClassicGroup
+from kafscale.cluster.groups.common.context import GroupContext, Then
+from kafscale.cluster.groups.common.events import MEMBER_EPOCH_SINCE, GroupMemberIdentity, Join, Sync
+from kafscale.cluster.groups.common.log_records import CoordinatorRecord, read_record
+from kafscale.cluster.groups.common.settings import ConsumerGroupSettings, GroupSettings, GroupStateBytes
+from kafscale.cluster.groups.common.topics import KnownTopics
 from kafscale.concurrency.signals import OneShot
 from kafscale.concurrency.timers import TimerQueue
+from kafscale.wire.internal_topics.consumer_offsets import ClassicProtocol, GroupMetadataValue
+from kafscale.wire.messages.groups import JoinGroupResponse, MemberIdentity, SyncGroupResponse
 
 WALL_CLOCK_START_MS = 1_700_000_000_000
 
@@ -42,20 +36,25 @@ JOIN = Join(
     session_timeout_ms=10_000,
     rebalance_timeout_ms=60_000,
     protocol_type="consumer",
-    protocols=(GroupProtocol("range", subscription("t")),),
+    protocols=(ClassicProtocol("range", subscription("t")),),
 )
 
 
-def result(reply: OneShot[JoinResult]) -> JoinResult:
+def result(reply: OneShot[JoinGroupResponse]) -> JoinGroupResponse:
     """Return what a join was answered."""
     assert reply.value is not None, "the join still waits"
     return reply.value
 
 
-def error(reply: OneShot[JoinResult] | OneShot[SyncResult]) -> int:
+def error(reply: OneShot[JoinGroupResponse] | OneShot[SyncGroupResponse]) -> int:
     """Return the error code that a join or a sync was answered."""
     assert reply.value is not None, "the request still waits"
     return reply.value.error_code
+
+
+def _never(*_arguments: object) -> None:
+    """Fail: a classic group asks for no search and no downgrade."""
+    raise AssertionError
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -67,8 +66,8 @@ class GroupHarness:
     seconds: float = attrs.field(default=0.0, init=False)
     timers: TimerQueue = attrs.field(init=False)
     group: ClassicGroup = attrs.field(init=False)
-    stored: GroupRecord | None = attrs.field(default=None, init=False)
-    held: list[tuple[GroupRecord, Then]] = attrs.field(factory=list, init=False)
+    stored: GroupMetadataValue | None = attrs.field(default=None, init=False)
+    held: list[tuple[GroupMetadataValue, Then]] = attrs.field(factory=list, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.restart()
@@ -77,21 +76,28 @@ class GroupHarness:
         """Continue with what was stored; everything else is lost."""
         self.held.clear()
         self.timers = TimerQueue(lambda: self.seconds)
-        context = ClassicGroupContext(
+        context = GroupContext(
             settings=self.settings,
+            consumer=ConsumerGroupSettings(),
+            overrides={},
+            topics=KnownTopics(),
+            state_bytes=GroupStateBytes(),
             timers=self.timers,
-            submit=self._submit,
             wall_clock_ms=lambda: WALL_CLOCK_START_MS + int(self.seconds * 1000),
+            submit=self._submit,
+            search=_never,
+            downgrade=_never,
         )
-        self.group = ClassicGroup(group_id="g", context=context)
+        self.group = ClassicGroup("g", context)
         if self.stored is not None:
             self.group.restore(self.stored)
 
-    def _submit(self, group_id: str, record: GroupRecord, then: Then) -> None:
-        change = read_record(group_record(group_id, record))
-        assert isinstance(change, GroupChange)
-        assert change.record is not None
-        self.held.append((change.record, then))
+    def _submit(self, group_id: str, records: Sequence[CoordinatorRecord], then: Then, **_more: Any) -> None:
+        (record,) = records
+        written = read_record(record.encode())
+        assert written is not None
+        assert isinstance(written.value, GroupMetadataValue)
+        self.held.append((written.value, then))
         if not self.holds_writes:
             self.finish_writes()
 
@@ -117,7 +123,7 @@ class GroupHarness:
         protocols: Mapping[str, bytes] | None = None,
         group_instance_id: str | None = None,
         **more: Any,
-    ) -> OneShot[JoinResult]:
+    ) -> OneShot[JoinGroupResponse]:
         """A JoinGroup of version 3 (no MEMBER_ID_REQUIRED), with a session of 10 s and 60 s to rebalance."""
         protocols = {"range": subscription("t")} if protocols is None else protocols
         request = Join(
@@ -128,7 +134,7 @@ class GroupHarness:
             session_timeout_ms=10_000,
             rebalance_timeout_ms=60_000,
             protocol_type="consumer",
-            protocols=tuple(GroupProtocol(name, metadata) for name, metadata in protocols.items()),
+            protocols=tuple(ClassicProtocol(name, metadata) for name, metadata in protocols.items()),
         )
         return self.group.join(attrs.evolve(request, **more))
 
@@ -140,7 +146,7 @@ class GroupHarness:
         generation_id: int | None = None,
         group_instance_id: str | None = None,
         **more: Any,
-    ) -> OneShot[SyncResult]:
+    ) -> OneShot[SyncGroupResponse]:
         identity = GroupMemberIdentity(
             member_id=member_id,
             group_instance_id=group_instance_id,
@@ -152,10 +158,19 @@ class GroupHarness:
         self, member_id: str, *, generation_id: int | None = None, group_instance_id: str | None = None
     ) -> int:
         generation_id = self.group.generation_id if generation_id is None else generation_id
-        return self.group.heartbeat(member_id, group_instance_id, generation_id)
+        identity = GroupMemberIdentity(
+            member_id=member_id, group_instance_id=group_instance_id, generation_id=generation_id
+        )
+        return self.group.heartbeat(identity)
+
+    def check_commit(self, member_id: str, group_instance_id: str | None, generation_id: int) -> int:
+        identity = GroupMemberIdentity(
+            member_id=member_id, group_instance_id=group_instance_id, generation_id=generation_id
+        )
+        return self.group.check_commit(identity, MEMBER_EPOCH_SINCE)
 
     def leave(self, member_id: str, group_instance_id: str | None = None) -> int:
-        (error_code,) = self.group.leave([Leaving(member_id=member_id, group_instance_id=group_instance_id)])
+        (error_code,) = self.group.leave([MemberIdentity(member_id=member_id, group_instance_id=group_instance_id)])
         return error_code
 
     def stable(self, count: int, **join: Any) -> list[str]:

@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import attrs
 
 from kafscale.cluster.groups.assignors.spec import Partitions
-from kafscale.cluster.groups.common.events import GroupProtocol, GroupRecord, Join
-from kafscale.cluster.groups.consumer.deciding import ConsumerGroupContext, Rights
-from kafscale.cluster.groups.consumer.events import (
-    CoordinatorRecord,
-    GroupOutcome,
-    Heartbeat,
-    HeartbeatReply,
-    RegexRefresh,
-    Reply,
-    TimerKey,
+from kafscale.cluster.groups.classic.group import ClassicGroup
+from kafscale.cluster.groups.common.context import GroupContext, Rights
+from kafscale.cluster.groups.common.events import Downgrade, Heartbeat, HeartbeatReply, Join, RegexRefresh, TimerKey
+from kafscale.cluster.groups.common.log_records import CoordinatorRecord
+from kafscale.cluster.groups.common.settings import (
+    ConsumerGroupSettings,
+    GroupOverrides,
+    GroupSettings,
+    GroupStateBytes,
 )
+from kafscale.cluster.groups.common.topics import KnownTopic, KnownTopics
 from kafscale.cluster.groups.consumer.group import ConsumerGroup
 from kafscale.cluster.groups.consumer.regexes import Search
-from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings, GroupOverrides
-from kafscale.cluster.groups.consumer.topics import KnownTopic
+from kafscale.concurrency.signals import OneShot
+from kafscale.concurrency.timers import TimerQueue
 from kafscale.wire import error_codes
 from kafscale.wire.codec import encode
+from kafscale.wire.internal_topics.consumer_offsets import ClassicProtocol, GroupMetadataKey, GroupMetadataValue
 from kafscale.wire.messages.consumer_groups import ConsumerProtocolSubscription, ConsumerTopicPartitions
+
+R = TypeVar("R")
 
 START_MS = 1_700_000_000_000
 GROUP_ID = "group"
+ROUNDING_SECONDS = 1e-6
 
 
 def topic_id(name: str) -> bytes:
@@ -58,35 +62,90 @@ def subscription(*names: str, owned: Mapping[str, set[int]] | None = None, rack_
     return (3).to_bytes(2) + b"".join(encode(told, 3))
 
 
+@attrs.define(eq=False)
+class Outcome:
+    """The outcome of the last event: what it wrote, and what it asked for."""
+
+    records: list[CoordinatorRecord] = attrs.field(factory=list)
+    refresh: RegexRefresh | None = None
+    downgrade: Downgrade | None = None
+
+
 @attrs.define(eq=False, kw_only=True)
 class ConsumerGroupHarness:
-    """One group. What it writes is in `log`, and its timers fire as `advance` comes to them."""
+    """One group. What it writes of itself is durable at once, in `log`; its timers fire as `advance` comes to them.
+
+    `classic` is the group as long as it is a classic one.
+    """
 
     settings: ConsumerGroupSettings = attrs.field(factory=ConsumerGroupSettings)
-    now_ms: int = START_MS
     rights: Rights | None = None
+    state_bytes: GroupStateBytes = attrs.field(factory=GroupStateBytes)
+    seconds: float = attrs.field(default=0.0, init=False)
     overrides: dict[str, GroupOverrides] = attrs.field(factory=dict, init=False)
-    context: ConsumerGroupContext = attrs.field(init=False)
+    timers: TimerQueue = attrs.field(init=False)
+    context: GroupContext = attrs.field(init=False)
     group: ConsumerGroup = attrs.field(init=False)
     log: list[CoordinatorRecord] = attrs.field(factory=list, init=False)
-    last: GroupOutcome[Any] = attrs.field(init=False)
-    classic: GroupRecord | None = attrs.field(default=None, init=False)  # what the group is instead
+    last: Outcome = attrs.field(factory=Outcome, init=False)
+    classic: ClassicGroup | None = attrs.field(default=None, init=False)
     refresh: RegexRefresh | None = attrs.field(default=None, init=False)  # what is to be looked for
-    _timers: dict[TimerKey, int] = attrs.field(factory=dict, init=False)
     _member_number: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.context = ConsumerGroupContext(
-            settings=self.settings,
+        self.timers = TimerQueue(lambda: self.seconds)
+        self.context = GroupContext(
+            settings=GroupSettings(),
+            consumer=self.settings,
             overrides=self.overrides,
-            new_member_id=self._new_member_id,
+            topics=KnownTopics(),
+            state_bytes=self.state_bytes,
+            timers=self.timers,
+            wall_clock_ms=lambda: self.now_ms,
+            submit=self._submit,
+            search=self._search,
+            downgrade=self._downgrade,
             rights=self.rights,
+            new_member_id=self._new_member_id,
         )
-        self.group = ConsumerGroup.new(GROUP_ID, self.context)
+        self.group = ConsumerGroup(GROUP_ID, self.context)
 
     def _new_member_id(self) -> str:
         self._member_number += 1
         return f"made-{self._member_number}"
+
+    def _submit(
+        self, group_id: str, records: Sequence[CoordinatorRecord], then: Callable[[bool], None], **_more: Any
+    ) -> None:
+        self.last.records = [*records]
+        self.log += [record for record in records if not isinstance(record.key, GroupMetadataKey)]
+        then(True)
+
+    def _search(self, group: ConsumerGroup, refresh: RegexRefresh) -> None:
+        self.last.refresh = self.refresh = refresh
+
+    def _downgrade(self, group_id: str, downgrade: Downgrade) -> None:
+        self.last.downgrade = downgrade
+        self.group.retire()
+        self.classic = self.made_classic(downgrade.group, downgrade.protocols)
+
+    def made_classic(
+        self, record: GroupMetadataValue, protocols: Mapping[str, Sequence[ClassicProtocol]] | None = None
+    ) -> ClassicGroup:
+        """Return a classic group that counts, and times, apart from this one."""
+        context = attrs.evolve(self.context, state_bytes=GroupStateBytes(), timers=TimerQueue(lambda: 0.0))
+        classic = ClassicGroup(GROUP_ID, context)
+        classic.restore(record, protocols or {})
+        return classic
+
+    @property
+    def now_ms(self) -> int:
+        return START_MS + round(self.seconds * 1000)
+
+    @property
+    def deadlines(self) -> set[TimerKey]:
+        """The deadlines that are set."""
+        return {key for key, deadline in self.group._soft.deadlines.items() if deadline.timer.is_set}
 
     def put_topics(self, **partition_counts: int) -> None:
         """Create topics, or change their number of partitions."""
@@ -99,30 +158,21 @@ class ConsumerGroupHarness:
     def remove_topics(self, *names: str) -> None:
         self.context.topics.change(version=self.context.topics.version + 1, removed=names)
 
-    def took(self, outcome: GroupOutcome[Reply]) -> Reply:
-        """Do with an outcome what a coordinator does, and return the reply."""
-        self.last = outcome
-        self.log += outcome.records
-        for change in outcome.timers:
-            self._timers.pop(change.key, None)
-            if change.deadline_ms is not None:
-                self._timers[change.key] = change.deadline_ms
-        if outcome.refresh is not None:
-            self.refresh = outcome.refresh
-        if outcome.downgrade is not None:
-            self.classic = outcome.downgrade.group
-        return outcome.reply
+    def took(self, reply: OneShot[R]) -> R:
+        """Return a reply, which is there at once."""
+        assert reply.value is not None
+        return reply.value
 
     def heartbeat(self, request: Heartbeat) -> HeartbeatReply:
+        self.last = Outcome()
         if self.classic is not None and request.member_epoch == 0:
-            joined = ConsumerGroup.join_classic(GROUP_ID, self.classic, request, self.context, now_ms=self.now_ms)
-            if joined.group is not None:
-                self.group, self.classic, self.refresh = joined.group, None, None
-                self._timers.clear()
-            return self.took(joined.outcome)
-        if not self.group.exists and request.member_epoch != 0:
+            begun, reply = ConsumerGroup.begin(GROUP_ID, self.classic, request, self.context)
+            if begun is not None:
+                self.group, self.classic, self.refresh = begun, None, None
+            return self.took(reply)
+        if not self.group.state.exists and request.member_epoch != 0:
             return HeartbeatReply(error_code=error_codes.GROUP_ID_NOT_FOUND)
-        return self.took(self.group.heartbeat(request, now_ms=self.now_ms))
+        return self.took(self.group.consumer_heartbeat(request))
 
     def find_topics(self) -> None:
         """Look for the topics that a group wants to have looked for."""
@@ -135,26 +185,22 @@ class ConsumerGroupHarness:
         for piece in search.pieces():
             piece.run()
             search.learn(piece)
-        self.took(self.group.regexes_found(search.found, version=refresh.version, now_ms=self.now_ms))
+        self.group.regexes_found(search.found, refresh.version)
 
     def advance(self, by_ms: int) -> None:
         """Let time pass, and fire what is due on the way."""
-        until_ms = self.now_ms + by_ms
-        while self._timers and min(self._timers.values()) <= until_ms:
-            key = min(self._timers, key=lambda each: self._timers[each])
-            self.now_ms = max(self.now_ms, self._timers.pop(key))
-            self.took(self.group.expire(key, now_ms=self.now_ms))
-        self.now_ms = until_ms
+        end = self.seconds + by_ms / 1000
+        while self.timers.next_deadline <= end + ROUNDING_SECONDS:
+            self.seconds = max(self.seconds, self.timers.next_deadline)
+            self.timers.fire_due()
+        self.seconds = max(self.seconds, end)
 
     def restart(self, log_count: int | None = None) -> None:
         """Make the group anew from its log, or the beginning of it."""
         del self.log[len(self.log) if log_count is None else log_count :]
-        self.group.forget()
-        self._timers.clear()
+        self.group.retire()
         self.refresh = None
-        restored = ConsumerGroup.restore(GROUP_ID, self.log, self.context, now_ms=self.now_ms)
-        self.group = restored.group
-        self.took(restored.outcome)
+        self.group = ConsumerGroup.restored(GROUP_ID, self.log, self.context)
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -232,6 +278,6 @@ def joins(
         session_timeout_ms=45_000,
         rebalance_timeout_ms=60_000,
         protocol_type="consumer",
-        protocols=tuple(GroupProtocol(name, subscription(*topics, owned=owned)) for name in protocols),
+        protocols=tuple(ClassicProtocol(name, subscription(*topics, owned=owned)) for name in protocols),
         member_id_required=member_id_required,
     )

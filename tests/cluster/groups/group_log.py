@@ -8,10 +8,11 @@ import attrs
 import trio
 
 from kafscale.cluster.coordinator import Appended, InternalBatch, SkippedRecords, apply_batch
+from kafscale.cluster.groups.common.log_records import CoordinatorRecord, read_record
 from kafscale.cluster.groups.coordinator import GroupCoordinator
-from kafscale.cluster.groups.log_records import Change, GroupChange, OffsetChange, read_record
 from kafscale.log.wal.journal import Round
 from kafscale.wire.batch_header import parse_header
+from kafscale.wire.internal_topics.consumer_offsets import GroupMetadataKey, OffsetCommitKey
 from kafscale.wire.records import Record, build_batch, iterate_records
 
 
@@ -110,7 +111,7 @@ class MemoryOffsetsLog:
         """Return how many partitions a broker knows the topic to have."""
         return self.partition_count if self.has_topic else 0
 
-    def live(self) -> Sequence[Change]:
+    def live(self) -> Sequence[CoordinatorRecord]:
         """Return what is left when all has been compacted, and tombstones are gone, in order of the keys."""
         latest: dict[bytes, Record] = {}
         for partition in self.batches:
@@ -121,13 +122,12 @@ class MemoryOffsetsLog:
 
     def offsets(self) -> Mapping[tuple[str, str, int], int]:
         """Return the committed offsets that are durable, by group, topic and partition."""
-        live = [change for change in self.live() if isinstance(change, OffsetChange)]
         return {
-            (entry.group_id, entry.at.topic, entry.at.partition): entry.offset.offset
-            for entry in live
-            if entry.offset is not None
+            (change.key.group_id, change.key.topic, change.key.partition): change.value.offset
+            for change in self.live()
+            if isinstance(change.key, OffsetCommitKey)
         }
 
     def groups(self) -> Sequence[str]:
         """Return the ids of the classic groups that have a durable record."""
-        return [change.group_id for change in self.live() if isinstance(change, GroupChange)]
+        return [change.key.group_id for change in self.live() if isinstance(change.key, GroupMetadataKey)]

@@ -18,22 +18,16 @@ from kafscale.api.groups.offset_commit import COMMIT_PIECE_COUNT, commit_in_piec
 from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.groups import coordinator
 from kafscale.cluster.groups.classic.group import ClassicGroupState
-from kafscale.cluster.groups.common.events import (
-    CommittedOffset,
-    GroupMemberIdentity,
-    GroupProtocol,
-    Leaving,
-    OffsetAndMetadata,
-    Sync,
-)
+from kafscale.cluster.groups.common.events import CommittedOffset, GroupMemberIdentity, Heartbeat, Sync
 from kafscale.cluster.groups.common.settings import PROTOCOLS_MAX_COUNT, GroupSettings
-from kafscale.cluster.groups.consumer.events import Heartbeat
 from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.cluster.groups.offsets import GroupOffsets
 from kafscale.errors import KafkaError, StorageFailed
 from kafscale.wire import error_codes as e
-from tests.cluster.groups.classic_groups import JOIN, SIMPLE, WALL_CLOCK_START_MS
+from kafscale.wire.internal_topics.consumer_offsets import ClassicProtocol, OffsetCommitValue
+from kafscale.wire.messages.groups import MemberIdentity
 from tests.cluster.groups.group_log import MemoryOffsetsLog
+from tests.cluster.groups.classic_groups import JOIN, SIMPLE, WALL_CLOCK_START_MS
 
 DAY_SECONDS = 24 * 3600
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
@@ -86,8 +80,8 @@ def wall_clock_ms() -> int:
     return WALL_CLOCK_START_MS + int(trio.current_time() * 1000)
 
 
-def at(offset: int, **more: Any) -> OffsetAndMetadata:
-    return OffsetAndMetadata(offset=offset, commit_timestamp_ms=wall_clock_ms(), **more)
+def at(offset: int, **more: Any) -> OffsetCommitValue:
+    return OffsetCommitValue(offset=offset, commit_timestamp_ms=wall_clock_ms(), **more)
 
 
 @pytest.fixture
@@ -182,7 +176,12 @@ async def test_draining_answers_waiting_members_and_lets_nobody_wait_again(
         ("g", {"member_id": "known to nobody"}, e.UNKNOWN_MEMBER_ID),
         (
             "g",
-            {"protocols": (GroupProtocol("a", b"x"), GroupProtocol("b", bytes(coordinator.MEMBER_METADATA_MAX_BYTES)))},
+            {
+                "protocols": (
+                    ClassicProtocol("a", b"x"),
+                    ClassicProtocol("b", bytes(coordinator.MEMBER_METADATA_MAX_BYTES)),
+                )
+            },
             e.INVALID_REQUEST,
         ),
     ],
@@ -223,9 +222,9 @@ async def test_groups_that_do_not_exist(autojump_clock: MockClock, broker: Broke
 
     assert (await coordinator.sync("g", sync).wait()).error_code == e.UNKNOWN_MEMBER_ID
     assert (await coordinator.sync("", sync).wait()).error_code == e.INVALID_GROUP_ID
-    assert coordinator.heartbeat("g", "m", None, generation_id=1) == e.UNKNOWN_MEMBER_ID
-    assert coordinator.heartbeat("", "m", None, generation_id=1) == e.INVALID_GROUP_ID
-    assert await coordinator.leave("g", [Leaving(member_id="m")] * 2) == [e.UNKNOWN_MEMBER_ID] * 2
+    assert coordinator.heartbeat("g", GroupMemberIdentity(member_id="m", generation_id=1)) == e.UNKNOWN_MEMBER_ID
+    assert coordinator.heartbeat("", GroupMemberIdentity(member_id="m", generation_id=1)) == e.INVALID_GROUP_ID
+    assert await coordinator.leave("g", [MemberIdentity(member_id="m")] * 2) == [e.UNKNOWN_MEMBER_ID] * 2
     assert await coordinator.deletion.delete_group("g").wait() == e.GROUP_ID_NOT_FOUND
     assert coordinator.check_offset_deletion("g") == e.GROUP_ID_NOT_FOUND
     assert coordinator.offsets("g") == {}
@@ -247,7 +246,7 @@ async def test_groups_and_offsets_survive_a_restart(autojump_clock: MockClock, b
 
     coordinator = await broker.restart()
 
-    assert coordinator.heartbeat(group_id, member_id, None, generation_id=1) == e.NONE
+    assert coordinator.heartbeat(group_id, GroupMemberIdentity(member_id=member_id, generation_id=1)) == e.NONE
     synced = await coordinator.sync(group_id, Sync(identity=identity)).wait()
     assert (synced.assignment, synced.protocol_name) == (b"mine", "range")
     assert coordinator.offsets(group_id)["t"][0] == offset
@@ -265,10 +264,10 @@ async def test_members_that_do_not_come_back_after_a_restart_expire(autojump_clo
     member_id = await broker.stable_member()
     coordinator = await broker.restart()
     await trio.sleep(9)
-    assert coordinator.heartbeat("g", member_id, None, generation_id=1) == e.NONE
+    assert coordinator.heartbeat("g", GroupMemberIdentity(member_id=member_id, generation_id=1)) == e.NONE
     await trio.sleep(11)
 
-    assert coordinator.heartbeat("g", member_id, None, generation_id=1) == e.UNKNOWN_MEMBER_ID
+    assert coordinator.heartbeat("g", GroupMemberIdentity(member_id=member_id, generation_id=1)) == e.UNKNOWN_MEMBER_ID
     coordinator = await broker.restart()
     group = coordinator.group("g")
     assert group is not None
@@ -286,7 +285,7 @@ async def test_a_start_that_takes_long_costs_members_nothing(autojump_clock: Moc
     await broker.nursery.start(coordinator.run)
     await trio.sleep(9)
 
-    assert coordinator.heartbeat("g", member_id, None, generation_id=1) == e.NONE
+    assert coordinator.heartbeat("g", GroupMemberIdentity(member_id=member_id, generation_id=1)) == e.NONE
 
 
 async def test_an_offset_is_shown_and_acknowledged_only_when_it_is_durable(
@@ -337,7 +336,7 @@ async def test_a_heartbeat_writes_nothing(autojump_clock: MockClock, broker: Bro
     before = broker.log.batch_count
     for _ in range(100):
         await trio.sleep(1)
-        assert broker.coordinator.heartbeat("g", member_id, None, generation_id=1) == e.NONE
+        assert broker.coordinator.heartbeat("g", GroupMemberIdentity(member_id=member_id, generation_id=1)) == e.NONE
 
     assert broker.log.batch_count == before
 
@@ -361,7 +360,7 @@ async def test_a_leave_is_answered_when_the_empty_group_is_durable_so_that_a_kil
     answered = trio.Event()
 
     async def leave() -> None:
-        assert await broker.coordinator.leave("g", [Leaving(member_id=member_id)]) == [e.NONE]
+        assert await broker.coordinator.leave("g", [MemberIdentity(member_id=member_id)]) == [e.NONE]
         answered.set()
 
     async with trio.open_nursery() as nursery:
@@ -385,7 +384,7 @@ async def test_deleting_a_group_leaves_nothing(autojump_clock: MockClock, broker
     member_id = await broker.stable_member()
     assert await broker.coordinator.deletion.delete_group("g").wait() == e.NON_EMPTY_GROUP
     await broker.coordinator.commit("g", GroupMemberIdentity(member_id=member_id, generation_id=1), {T0: at(1)}).wait()
-    await broker.coordinator.leave("g", [Leaving(member_id=member_id)])
+    await broker.coordinator.leave("g", [MemberIdentity(member_id=member_id)])
 
     assert await broker.coordinator.deletion.delete_group("g").wait() == e.NONE
 
@@ -481,8 +480,8 @@ async def consume_for_five_days_then_leave(broker: Broker) -> None:
     await broker.coordinator.commit("g", identity, {T0: at(1), U0: at(1)}).wait()
     for _ in range(5 * 48):
         await trio.sleep(1795)
-        assert broker.coordinator.heartbeat("g", member_id, None, generation_id=1) == e.NONE
-    await broker.coordinator.leave("g", [Leaving(member_id=member_id)])
+        assert broker.coordinator.heartbeat("g", GroupMemberIdentity(member_id=member_id, generation_id=1)) == e.NONE
+    await broker.coordinator.leave("g", [MemberIdentity(member_id=member_id)])
 
 
 async def commit_with_a_retention_of_a_day(broker: Broker) -> None:
@@ -524,7 +523,7 @@ async def test_a_live_group_loses_the_offsets_of_topics_that_it_no_longer_reads(
     await broker.coordinator.commit("g", identity, {T0: at(1), U0: at(1)}).wait()
     for _ in range(8 * 48):
         await trio.sleep(1795)
-        assert broker.coordinator.heartbeat("g", member_id, None, generation_id=1) == e.NONE
+        assert broker.coordinator.heartbeat("g", GroupMemberIdentity(member_id=member_id, generation_id=1)) == e.NONE
 
     assert set(broker.coordinator.offsets("g")) == {"t"}
 
@@ -620,7 +619,7 @@ async def test_a_commit_of_very_many_offsets_stopped_the_event_loop(
     broker: Broker, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For 0.35 s and more; and so did the deletion of a topic of which a group knows none of them."""
-    offset = OffsetAndMetadata(offset=1, commit_timestamp_ms=0)
+    offset = OffsetCommitValue(offset=1, commit_timestamp_ms=0)
     many = {TopicPartition("many", number): offset for number in range(MANY_COUNT)}
     with longest_turn_of_others(nursery) as longest:
         assert await commit_in_pieces(broker.coordinator, "g", SIMPLE, offsets=many) == {}
@@ -657,7 +656,7 @@ async def test_of_a_commit_in_pieces_it_is_told_which_are_durable(autojump_clock
 
 async def test_very_many_members_that_leave_stopped_the_event_loop(broker: Broker, nursery: trio.Nursery) -> None:
     broker.coordinator.join("g", JOIN)
-    leavers = [Leaving(member_id=f"m{number}") for number in range(MANY_COUNT)]
+    leavers = [MemberIdentity(member_id=f"m{number}") for number in range(MANY_COUNT)]
     with longest_turn_of_others(nursery) as longest:
         assert set(await broker.coordinator.leave("g", leavers)) == {e.UNKNOWN_MEMBER_ID}
     assert longest[0] < 0.1
@@ -665,7 +664,7 @@ async def test_very_many_members_that_leave_stopped_the_event_loop(broker: Broke
 
 async def test_a_member_that_knows_very_many_protocols_is_refused(autojump_clock: MockClock, broker: Broker) -> None:
     """Each of them is looked for in what every other member says."""
-    protocols = tuple(GroupProtocol(str(number), b"") for number in range(PROTOCOLS_MAX_COUNT + 1))
+    protocols = tuple(ClassicProtocol(str(number), b"") for number in range(PROTOCOLS_MAX_COUNT + 1))
     refused = await broker.coordinator.join("g", attrs.evolve(JOIN, protocols=protocols)).wait()
     assert refused.error_code == e.INVALID_REQUEST
     taken = await broker.coordinator.join("g", attrs.evolve(JOIN, protocols=protocols[1:])).wait()

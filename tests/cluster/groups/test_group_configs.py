@@ -10,8 +10,8 @@ import pytest
 import trio
 
 from kafscale.cluster.groups import configs as group_configs
+from kafscale.cluster.groups.common.settings import NO_OVERRIDES, ConsumerGroupSettings, GroupOverrides
 from kafscale.cluster.groups.configs import HEARTBEAT_INTERVAL, SESSION_TIMEOUT, GroupConfigs
-from kafscale.cluster.groups.consumer.settings import NO_OVERRIDES, ConsumerGroupSettings, GroupOverrides
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.converter import encode
 from kafscale.cluster.registries.config_definitions import ConfigSource

@@ -10,16 +10,16 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kafscale.cluster.coordinator.partitions import TopicPartition
-from kafscale.cluster.groups.common.events import GroupMemberIdentity, OffsetAndMetadata, Sync
+from kafscale.cluster.groups.common.events import GroupMemberIdentity, Heartbeat, Sync
 from kafscale.cluster.groups.common.settings import GroupSettings
-from kafscale.cluster.groups.consumer.events import Heartbeat
 from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.wire import error_codes as e
-from tests.cluster.groups.classic_groups import JOIN, SIMPLE
+from kafscale.wire.internal_topics.consumer_offsets import OffsetCommitValue
 from tests.cluster.groups.group_log import MemoryOffsetsLog
+from tests.cluster.groups.classic_groups import JOIN, SIMPLE
 
 T0, U0 = TopicPartition("t", 0), TopicPartition("u", 0)
-OFFSET = OffsetAndMetadata(offset=5, commit_timestamp_ms=0)
+OFFSET = OffsetCommitValue(offset=5, commit_timestamp_ms=0)
 NEWER = bytes.fromhex("0063")  # a value of a version that nobody knows
 JOIN_CONSUMERS = Heartbeat(
     member_id="mine",
@@ -88,7 +88,7 @@ async def test_a_partition_takes_its_groups_along_and_brings_them_back(
     assert names(coordinator) == {*others, "g"}
     assert coordinator.state_bytes.used_bytes == before
     assert coordinator.offsets("g")["t"][0] == OFFSET
-    assert coordinator.heartbeat("g", identity.member_id, None, generation_id=1) == e.NONE
+    assert coordinator.heartbeat("g", GroupMemberIdentity(member_id=identity.member_id, generation_id=1)) == e.NONE
     await trio.sleep(11)
     group = coordinator.group("g")
     assert group is not None
@@ -171,7 +171,7 @@ async def test_before_there_is_a_topic_there_are_no_groups_and_none_is_made(
     assert coordinator.error_code("g") == e.NONE
     assert (await coordinator.join("g", JOIN).wait()).error_code == e.COORDINATOR_NOT_AVAILABLE
     assert await coordinator.commit("g", SIMPLE, {T0: OFFSET}).wait() == e.COORDINATOR_NOT_AVAILABLE
-    assert coordinator.heartbeat("g", "m", None, generation_id=1) == e.UNKNOWN_MEMBER_ID
+    assert coordinator.heartbeat("g", GroupMemberIdentity(member_id="m", generation_id=1)) == e.UNKNOWN_MEMBER_ID
     assert await coordinator.deletion.delete_group("g").wait() == e.GROUP_ID_NOT_FOUND
     assert names(coordinator) == set()
 
@@ -200,7 +200,7 @@ async def test_a_record_of_a_consumer_group_that_cannot_be_read_ends_nobody(
         again = GroupCoordinator(damaged, GroupSettings(), partition_count=damaged.known_count, draining=trio.Event())
         await nursery.start(again.run)
         damaged.load(again)
-        assert again.heartbeat("h", other.member_id, None, generation_id=1) == e.NONE
+        assert again.heartbeat("h", GroupMemberIdentity(member_id=other.member_id, generation_id=1)) == e.NONE
         known = attrs.evolve(JOIN_CONSUMERS, member_epoch=first.member_epoch)
         reply = await again.consumer_heartbeat("g", known).wait()
         assert reply.error_code in (e.NONE, e.FENCED_MEMBER_EPOCH, e.UNKNOWN_MEMBER_ID, e.GROUP_ID_NOT_FOUND), kind

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from kafscale.cluster.coordinator import InternalBatch, SkippedRecords, apply_batch
 from kafscale.cluster.coordinator.partitions import TopicPartition
-from kafscale.cluster.groups.common.events import GroupRecord, LoggedOffset, OffsetAndMetadata
-from kafscale.cluster.groups.consumer.events import CoordinatorRecord
+from kafscale.cluster.groups.common.events import LoggedOffset
+from kafscale.cluster.groups.common.log_records import CoordinatorRecord
+from kafscale.cluster.groups.common.log_records import offset_record as offset_change
 from kafscale.cluster.groups.loading import LoadedGroups
-from kafscale.cluster.groups.log_records import consumer_group_records, group_record, offset_record
 from kafscale.wire.batch_header import TRANSACTIONAL, parse_header
 from kafscale.wire.control_records import EndMarker, encode_marker, parse_marker
 from kafscale.wire.internal_topics.consumer_offsets import (
@@ -22,6 +22,9 @@ from kafscale.wire.internal_topics.consumer_offsets import (
     ConsumerGroupMemberMetadataValue,
     ConsumerGroupMetadataKey,
     ConsumerGroupMetadataValue,
+    GroupMetadataKey,
+    GroupMetadataValue,
+    OffsetCommitValue,
 )
 from kafscale.wire.records import ProducerStamp, Record, build_batch, iterate_records
 
@@ -48,8 +51,20 @@ class End:
 Step = Write | End
 
 
-def at(offset: int) -> OffsetAndMetadata:
-    return OffsetAndMetadata(offset=offset, commit_timestamp_ms=offset)
+def at(offset: int) -> OffsetCommitValue:
+    return OffsetCommitValue(offset=offset, commit_timestamp_ms=offset)
+
+
+def offset_record(group_id: str, place: TopicPartition, offset: OffsetCommitValue | None) -> Record:
+    return offset_change(group_id, place, offset).encode()
+
+
+def group_record(group_id: str, group: GroupMetadataValue | None) -> Record:
+    return CoordinatorRecord(GroupMetadataKey(group_id), group).encode()
+
+
+def consumer_group_records(records: Sequence[CoordinatorRecord]) -> list[Record]:
+    return [record.encode() for record in records]
 
 
 def batches(steps: Sequence[Step]) -> Iterator[InternalBatch]:
@@ -93,7 +108,9 @@ def offsets_of(loading: LoadedGroups) -> dict[tuple[str, TopicPartition], int]:
     }
 
 
-GROUP = GroupRecord(generation_id=1, protocol_type="consumer", state_timestamp_ms=5)
+GROUP = GroupMetadataValue(
+    generation_id=1, protocol_type="consumer", protocol_name=None, leader_id=None, state_timestamp_ms=5
+)
 OFFSET_RECORDS = st.builds(
     lambda group_id, place, offset: offset_record(group_id, place, None if offset is None else at(offset)),
     st.sampled_from(GROUPS),

@@ -9,9 +9,9 @@ import attrs
 import pytest
 import trio
 
-from kafscale.cluster.groups.consumer.events import RegexRefresh
-from kafscale.cluster.groups.consumer.settings import REGEXES_MAX_COUNT
-from kafscale.cluster.groups.consumer.topics import KnownTopic, KnownTopics
+from kafscale.cluster.groups.common.events import RegexRefresh
+from kafscale.cluster.groups.common.settings import REGEXES_MAX_COUNT
+from kafscale.cluster.groups.common.topics import KnownTopic, KnownTopics
 from kafscale.cluster.groups.topic_search import TopicSearch
 from kafscale.cluster.patterns import Piece
 

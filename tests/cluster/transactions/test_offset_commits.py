@@ -13,7 +13,6 @@ from trio.testing import MockClock
 from kafscale.cluster.coordinator import Appended
 from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.groups.common.events import GroupMemberIdentity as Member
-from kafscale.cluster.groups.common.events import OffsetAndMetadata
 from kafscale.cluster.transactions.offset_commits import (
     DURABLE_SECONDS,
     PIECE_COUNT,
@@ -24,6 +23,7 @@ from kafscale.cluster.transactions.requests import ProducerIdentity as Producer
 from kafscale.errors import KafkaError
 from kafscale.log.wal.journal import Round
 from kafscale.wire.error_codes import COORDINATOR_NOT_AVAILABLE, NONE, NOT_COORDINATOR
+from kafscale.wire.internal_topics.consumer_offsets import OffsetCommitValue
 
 COUNT = PIECE_COUNT + 1
 
@@ -55,7 +55,7 @@ async def test_what_came_before_a_refusal_is_durable_or_refused_as_well(
         transaction_version=2,
         group_id="g",
         member=Member(member_id="", group_instance_id=None, generation_id=-1),
-        offsets={TopicPartition("t", n): OffsetAndMetadata(offset=n, commit_timestamp_ms=0) for n in range(COUNT)},
+        offsets={TopicPartition("t", n): OffsetCommitValue(offset=n, commit_timestamp_ms=0) for n in range(COUNT)},
     )
     async with trio.open_nursery() as nursery:
 

@@ -57,24 +57,24 @@ from kafscale.wire.internal_topics.transaction_state import (
 TOPIC_ID, OTHER_TOPIC_ID = bytes(range(16)), bytes(range(16, 32))
 TIME_MS, LATER_MS, EXPIRES_MS = 1_700_000_000_123, 1_700_000_000_456, 1_700_000_009_999
 
-OFFSET_KEY = OffsetCommitKey(group="group", topic="topic", partition=3)
-OFFSET = OffsetCommitValue(offset=42, leader_epoch=7, metadata="meta", commit_timestamp=TIME_MS)
+OFFSET_KEY = OffsetCommitKey(group_id="group", topic="topic", partition=3)
+OFFSET = OffsetCommitValue(offset=42, leader_epoch=7, metadata="meta", commit_timestamp_ms=TIME_MS)
 MEMBER = MemberMetadata(
     member_id="m1",
     group_instance_id="i1",
     client_id="client",
     client_host="/127.0.0.1",
-    rebalance_timeout=300_000,
-    session_timeout=45_000,
+    rebalance_timeout_ms=300_000,
+    session_timeout_ms=45_000,
     subscription=b"\1\2\3",
     assignment=b"\4\5",
 )
 GROUP = GroupMetadataValue(
     protocol_type="consumer",
-    generation=5,
-    protocol="range",
-    leader="m1",
-    current_state_timestamp=TIME_MS,
+    generation_id=5,
+    protocol_name="range",
+    leader_id="m1",
+    state_timestamp_ms=TIME_MS,
     members=[MEMBER],
 )
 CONSUMER = ConsumerGroupMemberMetadataValue(
@@ -162,14 +162,14 @@ WRITTEN = [
         "offset that expires",
         OFFSET_KEY,
         OFFSET_KEY_HEX,
-        attrs.evolve(OFFSET, leader_epoch=-1, expire_timestamp=EXPIRES_MS),
+        attrs.evolve(OFFSET, leader_epoch=-1, expire_timestamp_ms=EXPIRES_MS),
         "0001000000000000002a00046d6574610000018bcfe5687b0000018bcfe58f0f",
         version=1,
     ),
     Written("offset taken back", OFFSET_KEY, OFFSET_KEY_HEX),
     Written(
         "group",
-        GroupMetadataKey(group="group"),
+        GroupMetadataKey(group_id="group"),
         GROUP_KEY_HEX,
         GROUP,
         "00030008636f6e73756d657200000005000572616e676500026d310000018bcfe5687b0000000100026d31000269310006636c69656e74"
@@ -177,14 +177,14 @@ WRITTEN = [
     ),
     Written(
         "group without members",
-        GroupMetadataKey(group="group"),
+        GroupMetadataKey(group_id="group"),
         GROUP_KEY_HEX,
         GroupMetadataValue(
-            protocol_type="", generation=0, protocol=None, leader=None, current_state_timestamp=0x1A2085426DC
+            protocol_type="", generation_id=0, protocol_name=None, leader_id=None, state_timestamp_ms=0x1A2085426DC
         ),
         "0003000000000000ffffffff000001a2085426dc00000000",
     ),
-    Written("group taken back", GroupMetadataKey(group="group"), GROUP_KEY_HEX),
+    Written("group taken back", GroupMetadataKey(group_id="group"), GROUP_KEY_HEX),
     Written(
         "member",
         ConsumerGroupMemberMetadataKey(group_id="group", member_id="m1"),
@@ -242,7 +242,7 @@ WRITTEN = [
         "regular expression",
         ConsumerGroupRegularExpressionKey(group_id="group", regular_expression="a.*"),
         "0010000567726f75700003612e2a",
-        ConsumerGroupRegularExpressionValue(topics=["a", "ab"], version=17, timestamp=TIME_MS),
+        ConsumerGroupRegularExpressionValue(topics=["a", "ab"], version=17, timestamp_ms=TIME_MS),
         "000003026103616200000000000000110000018bcfe5687b00",
     ),
     Written(
@@ -284,7 +284,7 @@ WRITTEN = [
     ),
 ]
 
-GROUP_WITHOUT_PROTOCOL = attrs.evolve(GROUP, protocol=None)
+GROUP_WITHOUT_PROTOCOL = attrs.evolve(GROUP, protocol_name=None)
 OLDER_MEMBER = attrs.evolve(MEMBER, group_instance_id=None)
 OTHER_VERSIONS = [
     (
@@ -297,8 +297,8 @@ OTHER_VERSIONS = [
     (
         attrs.evolve(
             GROUP_WITHOUT_PROTOCOL,
-            current_state_timestamp=-1,
-            members=[attrs.evolve(OLDER_MEMBER, rebalance_timeout=-1)],
+            state_timestamp_ms=-1,
+            members=[attrs.evolve(OLDER_MEMBER, rebalance_timeout_ms=-1)],
         ),
         0,
         (
@@ -307,7 +307,7 @@ OTHER_VERSIONS = [
         ),
     ),
     (
-        attrs.evolve(GROUP_WITHOUT_PROTOCOL, current_state_timestamp=-1, members=[OLDER_MEMBER]),
+        attrs.evolve(GROUP_WITHOUT_PROTOCOL, state_timestamp_ms=-1, members=[OLDER_MEMBER]),
         1,
         (
             "00010008636f6e73756d657200000005ffff00026d310000000100026d310006636c69656e74000a2f3132372e302e302e31000493e0"

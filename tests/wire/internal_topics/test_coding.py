@@ -71,7 +71,7 @@ def test_a_record_type_that_is_not_known_is_told_apart(record_type: int) -> None
 
 
 def test_keys_of_one_topic_are_none_of_another() -> None:
-    assert decode_key(TRANSACTION_STATE, encode_key(OffsetCommitKey(group="g", topic="t", partition=0))) is None
+    assert decode_key(TRANSACTION_STATE, encode_key(OffsetCommitKey(group_id="g", topic="t", partition=0))) is None
 
 
 @pytest.mark.parametrize("version", [-1, 5, 99])
@@ -81,6 +81,6 @@ def test_a_value_of_a_later_version_is_refused_by_name(version: int) -> None:
 
 
 def test_a_value_is_not_written_in_a_version_that_does_not_exist() -> None:
-    value = OffsetCommitValue(offset=1, metadata="", commit_timestamp=0)
+    value = OffsetCommitValue(offset=1, metadata="", commit_timestamp_ms=0)
     with pytest.raises(ValueError, match="has versions 0 to 4, not 5"):
         encode_value(value, 5)

@@ -15,19 +15,14 @@ from collections.abc import Callable, Iterable, Mapping
 import attrs
 
 from kafscale.cluster.groups.classic.members import ClassicMember, ClassicMembers
-from kafscale.cluster.groups.common.events import (
-    CONSUMER_PROTOCOL_TYPE,
-    GroupRecord,
-    JoinedMember,
-    JoinResult,
-    Sync,
-    SyncResult,
-)
+from kafscale.cluster.groups.common.events import CONSUMER_PROTOCOL_TYPE, Sync
 from kafscale.cluster.groups.common.settings import GroupSettings
 from kafscale.concurrency.timers import Timer, TimerQueue
 from kafscale.errors import DecodeError
 from kafscale.wire.codec import decoder
+from kafscale.wire.internal_topics.consumer_offsets import GroupMetadataValue
 from kafscale.wire.messages.consumer_groups import ConsumerProtocolSubscription
+from kafscale.wire.messages.groups import JoinGroupResponse, JoinGroupResponseMember, SyncGroupResponse
 
 VERSION_BYTES = 2  # an int16 in front; every version begins with the fields of version 0
 
@@ -131,29 +126,28 @@ class Generation:
             return False
         return self.protocol_name is None or protocol_name in (None, self.protocol_name)
 
-    def joined(self, member: ClassicMember) -> JoinResult:
-        """Return what a member is told when it has joined; the leader is told what the others want."""
-        return JoinResult(
+    def joined(self, member: ClassicMember) -> JoinGroupResponse:
+        """Return the answer to a member that has joined; only the leader's has the members."""
+        leads = member.member_id == self.members.leader_id
+        return JoinGroupResponse(
             member_id=member.member_id,
             generation_id=self.generation_id,
             protocol_type=self.members.protocol_type,
             protocol_name=self.protocol_name,
-            leader_id=self.members.leader_id or "",
-            members=self._as_told_to_leader() if member.member_id == self.members.leader_id else (),
+            leader=self.members.leader_id or "",
+            members=[
+                JoinGroupResponseMember(
+                    member_id=other.member_id,
+                    group_instance_id=other.group_instance_id,
+                    metadata=other.metadata(self.protocol_name or ""),
+                )
+                for other in (self.members if leads else ())
+            ],
         )
 
-    def _as_told_to_leader(self) -> tuple[JoinedMember, ...]:
-        name = self.protocol_name or ""
-        return tuple(
-            JoinedMember(
-                member_id=member.member_id, group_instance_id=member.group_instance_id, metadata=member.metadata(name)
-            )
-            for member in self.members
-        )
-
-    def synced(self, member: ClassicMember) -> SyncResult:
+    def synced(self, member: ClassicMember) -> SyncGroupResponse:
         """Return what a member is told that asks for its assignment."""
-        return SyncResult(
+        return SyncGroupResponse(
             protocol_type=self.members.protocol_type, protocol_name=self.protocol_name, assignment=member.assignment
         )
 
@@ -163,21 +157,24 @@ class Generation:
             return self.members.protocol_type == CONSUMER_PROTOCOL_TYPE
         return topic in self.subscribed_topics
 
-    def record(self, state_timestamp_ms: int, assignments: Mapping[str, bytes] | None = None) -> GroupRecord:
-        """Return what a restart needs to know; `assignments` by member id instead of those in force."""
-        return GroupRecord(
+    def record(self, state_timestamp_ms: int, assignments: Mapping[str, bytes] | None = None) -> GroupMetadataValue:
+        """Return the group's record; `assignments` by member id instead of those in force."""
+        return GroupMetadataValue(
             generation_id=self.generation_id,
-            protocol_type=self.members.protocol_type,
+            protocol_type=self.members.protocol_type or "",
             protocol_name=self.protocol_name,
             leader_id=self.members.leader_id,
             state_timestamp_ms=state_timestamp_ms,
-            members=tuple(
-                member.record(member.assignment if assignments is None else assignments[member.member_id])
+            members=[
+                member.record(
+                    self.protocol_name or "",
+                    member.assignment if assignments is None else assignments[member.member_id],
+                )
                 for member in self.members
-            ),
+            ],
         )
 
-    def restore(self, record: GroupRecord) -> None:
+    def restore(self, record: GroupMetadataValue) -> None:
         """Continue the generation of a record, whose members are back already."""
         self.generation_id = record.generation_id
         self.protocol_name = record.protocol_name

@@ -17,30 +17,32 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import ClassVar
 
 import attrs
 
-from kafscale.cluster.coordinator.writer import Then
 from kafscale.cluster.groups.classic.generation import Generation, JoinTime
 from kafscale.cluster.groups.classic.members import ClassicMember, ClassicMembers, new_member_id
-from kafscale.cluster.groups.common.events import (
-    UNKNOWN_MEMBER_ID,
-    GroupRecord,
-    Join,
-    JoinResult,
-    Leaving,
-    MemberRecord,
-    Sync,
-    SyncResult,
-)
-from kafscale.cluster.groups.common.settings import GroupSettings, GroupStateBytes
+from kafscale.cluster.groups.common.context import GroupContext, Then, ignore_outcome
+from kafscale.cluster.groups.common.events import UNKNOWN_MEMBER_ID, GroupMemberIdentity, Join, Sync, refused_join
+from kafscale.cluster.groups.common.log_records import CoordinatorRecord, group_tombstone
+from kafscale.cluster.groups.common.settings import join_bytes
 from kafscale.concurrency.signals import OneShot
-from kafscale.concurrency.timers import Timer, TimerQueue
+from kafscale.concurrency.timers import Timer
 from kafscale.wire import error_codes
+from kafscale.wire.internal_topics.consumer_offsets import (
+    ClassicProtocol,
+    GroupMetadataKey,
+    GroupMetadataValue,
+    MemberMetadata,
+)
+from kafscale.wire.messages.groups import JoinGroupResponse, MemberIdentity, SyncGroupResponse
 
 logger = logging.getLogger(__name__)
+
+NO_PROTOCOLS: Mapping[str, Sequence[ClassicProtocol]] = {}
 
 
 class ClassicGroupState(enum.Enum):
@@ -53,33 +55,24 @@ class ClassicGroupState(enum.Enum):
     DEAD = "Dead"
 
 
-@attrs.frozen(eq=False, kw_only=True, repr=False)
-class ClassicGroupContext:
-    """Context that all classic groups of a coordinator share."""
-
-    settings: GroupSettings
-    timers: TimerQueue
-    submit: Callable[[str, GroupRecord, Then], None]  # of a group with this id; told whether it is durable
-    wall_clock_ms: Callable[[], int]
-    state_bytes: GroupStateBytes = attrs.field(factory=GroupStateBytes)
-
-
 @attrs.frozen(eq=False, repr=False)
 class _Replacement:
     """A static member that has a new id, until that is durable."""
 
     member: ClassicMember
     former: ClassicMember  # as it was
-    reply: OneShot[JoinResult]
+    reply: OneShot[JoinGroupResponse]
     leader_id: str | None  # to name as leader; None: the leader of the group
 
 
-@attrs.define(eq=False, kw_only=True, repr=False)
+@attrs.define(eq=False, repr=False)
 class ClassicGroup:
     """One group, from its first member or first committed offset until it is deleted."""
 
+    group_type: ClassVar = "classic"
+
     group_id: str
-    _context: ClassicGroupContext
+    _context: GroupContext
     state: ClassicGroupState = attrs.field(default=ClassicGroupState.EMPTY, init=False)
     state_timestamp_ms: int = attrs.field(init=False)  # wall clock
     members: ClassicMembers = attrs.field(init=False)
@@ -115,24 +108,43 @@ class ClassicGroup:
         return self.generation.subscribed_topics
 
     @property
+    def state_name(self) -> str:
+        return self.state.value
+
+    @property
+    def is_empty(self) -> bool:
+        """Tell whether the group exists and has no members."""
+        return self.state is ClassicGroupState.EMPTY
+
+    @property
+    def is_dead(self) -> bool:
+        """Tell whether the group is being deleted, or is coordinated by another broker."""
+        return self.state is ClassicGroupState.DEAD
+
+    def more_bytes(self, join: Join) -> int:
+        """Return by how many bytes a join would make the state of all groups grow."""
+        member = self.members.get(join.member_id)
+        return join_bytes(join) - (0 if member is None else member.counted_bytes - len(member.assignment))
+
+    @property
     def assigned_bytes(self) -> int:
         """Return what its members' assignments take."""
         return sum(len(member.assignment) for member in self.members)
 
     # -- Joining -----------------------------------------------------------------------------------------------------
 
-    def join(self, join: Join) -> OneShot[JoinResult]:
+    def join(self, join: Join) -> OneShot[JoinGroupResponse]:
         """Take part in the next generation; answered when that begins, or at once where no rebalance is needed."""
-        reply: OneShot[JoinResult] = OneShot()
+        reply: OneShot[JoinGroupResponse] = OneShot()
         if (error_code := self._refuse_join(join)) != error_codes.NONE:
             member_id = join.member_id if error_code != error_codes.GROUP_MAX_SIZE_REACHED else UNKNOWN_MEMBER_ID
-            reply.set(JoinResult(error_code=error_code, member_id=member_id))
+            reply.set(refused_join(error_code, member_id))
         elif join.member_id != UNKNOWN_MEMBER_ID:
             self._join_known(join, reply)
         elif (existing := self.members.static_member_id(join.group_instance_id)) is not None:
             self._replace_static(existing, join, reply)
         elif join.member_id_required and join.group_instance_id is None:
-            reply.set(JoinResult(error_code=error_codes.MEMBER_ID_REQUIRED, member_id=self._promise_place(join)))
+            reply.set(refused_join(error_codes.MEMBER_ID_REQUIRED, self._promise_place(join)))
         else:
             self._admit(new_member_id(join), join, reply)
         return reply
@@ -174,14 +186,14 @@ class ClassicGroup:
         self._context.timers.set_after(timer, join.session_timeout_ms / 1000)
         return member_id
 
-    def _join_known(self, join: Join, reply: OneShot[JoinResult]) -> None:
+    def _join_known(self, join: Join, reply: OneShot[JoinGroupResponse]) -> None:
         if join.member_id in self.members.pending_join and join.group_instance_id is None:
             self._admit(join.member_id, join, reply)
             return
         error_code = self.members.check(join.member_id, join.group_instance_id)
         member = self.members.get(join.member_id)
         if error_code != error_codes.NONE or member is None:
-            reply.set(JoinResult(error_code=error_code, member_id=join.member_id))
+            reply.set(refused_join(error_code, join.member_id))
         elif self._keeps_generation(member, join):
             reply.set(self.generation.joined(member))
         else:
@@ -197,7 +209,7 @@ class ClassicGroup:
             return False
         return self.state is not ClassicGroupState.PREPARING_REBALANCE and member.protocols == join.protocols
 
-    def _admit(self, member_id: str, join: Join, reply: OneShot[JoinResult]) -> None:
+    def _admit(self, member_id: str, join: Join, reply: OneShot[JoinGroupResponse]) -> None:
         pending = self.members.pending_join.get(member_id)
         if pending is not None:
             self._context.timers.cancel(pending)
@@ -211,19 +223,18 @@ class ClassicGroup:
         self._context.timers.set_after(member.session, self._context.settings.new_member_join_timeout_ms / 1000)
         self._rebalance_or_complete_join(f"member {member_id!r} joins: {join.reason}")
 
-    def _update(self, member: ClassicMember, join: Join, reply: OneShot[JoinResult]) -> None:
+    def _update(self, member: ClassicMember, join: Join, reply: OneShot[JoinGroupResponse]) -> None:
         self.members.update(member, join)
-        replaced = JoinResult(error_code=error_codes.COORDINATOR_NOT_AVAILABLE, member_id=member.member_id)
-        self.members.answer_join(member, replaced)
+        self.members.answer_join(member, refused_join(error_codes.COORDINATOR_NOT_AVAILABLE, member.member_id))
         self.members.await_join(member, reply)
 
-    def _replace_static(self, old_id: str, join: Join, reply: OneShot[JoinResult]) -> None:
+    def _replace_static(self, old_id: str, join: Join, reply: OneShot[JoinGroupResponse]) -> None:
         """A static member has restarted: it takes over its own place under a new member id, the old one is fenced."""
         member = self.members.get(old_id)
         assert member is not None
         fenced = error_codes.FENCED_INSTANCE_ID
-        self.members.answer_join(member, JoinResult(error_code=fenced, member_id=old_id))
-        self.members.answer_sync(member, SyncResult(error_code=fenced))
+        self.members.answer_join(member, refused_join(fenced, old_id))
+        self.members.answer_sync(member, SyncGroupResponse(error_code=fenced))
         former, former_leader_id = attrs.evolve(member), self.members.leader_id or ""
         self.members.rename(member, new_member_id(join))
         member.is_new = False
@@ -247,12 +258,12 @@ class ClassicGroup:
         if not durable:
             self.members.rename(member, replacement.former.member_id)
             self.members.update(member, replacement.former)
-            result = JoinResult(error_code=error_codes.COORDINATOR_NOT_AVAILABLE)
+            result = refused_join(error_codes.COORDINATOR_NOT_AVAILABLE)
         elif replacement.leader_id is None:
             leads = self.members.leader_id == member.member_id
             result = attrs.evolve(self.generation.joined(member), skip_assignment=leads)
         else:
-            result = attrs.evolve(self.generation.joined(member), leader_id=replacement.leader_id, members=())
+            result = attrs.evolve(self.generation.joined(member), leader=replacement.leader_id, members=[])
         self.members.answer_join(member, result)
         self._restart_session(member)
 
@@ -310,7 +321,7 @@ class ClassicGroup:
     def _become_empty(self) -> None:
         self._become(ClassicGroupState.EMPTY)
         logger.info("group %r is empty after generation %d", self.group_id, self.generation_id)
-        self._submit(self.record(), _ignore_outcome)  # if it is lost, its members are back after a restart, and expire
+        self._submit(self.record(), ignore_outcome)  # if it is lost, its members are back after a restart, and expire
 
     def _begin_generation(self) -> None:
         self._become(ClassicGroupState.COMPLETING_REBALANCE)
@@ -327,12 +338,12 @@ class ClassicGroup:
 
     # -- Synchronising -----------------------------------------------------------------------------------------------
 
-    def sync(self, sync: Sync) -> OneShot[SyncResult]:
+    def sync(self, sync: Sync) -> OneShot[SyncGroupResponse]:
         """Give the leader's assignment, or get one's own; answered once the leader's is durable."""
-        reply: OneShot[SyncResult] = OneShot()
+        reply: OneShot[SyncGroupResponse] = OneShot()
         member = self.members.get(sync.identity.member_id)
         if (error_code := self._refuse_sync(sync)) != error_codes.NONE or member is None:
-            reply.set(SyncResult(error_code=error_code))
+            reply.set(SyncGroupResponse(error_code=error_code))
             return reply
         self.members.pending_sync.discard(member.member_id)
         if not self.members.pending_sync:
@@ -341,20 +352,15 @@ class ClassicGroup:
             self._restart_session(member)
             reply.set(self.generation.synced(member))
             return reply
-        self.members.answer_sync(member, SyncResult(error_code=error_codes.COORDINATOR_NOT_AVAILABLE))
+        self.members.answer_sync(member, SyncGroupResponse(error_code=error_codes.COORDINATOR_NOT_AVAILABLE))
         member.awaiting_sync = reply
         if member.member_id == self.members.leader_id and (assignments := self.generation.share_out(sync)) is not None:
             self._submit(self.record(assignments), partial(self._assigned, self.generation_id, assignments))
         return reply
 
     def _refuse_sync(self, sync: Sync) -> int:
-        if self.state is ClassicGroupState.DEAD:
-            return error_codes.COORDINATOR_NOT_AVAILABLE
-        identity = sync.identity
-        if (error_code := self.members.check(identity.member_id, identity.group_instance_id)) != error_codes.NONE:
+        if (error_code := self._check_generation(sync.identity)) != error_codes.NONE:
             return error_code
-        if identity.generation_id != self.generation_id:
-            return error_codes.ILLEGAL_GENERATION
         if not self.generation.runs(sync.protocol_type, sync.protocol_name):
             return error_codes.INCONSISTENT_GROUP_PROTOCOL
         preparing = self.state is ClassicGroupState.PREPARING_REBALANCE
@@ -377,7 +383,7 @@ class ClassicGroup:
     def _drop_assignment(self, error_code: int) -> None:
         for member in self.members:
             self.members.assign(member, b"")
-            if self.members.answer_sync(member, SyncResult(error_code=error_code)):
+            if self.members.answer_sync(member, SyncGroupResponse(error_code=error_code)):
                 self._restart_session(member)
 
     def _sync_time_is_up(self) -> None:
@@ -390,17 +396,22 @@ class ClassicGroup:
 
     # -- Staying and leaving -----------------------------------------------------------------------------------------
 
-    def heartbeat(self, member_id: str, group_instance_id: str | None, generation_id: int) -> int:
+    def heartbeat(self, identity: GroupMemberIdentity) -> int:
         """The error code; a member that is told REBALANCE_IN_PROGRESS is alive and should join again."""
-        if self.state is ClassicGroupState.DEAD:
-            return error_codes.COORDINATOR_NOT_AVAILABLE
-        if (error_code := self.members.check(member_id, group_instance_id)) != error_codes.NONE:
+        if (error_code := self._check_generation(identity)) != error_codes.NONE:
             return error_code
-        if generation_id != self.generation_id:
-            return error_codes.ILLEGAL_GENERATION
-        self.touch(member_id)
+        self.touch(identity.member_id)
         preparing = self.state is ClassicGroupState.PREPARING_REBALANCE
         return error_codes.REBALANCE_IN_PROGRESS if preparing else error_codes.NONE
+
+    def _check_generation(self, identity: GroupMemberIdentity) -> int:
+        """Return the error code for a client that claims to be a member of the present generation."""
+        if self.state is ClassicGroupState.DEAD:
+            return error_codes.COORDINATOR_NOT_AVAILABLE
+        error_code = self.members.check(identity.member_id, identity.group_instance_id)
+        if error_code == error_codes.NONE and identity.generation_id != self.generation_id:
+            return error_codes.ILLEGAL_GENERATION
+        return error_code
 
     def touch(self, member_id: str) -> None:
         """Note a sign of life of a member."""
@@ -413,7 +424,7 @@ class ClassicGroup:
         for member in self.members:
             self._restart_session(member)
 
-    def leave(self, leavers: Sequence[Leaving]) -> list[int]:
+    def leave(self, leavers: Sequence[MemberIdentity]) -> list[int]:
         """Let members leave. Returns an error code for each."""
         if self.state is ClassicGroupState.DEAD:
             return [error_codes.COORDINATOR_NOT_AVAILABLE] * len(leavers)
@@ -426,7 +437,7 @@ class ClassicGroup:
             self._rebalance(f"{left_count} members left")
         return outcome
 
-    def _leave(self, leaver: Leaving) -> int:
+    def _leave(self, leaver: MemberIdentity) -> int:
         member_id = leaver.member_id
         if member_id == UNKNOWN_MEMBER_ID:
             member_id = self.members.static_member_id(leaver.group_instance_id) or UNKNOWN_MEMBER_ID
@@ -436,15 +447,15 @@ class ClassicGroup:
         error_code = self.members.check(member_id, leaver.group_instance_id)
         member = self.members.get(member_id)
         if error_code == error_codes.NONE and member is not None:
-            logger.info("member %r leaves group %r: %s", member_id, self.group_id, leaver.reason)
+            logger.info("member %r leaves group %r: %s", member_id, self.group_id, leaver.reason or "not provided")
             self._remove(member)
         return error_code
 
     def _remove(self, member: ClassicMember) -> None:
         """Remove a member; what it waits for is answered with UNKNOWN_MEMBER_ID, so that it joins again as new."""
         unknown = error_codes.UNKNOWN_MEMBER_ID
-        self.members.answer_join(member, JoinResult(error_code=unknown))
-        self.members.answer_sync(member, SyncResult(error_code=unknown))
+        self.members.answer_join(member, refused_join(unknown))
+        self.members.answer_sync(member, SyncGroupResponse(error_code=unknown))
         self._context.timers.cancel(member.session)
         self.members.remove(member)
 
@@ -458,7 +469,7 @@ class ClassicGroup:
         self._remove(member)
         self._one_fewer("a member has gone silent")
 
-    def abandon_join(self, reply: OneShot[JoinResult]) -> None:
+    def abandon_join(self, reply: OneShot[JoinGroupResponse]) -> None:
         """Drop a join whose client has gone; with it a member that was never in a generation, as its id is unknown."""
         member = self.members.waiting_for(reply)
         if member is not None and member.is_new:
@@ -479,35 +490,24 @@ class ClassicGroup:
 
     # -- Life and death ----------------------------------------------------------------------------------------------
 
-    def check_commit(self, member_id: str, group_instance_id: str | None, generation_id: int) -> int:
-        """The error code for one who wants to commit offsets: a member of this generation, or anyone while empty."""
-        if self.state is ClassicGroupState.DEAD:
-            return error_codes.COORDINATOR_NOT_AVAILABLE
-        if generation_id < 0 and self.state is ClassicGroupState.EMPTY:
+    def check_commit(self, identity: GroupMemberIdentity, version: int, *, is_transactional: bool = False) -> int:
+        """Return the error code of a commit: by a member of this generation, or by any client while the group is empty.
+
+        In a transaction a client that names no member is not checked, as producers before KIP-447 don't, and a member
+        may commit while the group completes a rebalance: it has what it read of the generation that it names.
+        """
+        names_no_member = identity.member_id == UNKNOWN_MEMBER_ID and identity.group_instance_id is None
+        may_be_outside = self.is_empty or (is_transactional and names_no_member and not self.is_dead)
+        if identity.generation_id < 0 and may_be_outside:
             return error_codes.NONE
-        error_code = self.members.check(member_id, group_instance_id)
-        if error_code != error_codes.NONE:
+        if (error_code := self._check_generation(identity)) != error_codes.NONE:
             return error_code
-        if generation_id != self.generation_id:
-            return error_codes.ILLEGAL_GENERATION
-        completing = self.state is ClassicGroupState.COMPLETING_REBALANCE
+        completing = self.state is ClassicGroupState.COMPLETING_REBALANCE and not is_transactional
         return error_codes.REBALANCE_IN_PROGRESS if completing else error_codes.NONE
 
-    def check_transactional_commit(self, member_id: str, group_instance_id: str | None, generation_id: int) -> int:
-        """Return the error code for one who wants to commit offsets in a transaction.
-
-        Who names no member is not checked, as producers before KIP-447 don't. A member may also while the group
-        completes a rebalance: it has what it read of the generation that it names.
-        """
-        if self.state is ClassicGroupState.DEAD:
-            return error_codes.COORDINATOR_NOT_AVAILABLE
-        is_nobody = member_id == UNKNOWN_MEMBER_ID and group_instance_id is None
-        if generation_id < 0 and (is_nobody or self.state is ClassicGroupState.EMPTY):
-            return error_codes.NONE
-        error_code = self.members.check(member_id, group_instance_id)
-        if error_code == error_codes.NONE and generation_id != self.generation_id:
-            return error_codes.ILLEGAL_GENERATION
-        return error_code
+    def check_fetch(self, member_id: str | None, member_epoch: int) -> int:
+        """Return NONE: any client may fetch the offsets of a classic group."""
+        return error_codes.NONE
 
     def is_subscribed_to(self, topic: str) -> bool:
         """True also where it is not known what the members of a consumer group subscribe to."""
@@ -519,10 +519,10 @@ class ClassicGroup:
 
     def _answer_all(self, error_code: int) -> None:
         for member in self.members:
-            self.members.answer_join(member, JoinResult(error_code=error_code, member_id=member.member_id))
-            self.members.answer_sync(member, SyncResult(error_code=error_code))
+            self.members.answer_join(member, refused_join(error_code, member.member_id))
+            self.members.answer_sync(member, SyncGroupResponse(error_code=error_code))
 
-    def resign(self, error_code: int = error_codes.NOT_COORDINATOR) -> None:
+    def retire(self, error_code: int = error_codes.NOT_COORDINATOR) -> None:
         """Forget the members, as another broker coordinates the group or its protocol has changed.
 
         Waiting requests are answered with the error code, after which clients look for the coordinator.
@@ -536,11 +536,12 @@ class ClassicGroup:
         self._forget_promises()
         self.state = ClassicGroupState.DEAD
 
-    def die(self) -> None:
-        """Refuse all joins from now on. Only an empty group may die."""
+    def die(self) -> Sequence[CoordinatorRecord]:
+        """Delete an empty group; return the record that deletes it in the log, for the caller to write."""
         assert self.state is ClassicGroupState.EMPTY
         self._forget_promises()
         self.state = ClassicGroupState.DEAD
+        return [group_tombstone(self.group_id)]
 
     def _forget_promises(self) -> None:
         for member_id, timer in list(self.members.pending_join.items()):
@@ -552,23 +553,36 @@ class ClassicGroup:
         assert self.state is ClassicGroupState.DEAD
         self.state = ClassicGroupState.EMPTY
 
-    def record(self, assignments: Mapping[str, bytes] | None = None) -> GroupRecord:
-        """Return what a restart needs to know; `assignments` by member id instead of those in force."""
+    def record(self, assignments: Mapping[str, bytes] | None = None) -> GroupMetadataValue:
+        """Return the group's record; `assignments` by member id instead of those in force."""
         return self.generation.record(self.state_timestamp_ms, assignments)
 
-    def restore(self, record: GroupRecord) -> None:
-        """Continue a group of before a restart: stable, or empty. Each member has a full session timeout from now."""
+    def restore(
+        self, record: GroupMetadataValue, protocols: Mapping[str, Sequence[ClassicProtocol]] = NO_PROTOCOLS
+    ) -> None:
+        """Continue the group of a record: stable, or empty. Each member has a full session timeout from now on.
+
+        A member has its `protocols`, by member id, or the one that the record has.
+        """
         self.state_timestamp_ms = record.state_timestamp_ms
-        self.members.protocol_type = record.protocol_type
-        for member_record in record.members:
-            self._restore_member(member_record, record.protocol_type or "")
+        self.members.protocol_type = record.protocol_type or None
+        for metadata in record.members:
+            stored = (
+                () if record.protocol_name is None else (ClassicProtocol(record.protocol_name, metadata.subscription),)
+            )
+            self._restore_member(
+                metadata, tuple(protocols.get(metadata.member_id, stored)), protocol_type=record.protocol_type
+            )
         if record.leader_id is not None and record.leader_id in self.members:
             self.members.leader_id = record.leader_id
         self.generation.restore(record)
         self.state = ClassicGroupState.STABLE if len(self.members) else ClassicGroupState.EMPTY
 
-    def _restore_member(self, record: MemberRecord, protocol_type: str) -> None:
-        member = ClassicMember.restored(record, session=Timer(lambda: self._session_expired(member)))
+    def _restore_member(
+        self, metadata: MemberMetadata, protocols: tuple[ClassicProtocol, ...], *, protocol_type: str
+    ) -> None:
+        session = Timer(lambda: self._session_expired(member))
+        member = ClassicMember.restored(metadata, protocols, session=session)
         self.members.add(member, protocol_type)
         self._restart_session(member)
 
@@ -576,9 +590,5 @@ class ClassicGroup:
         self.state = state
         self.state_timestamp_ms = self._context.wall_clock_ms()
 
-    def _submit(self, record: GroupRecord, then: Then) -> None:
-        self._context.submit(self.group_id, record, then)
-
-
-def _ignore_outcome(durable: bool) -> None:
-    """Do nothing: the log reports a failed write itself."""
+    def _submit(self, record: GroupMetadataValue, then: Then) -> None:
+        self._context.submit(self.group_id, [CoordinatorRecord(GroupMetadataKey(self.group_id), record)], then)

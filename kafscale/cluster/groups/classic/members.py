@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import attrs
 
-from kafscale.cluster.groups.common.events import GroupProtocol, Join, JoinResult, MemberRecord, SyncResult
+from kafscale.cluster.groups.common.events import Join
 from kafscale.cluster.groups.common.settings import (
     MEMBER_BYTES,
     PENDING_MEMBER_BYTES,
@@ -22,6 +22,8 @@ from kafscale.cluster.groups.common.settings import (
 from kafscale.concurrency.signals import OneShot
 from kafscale.concurrency.timers import Timer
 from kafscale.wire import error_codes
+from kafscale.wire.internal_topics.consumer_offsets import ClassicProtocol, MemberMetadata
+from kafscale.wire.messages.groups import JoinGroupResponse, SyncGroupResponse
 
 CLIENT_ID_MAX_LENGTH = 255  # of what a member id begins with
 
@@ -36,13 +38,13 @@ class ClassicMember:
     client_host: str
     session_timeout_ms: int
     rebalance_timeout_ms: int
-    protocols: tuple[GroupProtocol, ...]
+    protocols: tuple[ClassicProtocol, ...]
     assignment: bytes = b""
     is_new: bool = (
         False  # not in a generation yet: it has no id to send heartbeats with, so it may expire while it waits
     )
-    awaiting_join: OneShot[JoinResult] | None = None
-    awaiting_sync: OneShot[SyncResult] | None = None
+    awaiting_join: OneShot[JoinGroupResponse] | None = None
+    awaiting_sync: OneShot[SyncGroupResponse] | None = None
     session: Timer  # the member is dropped when it fires
     counted_bytes: int = 0  # of it in the bound on the state of all groups
 
@@ -60,28 +62,32 @@ class ClassicMember:
         )
 
     @classmethod
-    def restored(cls, record: MemberRecord, *, session: Timer) -> ClassicMember:
+    def restored(
+        cls, metadata: MemberMetadata, protocols: tuple[ClassicProtocol, ...], *, session: Timer
+    ) -> ClassicMember:
+        rebalance_timeout_ms = metadata.rebalance_timeout_ms
         return cls(
-            member_id=record.member_id,
-            group_instance_id=record.group_instance_id,
-            client_id=record.client_id,
-            client_host=record.client_host,
-            session_timeout_ms=record.session_timeout_ms,
-            rebalance_timeout_ms=record.rebalance_timeout_ms,
-            protocols=record.protocols,
-            assignment=record.assignment,
+            member_id=metadata.member_id,
+            group_instance_id=metadata.group_instance_id,
+            client_id=metadata.client_id,
+            client_host=metadata.client_host,
+            session_timeout_ms=metadata.session_timeout_ms,
+            # A member of Kafka 0.10.0 and before has no rebalance timeout of its own.
+            rebalance_timeout_ms=metadata.session_timeout_ms if rebalance_timeout_ms < 0 else rebalance_timeout_ms,
+            protocols=protocols,
+            assignment=metadata.assignment,
             session=session,
         )
 
-    def record(self, assignment: bytes) -> MemberRecord:
-        return MemberRecord(
+    def record(self, protocol_name: str, assignment: bytes) -> MemberMetadata:
+        return MemberMetadata(
             member_id=self.member_id,
             group_instance_id=self.group_instance_id,
             client_id=self.client_id,
             client_host=self.client_host,
             session_timeout_ms=self.session_timeout_ms,
             rebalance_timeout_ms=self.rebalance_timeout_ms,
-            protocols=self.protocols,
+            subscription=self.metadata(protocol_name),
             assignment=assignment,
         )
 
@@ -124,7 +130,7 @@ class ClassicMembers:
     _by_id: dict[str, ClassicMember] = attrs.field(factory=dict, init=False)
     _static: dict[str, str] = attrs.field(factory=dict, init=False)  # instance id -> member id
     _supporters: Counter[str] = attrs.field(factory=Counter, init=False)  # protocol name -> how many know it
-    _awaiting_join: dict[OneShot[JoinResult], ClassicMember] = attrs.field(factory=dict, init=False)
+    _awaiting_join: dict[OneShot[JoinGroupResponse], ClassicMember] = attrs.field(factory=dict, init=False)
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -231,19 +237,19 @@ class ClassicMembers:
             self.state_bytes.change(-PENDING_MEMBER_BYTES)
         return timer
 
-    def await_join(self, member: ClassicMember, reply: OneShot[JoinResult]) -> None:
+    def await_join(self, member: ClassicMember, reply: OneShot[JoinGroupResponse]) -> None:
         assert member.awaiting_join is None
         member.awaiting_join = reply
         self._awaiting_join[reply] = member
 
-    def answer_join(self, member: ClassicMember, result: JoinResult) -> None:
+    def answer_join(self, member: ClassicMember, result: JoinGroupResponse) -> None:
         """Answer the join that this member waits for; does nothing if it waits for none."""
         if member.awaiting_join is not None:
             reply, member.awaiting_join = member.awaiting_join, None
             del self._awaiting_join[reply]
             reply.set(result)
 
-    def answer_sync(self, member: ClassicMember, result: SyncResult) -> bool:
+    def answer_sync(self, member: ClassicMember, result: SyncGroupResponse) -> bool:
         """Answer the sync that this member waits for, and tell whether it waited for one."""
         if member.awaiting_sync is None:
             return False
@@ -251,7 +257,7 @@ class ClassicMembers:
         reply.set(result)
         return True
 
-    def waiting_for(self, reply: OneShot[JoinResult]) -> ClassicMember | None:
+    def waiting_for(self, reply: OneShot[JoinGroupResponse]) -> ClassicMember | None:
         """Return the member whose join this reply would answer."""
         return self._awaiting_join.get(reply)
 
@@ -263,7 +269,7 @@ class ClassicMembers:
     def have_all_joined(self) -> bool:
         return self.awaiting_join_count == len(self._by_id) and not self.pending_join
 
-    def shares_protocol(self, protocols: Iterable[GroupProtocol]) -> bool:
+    def shares_protocol(self, protocols: Iterable[ClassicProtocol]) -> bool:
         """Tell whether every member knows one of these protocols."""
         return any(self._supporters[protocol.name] == len(self._by_id) for protocol in protocols)
 
@@ -295,5 +301,5 @@ def new_member_id(join: Join) -> str:
     return f"{(join.group_instance_id or join.client_id)[:CLIENT_ID_MAX_LENGTH]}-{uuid4()}"
 
 
-def _names(protocols: Iterable[GroupProtocol]) -> set[str]:
+def _names(protocols: Iterable[ClassicProtocol]) -> set[str]:
     return {protocol.name for protocol in protocols}

@@ -1,85 +1,34 @@
-"""Events and results of a group's state machine, and the values that are stored of a group.
+"""Requests to groups and their answers: values only, as far as the wire's own messages do not serve.
 
-Error codes are those of `kafscale.wire.error_codes`. Assignments and metadata are the members' own bytes: the broker
-reads only the subscribed topics in a member's metadata. The bytes of stored values are in `groups.log_records`.
+Assignments and metadata of classic members are the members' own bytes: the broker reads only the subscribed topics.
 """
 
 from __future__ import annotations
 
+import enum
+from collections.abc import Hashable, Mapping, Sequence
+
 import attrs
 
+from kafscale.cluster.groups.assignors.spec import Partitions
 from kafscale.wire import error_codes
+from kafscale.wire.internal_topics.consumer_offsets import ClassicProtocol, GroupMetadataValue, OffsetCommitValue
+from kafscale.wire.messages.groups import JoinGroupResponse
 
-NO_TOPIC_ID = bytes(16)  # of an offset whose topic id is not known
+UNKNOWN_MEMBER_ID = ""  # the client has no member id yet
+NO_GENERATION = -1
+NO_TIMEOUT_MS = -1  # the heartbeat leaves the field out
+CONSUMER_PROTOCOL_TYPE = "consumer"
+MEMBER_EPOCH_SINCE = 9  # version of OffsetCommit and OffsetFetch from which the generation may be a member epoch
 
 
 @attrs.frozen(kw_only=True)
-class MemberRecord:
-    """A member as of the last assignment."""
+class GroupMemberIdentity:
+    """The fields by which a member names itself in every request after it has joined."""
 
     member_id: str
     group_instance_id: str | None = None
-    client_id: str
-    client_host: str
-    session_timeout_ms: int
-    rebalance_timeout_ms: int
-    protocols: tuple[GroupProtocol, ...]
-    assignment: bytes
-
-
-@attrs.frozen(kw_only=True)
-class GroupRecord:
-    """A group as of the last generation that had an assignment, or since it is empty."""
-
-    generation_id: int
-    protocol_type: str | None = None
-    protocol_name: str | None = None
-    leader_id: str | None = None
-    state_timestamp_ms: int  # wall clock, since when it is stable or empty
-    members: tuple[MemberRecord, ...] = ()
-
-
-@attrs.frozen(kw_only=True)
-class OffsetAndMetadata:
-    """A committed offset: the next one that the group would read."""
-
-    offset: int
-    leader_epoch: int = -1
-    metadata: str = ""
-    commit_timestamp_ms: int
-    expire_timestamp_ms: int | None = None  # where the client chose the retention (OffsetCommit versions 2 to 4)
-    topic_id: bytes = NO_TOPIC_ID
-
-
-@attrs.frozen
-class LoggedOffset:
-    """A committed offset, and the offset in the log of the record that says so."""
-
-    offset: OffsetAndMetadata
-    logged_at: int
-
-
-@attrs.frozen
-class CommittedOffset:
-    """A committed offset among those of all groups."""
-
-    group_id: str
-    topic: str
-    partition: int
-    offset: int
-
-
-UNKNOWN_MEMBER_ID = ""  # "I have no id yet"
-NO_GENERATION = -1
-CONSUMER_PROTOCOL_TYPE = "consumer"
-
-
-@attrs.frozen
-class GroupProtocol:
-    """One way of sharing out work that a member knows (an assignor's name), and what it says about itself for it."""
-
-    name: str
-    metadata: bytes
+    generation_id: int = NO_GENERATION
 
 
 @attrs.frozen(kw_only=True)
@@ -93,40 +42,15 @@ class Join:
     session_timeout_ms: int
     rebalance_timeout_ms: int
     protocol_type: str
-    protocols: tuple[GroupProtocol, ...]
+    protocols: tuple[ClassicProtocol, ...]
     member_id_required: bool = False  # the client knows MEMBER_ID_REQUIRED (version 4, KIP-394)
     can_skip_assignment: bool = False  # the client knows `skip_assignment` (version 9, KIP-814)
     reason: str = "not provided"
 
 
-@attrs.frozen(kw_only=True)
-class JoinedMember:
-    """A member as the leader is told of it."""
-
-    member_id: str
-    group_instance_id: str | None
-    metadata: bytes
-
-
-@attrs.frozen(kw_only=True)
-class JoinResult:
-    error_code: int = error_codes.NONE
-    member_id: str = UNKNOWN_MEMBER_ID
-    generation_id: int = NO_GENERATION
-    protocol_type: str | None = None
-    protocol_name: str | None = None
-    leader_id: str = ""
-    skip_assignment: bool = False
-    members: tuple[JoinedMember, ...] = ()  # for the leader only
-
-
-@attrs.frozen(kw_only=True)
-class GroupMemberIdentity:
-    """A member names itself by this in everything that it sends after joining."""
-
-    member_id: str
-    group_instance_id: str | None = None
-    generation_id: int = NO_GENERATION
+def refused_join(error_code: int, member_id: str = UNKNOWN_MEMBER_ID) -> JoinGroupResponse:
+    """Return the answer to a join that fails."""
+    return JoinGroupResponse(error_code=error_code, member_id=member_id, protocol_name=None)
 
 
 @attrs.frozen(kw_only=True)
@@ -136,21 +60,115 @@ class Sync:
     identity: GroupMemberIdentity
     protocol_type: str | None = None
     protocol_name: str | None = None
-    assignments: dict[str, bytes] = attrs.field(factory=dict)
+    assignments: Mapping[str, bytes] = attrs.field(factory=dict)
 
 
 @attrs.frozen(kw_only=True)
-class SyncResult:
-    error_code: int = error_codes.NONE
-    protocol_type: str | None = None
-    protocol_name: str | None = None
-    assignment: bytes = b""
+class Heartbeat:
+    """A ConsumerGroupHeartbeat request; None, and -1 for the timeout, if a field has not changed since the last one.
 
-
-@attrs.frozen(kw_only=True)
-class Leaving:
-    """One member of a LeaveGroup request; with the unknown member id its instance id says who (an administrator)."""
+    `viewer` is the client, as `Rights` know it.
+    """
 
     member_id: str
-    group_instance_id: str | None = None
-    reason: str = "not provided"
+    member_epoch: int
+    instance_id: str | None = None
+    rack_id: str | None = None
+    rebalance_timeout_ms: int = NO_TIMEOUT_MS
+    subscribed_topic_names: tuple[str, ...] | None = None
+    subscribed_topic_regex: str | None = None
+    server_assignor: str | None = None
+    owned: Partitions | None = None
+    client_id: str
+    client_host: str
+    viewer: Hashable = None
+    chooses_member_id: bool = True  # the client makes its own id (version 1)
+
+    @property
+    def is_full(self) -> bool:
+        """Tell whether it has every field, as from a client that is not sure what the broker knows."""
+        has_topics = self.subscribed_topic_names is not None or self.subscribed_topic_regex is not None
+        return self.rebalance_timeout_ms != NO_TIMEOUT_MS and has_topics and self.owned is not None
+
+
+@attrs.frozen(kw_only=True)
+class HeartbeatReply:
+    """The answer to a heartbeat; `assignment` is None if it has not changed."""
+
+    error_code: int = error_codes.NONE
+    error_message: str | None = None
+    member_id: str | None = None
+    member_epoch: int = 0
+    heartbeat_interval_ms: int = 0
+    assignment: Partitions | None = None
+
+
+class EventRefused(Exception):
+    """An event is not accepted; nothing has changed."""
+
+    def __init__(self, error_code: int, message: str) -> None:
+        super().__init__(message)
+        self.error_code = error_code
+        self.message = message
+
+
+class TimerKind(enum.Enum):
+    """The reason for a member's deadline."""
+
+    SESSION = "session"  # to send its next heartbeat
+    REBALANCE = "rebalance"  # to give up partitions
+    JOIN = "join"  # of the classic protocol: to join again
+    SYNC = "sync"  # of the classic protocol: to ask for its assignment
+
+
+@attrs.frozen
+class TimerKey:
+    """One deadline of one member."""
+
+    kind: TimerKind
+    member_id: str
+
+
+@attrs.frozen(kw_only=True)
+class RegexRefresh:
+    """A search for the topics of regular expressions, whose result the group is to be told.
+
+    `viewers` are the clients that subscribe by each expression; it finds topics that all of them may describe. They
+    are empty without an authorizer.
+    """
+
+    viewers: Mapping[str, frozenset[Hashable]]
+    asker: Hashable  # the client whose heartbeat asks
+    version: int  # of the topics that are searched
+    rights_version: int = 0
+
+
+@attrs.frozen(kw_only=True)
+class Downgrade:
+    """A consumer group becomes this classic group; its members rebalance at once if `rebalances`.
+
+    `protocols` has all protocols of each member: the group's record has one.
+    """
+
+    group: GroupMetadataValue
+    protocols: Mapping[str, Sequence[ClassicProtocol]]
+    rebalances: bool
+    reason: str
+
+
+@attrs.frozen
+class LoggedOffset:
+    """A committed offset, and the offset of its record in the log."""
+
+    offset: OffsetCommitValue
+    logged_at: int
+
+
+@attrs.frozen
+class CommittedOffset:
+    """A committed offset among those of all groups."""
+
+    group_id: str
+    topic: str
+    partition: int
+    offset: int

@@ -5,14 +5,16 @@ Sizes are estimates: the bytes that clients have sent, and a constant for the ob
 
 from __future__ import annotations
 
+import enum
 import logging
 import math
 from collections.abc import Iterable
 
 import attrs
 
-from kafscale.cluster.groups.common.events import GroupProtocol, Join, OffsetAndMetadata
+from kafscale.cluster.groups.common.events import Join
 from kafscale.metrics import Metrics
+from kafscale.wire.internal_topics.consumer_offsets import ClassicProtocol, OffsetCommitValue
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +61,7 @@ class GroupStateBytes:
         self.used_bytes += by_bytes
 
 
-def protocols_bytes(protocols: Iterable[GroupProtocol]) -> int:
+def protocols_bytes(protocols: Iterable[ClassicProtocol]) -> int:
     """Return how many bytes what a member says about itself takes."""
     return sum(PROTOCOL_BYTES + len(protocol.name) + len(protocol.metadata) for protocol in protocols)
 
@@ -69,7 +71,7 @@ def join_bytes(join: Join) -> int:
     return MEMBER_BYTES + len(join.client_id) + len(join.group_instance_id or "") + protocols_bytes(join.protocols)
 
 
-def offset_bytes(offset: OffsetAndMetadata | None) -> int:
+def offset_bytes(offset: OffsetCommitValue | None) -> int:
     """Return how many bytes a committed offset takes; none takes nothing."""
     return 0 if offset is None else OFFSET_BYTES + len(offset.metadata)
 
@@ -96,3 +98,85 @@ class GroupSettings:
     offset_metadata_max_count: int = 4096  # offset.metadata.max.bytes, which counts characters
     offsets_retention_ms: int = 7 * 24 * 3600_000  # offsets.retention.minutes
     offsets_retention_check_interval_ms: int = 600_000  # offsets.retention.check.interval.ms
+
+
+# Different regular expressions that the members of one group subscribe by. Kafka has no limit; members of a group that
+# do the same work have the same one.
+REGEXES_MAX_COUNT = 64
+# Between two searches through all topics for a group, whatever its members do. Not to be set in Kafka either.
+REGEX_REFRESH_MIN_INTERVAL_MS = 10_000
+
+
+class MigrationPolicy(enum.Enum):
+    """The ways in which a group that has members may change its protocol: `group.consumer.migration.policy`."""
+
+    BIDIRECTIONAL = "bidirectional"
+    UPGRADE = "upgrade"
+    DOWNGRADE = "downgrade"
+    DISABLED = "disabled"
+
+    @property
+    def may_upgrade(self) -> bool:
+        return self in (MigrationPolicy.BIDIRECTIONAL, MigrationPolicy.UPGRADE)
+
+    @property
+    def may_downgrade(self) -> bool:
+        return self in (MigrationPolicy.BIDIRECTIONAL, MigrationPolicy.DOWNGRADE)
+
+
+@attrs.frozen(kw_only=True)
+class GroupOverrides:
+    """Settings of one group, by IncrementalAlterConfigs of the resource type GROUP; None: those of all groups."""
+
+    session_timeout_ms: int | None = None  # consumer.session.timeout.ms
+    heartbeat_interval_ms: int | None = None  # consumer.heartbeat.interval.ms
+
+
+NO_OVERRIDES = GroupOverrides()
+
+
+@attrs.frozen(kw_only=True)
+class GroupTimes:
+    """Times in force for one group."""
+
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+
+
+@attrs.frozen(kw_only=True)
+class ConsumerGroupSettings:
+    """The defaults are Kafka's (4.1), where no comment says otherwise."""
+
+    session_timeout_ms: int = 45_000  # group.consumer.session.timeout.ms
+    min_session_timeout_ms: int = 45_000  # group.consumer.min.session.timeout.ms
+    max_session_timeout_ms: int = 60_000  # group.consumer.max.session.timeout.ms
+    heartbeat_interval_ms: int = 5_000  # group.consumer.heartbeat.interval.ms
+    min_heartbeat_interval_ms: int = 5_000  # group.consumer.min.heartbeat.interval.ms
+    max_heartbeat_interval_ms: int = 15_000  # group.consumer.max.heartbeat.interval.ms
+    max_size: int = 10_000  # group.consumer.max.size; no limit in Kafka
+    assignors: tuple[str, ...] = ("uniform", "range")  # group.consumer.assignors; the first is the default
+    migration_policy: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL  # group.consumer.migration.policy
+    regex_refresh_interval_ms: int = 600_000  # group.consumer.regex.refresh.interval.ms
+    classic_max_size: int = 10_000  # group.max.size, which a group must meet to become a classic one
+
+    def __attrs_post_init__(self) -> None:
+        if not self.assignors:
+            raise ValueError("group.consumer.assignors must name one assignor at least")
+        self.times(NO_OVERRIDES)
+
+    def times(self, overrides: GroupOverrides) -> GroupTimes:
+        """Return the times of a group. Raises ValueError for times out of bounds, or that drop members on time."""
+        session_timeout_ms, interval_ms = overrides.session_timeout_ms, overrides.heartbeat_interval_ms
+        times = GroupTimes(
+            session_timeout_ms=self.session_timeout_ms if session_timeout_ms is None else session_timeout_ms,
+            heartbeat_interval_ms=self.heartbeat_interval_ms if interval_ms is None else interval_ms,
+        )
+        if not self.min_session_timeout_ms <= times.session_timeout_ms <= self.max_session_timeout_ms:
+            raise ValueError("the session timeout must be between group.consumer.min and max.session.timeout.ms")
+        if not self.min_heartbeat_interval_ms <= times.heartbeat_interval_ms <= self.max_heartbeat_interval_ms:
+            raise ValueError("the heartbeat interval must be between group.consumer.min and max.heartbeat.interval.ms")
+        if times.heartbeat_interval_ms >= times.session_timeout_ms:
+            raise ValueError(
+                "the heartbeat interval must be less than the session timeout: members who are on time would be dropped"
+            )
+        return times

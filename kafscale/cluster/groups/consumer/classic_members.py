@@ -13,17 +13,17 @@ import attrs
 
 from kafscale.cluster.groups.common.events import (
     CONSUMER_PROTOCOL_TYPE,
+    NO_TIMEOUT_MS,
     UNKNOWN_MEMBER_ID,
+    EventRefused,
     GroupMemberIdentity,
     Join,
-    JoinResult,
-    Leaving,
     Sync,
-    SyncResult,
+    TimerKind,
+    refused_join,
 )
 from kafscale.cluster.groups.consumer.deciding import Deciding
 from kafscale.cluster.groups.consumer.embedded import EmbeddedSubscription, read_subscription, write_assignment
-from kafscale.cluster.groups.consumer.events import NO_TIMEOUT_MS, EventRefused, GroupOutcome, TimerKind
 from kafscale.cluster.groups.consumer.heartbeats import (
     check_bytes,
     check_instance,
@@ -37,17 +37,18 @@ from kafscale.cluster.groups.consumer.regexes import regex_left
 from kafscale.cluster.groups.consumer.state import GroupState
 from kafscale.errors import DecodeError
 from kafscale.wire import error_codes
-from kafscale.wire.internal_topics.consumer_offsets import ClassicMemberMetadata, ClassicProtocol
+from kafscale.wire.internal_topics.consumer_offsets import ClassicMemberMetadata
+from kafscale.wire.messages.groups import JoinGroupResponse, MemberIdentity, SyncGroupResponse
 
 
-def join(deciding: Deciding, request: Join) -> GroupOutcome[JoinResult]:
+def join(deciding: Deciding, request: Join) -> JoinGroupResponse:
     """Handle a JoinGroup of a group that has members, without waiting for others. Raises Refused."""
     state = deciding.state
     member_id = request.member_id or deciding.context.new_member_id()
     check_size(state, member_id, deciding.settings.max_size)
     told = _check_protocols(deciding, request)
     if request.member_id == UNKNOWN_MEMBER_ID and request.member_id_required and request.group_instance_id is None:
-        return deciding.outcome(JoinResult(error_code=error_codes.MEMBER_ID_REQUIRED, member_id=member_id))
+        return refused_join(error_codes.MEMBER_ID_REQUIRED, member_id)
     known = _known(state, request)
     current = known or Member(member_id=member_id)
     check_bytes(deciding, known, _told(current, request, told))
@@ -72,13 +73,11 @@ def join(deciding: Deciding, request: Join) -> GroupOutcome[JoinResult]:
         deciding.cancel_timer(TimerKind.JOIN, member_id)
         deciding.set_timer(TimerKind.SESSION, member, request.session_timeout_ms)
         deciding.set_timer(TimerKind.SYNC, member, request.rebalance_timeout_ms)
-    return deciding.outcome(
-        JoinResult(
-            member_id=member_id,
-            generation_id=member.member_epoch,
-            protocol_type=CONSUMER_PROTOCOL_TYPE,
-            protocol_name=request.protocols[0].name,
-        )
+    return JoinGroupResponse(
+        member_id=member_id,
+        generation_id=member.member_epoch,
+        protocol_type=CONSUMER_PROTOCOL_TYPE,
+        protocol_name=request.protocols[0].name,
     )
 
 
@@ -118,15 +117,12 @@ def _told(member: Member, request: Join, told: EmbeddedSubscription) -> Member:
         client_id=request.client_id,
         client_host=request.client_host,
         classic=ClassicMemberMetadata(
-            session_timeout_ms=request.session_timeout_ms,
-            supported_protocols=[
-                ClassicProtocol(name=protocol.name, metadata=protocol.metadata) for protocol in request.protocols
-            ],
+            session_timeout_ms=request.session_timeout_ms, supported_protocols=list(request.protocols)
         ),
     )
 
 
-def sync(deciding: Deciding, request: Sync) -> GroupOutcome[SyncResult]:
+def sync(deciding: Deciding, request: Sync) -> SyncGroupResponse:
     """Handle a SyncGroup: the member gets what it has. Raises Refused."""
     state = deciding.state
     member, classic = _member(state, request.identity)
@@ -140,27 +136,25 @@ def sync(deciding: Deciding, request: Sync) -> GroupOutcome[SyncResult]:
     # One that still has partitions to give up has joined already; the next epoch is for later.
     if state.epoch > member.member_epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
         deciding.set_timer_if_absent(TimerKind.JOIN, member, member.rebalance_timeout_ms)
-        return deciding.outcome(SyncResult(error_code=error_codes.REBALANCE_IN_PROGRESS))
+        return SyncGroupResponse(error_code=error_codes.REBALANCE_IN_PROGRESS)
     deciding.cancel_timer(TimerKind.SYNC, member.member_id)
     deciding.set_timer(TimerKind.SESSION, member, classic.session_timeout_ms)
-    return deciding.outcome(
-        SyncResult(
-            protocol_type=request.protocol_type,
-            protocol_name=request.protocol_name,
-            assignment=write_assignment(member.assigned, deciding.topics, protocol.metadata),
-        )
+    return SyncGroupResponse(
+        protocol_type=request.protocol_type,
+        protocol_name=request.protocol_name,
+        assignment=write_assignment(member.assigned, deciding.topics, protocol.metadata),
     )
 
 
-def heartbeat(deciding: Deciding, identity: GroupMemberIdentity) -> GroupOutcome[int]:
+def heartbeat(deciding: Deciding, identity: GroupMemberIdentity) -> int:
     """Handle a Heartbeat: the error code tells the member whether to join again. Raises Refused."""
     state = deciding.state
     member, classic = _member(state, identity)
     deciding.set_timer(TimerKind.SESSION, member, classic.session_timeout_ms)
     if not _has_to_join(state, member):
-        return deciding.outcome(error_codes.NONE)
+        return error_codes.NONE
     deciding.set_timer_if_absent(TimerKind.JOIN, member, member.rebalance_timeout_ms)
-    return deciding.outcome(error_codes.REBALANCE_IN_PROGRESS)
+    return error_codes.REBALANCE_IN_PROGRESS
 
 
 def _has_to_join(state: GroupState, member: Member) -> bool:
@@ -194,7 +188,7 @@ def _member(state: GroupState, identity: GroupMemberIdentity) -> tuple[Member, C
     return member, member.classic
 
 
-def leave(deciding: Deciding, leavers: Sequence[Leaving]) -> GroupOutcome[tuple[int, ...]]:
+def leave(deciding: Deciding, leavers: Sequence[MemberIdentity]) -> list[int]:
     """Handle a LeaveGroup: a code for each. An administrator may name members of the new protocol, too."""
     members: dict[str, Member] = {}
     codes = []
@@ -207,10 +201,10 @@ def leave(deciding: Deciding, leavers: Sequence[Leaving]) -> GroupOutcome[tuple[
             members[member.member_id] = member
             codes.append(error_codes.NONE)
     fence(deciding, list(members.values()))
-    return deciding.outcome(tuple(codes))
+    return codes
 
 
-def _leaver(state: GroupState, leaving: Leaving) -> Member:
+def _leaver(state: GroupState, leaving: MemberIdentity) -> Member:
     if leaving.group_instance_id is None:
         member = state.members.get(leaving.member_id)
     elif leaving.member_id == UNKNOWN_MEMBER_ID:

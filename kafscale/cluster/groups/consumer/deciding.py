@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
-from uuid import uuid4
+from collections.abc import Callable
+from functools import partial
 
 import attrs
 
 from kafscale.cluster.groups.assignors.spec import Partitions
-from kafscale.cluster.groups.common.settings import GroupStateBytes
-from kafscale.cluster.groups.consumer.events import (
-    CoordinatorRecord,
-    Downgrade,
-    GroupOutcome,
-    RegexRefresh,
-    Reply,
-    TimerChange,
-    TimerKey,
-    TimerKind,
-)
+from kafscale.cluster.groups.common.context import GroupContext
+from kafscale.cluster.groups.common.events import Downgrade, RegexRefresh, TimerKey, TimerKind
+from kafscale.cluster.groups.common.log_records import CoordinatorRecord
+from kafscale.cluster.groups.common.settings import NO_OVERRIDES, ConsumerGroupSettings, GroupTimes
+from kafscale.cluster.groups.common.topics import KnownTopics
 from kafscale.cluster.groups.consumer.members import Member
-from kafscale.cluster.groups.consumer.settings import NO_OVERRIDES, ConsumerGroupSettings, GroupOverrides, GroupTimes
 from kafscale.cluster.groups.consumer.state import GroupState, target_record
 from kafscale.cluster.groups.consumer.target import compute_target, covers_subscriptions, next_step, preferred_assignor
-from kafscale.cluster.groups.consumer.topics import KnownTopics
 from kafscale.cluster.groups.consumer.viewers import Viewers
+from kafscale.concurrency.timers import Timer
 from kafscale.wire.internal_topics.consumer_offsets import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupMemberMetadataKey,
@@ -36,46 +28,22 @@ from kafscale.wire.internal_topics.consumer_offsets import (
 )
 
 
-class Rights(Protocol):
-    """The authorizer, for topics that regular expressions find."""
-
-    @property
-    def version(self) -> int:
-        """The number of changes of rights since the start."""
-
-    def may_describe(self, viewer: Any, topic: str) -> bool:
-        """Tell whether a client may know of a topic."""
-
-
-@attrs.frozen(eq=False, kw_only=True, repr=False)
-class ConsumerGroupContext:
-    """Shared state of a coordinator's groups; `rights` is None without an authorizer."""
-
-    settings: ConsumerGroupSettings = attrs.field(factory=ConsumerGroupSettings)
-    topics: KnownTopics = attrs.field(factory=KnownTopics)
-    state_bytes: GroupStateBytes = attrs.field(factory=GroupStateBytes)
-    overrides: Mapping[str, GroupOverrides] = attrs.field(factory=dict)  # by group id
-    new_member_id: Callable[[], str] = lambda: str(uuid4())
-    rights: Rights | None = None
-
-
-@attrs.frozen
+@attrs.define(eq=False, repr=False)
 class Deadline:
-    """A deadline of a member, and its epoch when it got the deadline."""
+    """A deadline of a member, and the member's epoch when it got the deadline."""
 
-    at_ms: int
+    timer: Timer
     member_epoch: int
 
 
 @attrs.define(eq=False, repr=False)
 class SoftState:
-    """State of a group that a restart may forget."""
+    """State of a group that a restart may forget. `expire` is called with a deadline that has passed."""
 
-    deadlines: dict[TimerKey, Deadline] = attrs.field(factory=dict)
-    checked_version: int | None = (
-        None  # of the topics, when the group last looked at its own; None: not since the start
-    )
-    refreshing: RegexRefresh | None = None  # what is being looked for
+    expire: Callable[[TimerKey], None]
+    deadlines: dict[TimerKey, Deadline] = attrs.field(factory=dict, init=False)
+    checked_version: int | None = None  # of the topics, when the group last looked at its own; None: not yet
+    refreshing: RegexRefresh | None = None  # the search that is under way
     viewers: Viewers = attrs.field(factory=Viewers)
 
 
@@ -83,17 +51,16 @@ class SoftState:
 class Deciding:
     """Records that are written here change the group at once, so that what follows sees them.
 
-    Whatever might be refused is looked at before the first of them.
+    Every check that may refuse the event comes before the first of them.
     """
 
-    context: ConsumerGroupContext
+    context: GroupContext
     state: GroupState
     soft: SoftState
     now_ms: int
     refresh: RegexRefresh | None = attrs.field(default=None, init=False)
     downgrade: Downgrade | None = attrs.field(default=None, init=False)
-    _records: list[CoordinatorRecord] = attrs.field(factory=list, init=False)
-    _timers: dict[TimerKey, int | None] = attrs.field(factory=dict, init=False)
+    records: list[CoordinatorRecord] = attrs.field(factory=list, init=False)
 
     @property
     def topics(self) -> KnownTopics:
@@ -101,29 +68,19 @@ class Deciding:
 
     @property
     def settings(self) -> ConsumerGroupSettings:
-        return self.context.settings
+        return self.context.consumer
 
     @property
     def times(self) -> GroupTimes:
         """The times that are in force for this group."""
         return self.settings.times(self.context.overrides.get(self.state.group_id, NO_OVERRIDES))
 
-    def outcome(self, reply: Reply) -> GroupOutcome[Reply]:
-        """Return what the event has led to."""
-        return GroupOutcome(
-            reply=reply,
-            records=tuple(self._records),
-            timers=tuple(TimerChange(key, deadline_ms) for key, deadline_ms in self._timers.items()),
-            refresh=self.refresh,
-            downgrade=self.downgrade,
-        )
-
     # -- Records -----------------------------------------------------------------------------------------------------
 
     def write(self, record: CoordinatorRecord) -> None:
         """Write a record after those before it."""
         self.state.apply(record)
-        self._records.append(record)
+        self.records.append(record)
 
     def raise_epoch(self) -> None:
         """Make the next heartbeat, or this one, compute another target assignment.
@@ -136,7 +93,7 @@ class Deciding:
             ConsumerGroupMetadataValue(epoch=self.state.epoch + 1, metadata_hash=self._metadata_hash()),
         )
         self.state.apply(record)
-        self._records = [record, *(written for written in self._records if written.key != record.key)]
+        self.records = [record, *(written for written in self.records if written.key != record.key)]
         self.soft.checked_version = self.topics.version
 
     def remove(self, member: Member) -> None:
@@ -211,23 +168,21 @@ class Deciding:
     # -- Timers ------------------------------------------------------------------------------------------------------
 
     def set_timer(self, kind: TimerKind, member: Member, after_ms: int) -> None:
-        """Give a member so much time from now on."""
+        """Give a member this time from now on."""
         key = TimerKey(kind, member.member_id)
-        self.soft.deadlines[key] = Deadline(self.now_ms + after_ms, member.member_epoch)
-        self._timers[key] = self.now_ms + after_ms
+        deadline = self.soft.deadlines.get(key)
+        if deadline is None:
+            timer = Timer(partial(self.soft.expire, key))
+            deadline = self.soft.deadlines[key] = Deadline(timer, member.member_epoch)
+        deadline.member_epoch = member.member_epoch
+        self.context.timers.set_after(deadline.timer, after_ms / 1000)
 
     def set_timer_if_absent(self, kind: TimerKind, member: Member, after_ms: int) -> None:
-        """Give a member so much time, unless it has been given some before."""
+        """Give a member this time, unless it has been given some before."""
         if TimerKey(kind, member.member_id) not in self.soft.deadlines:
             self.set_timer(kind, member, after_ms)
 
     def cancel_timer(self, kind: TimerKind, member_id: str) -> None:
-        """Let a member have all the time that it wants."""
-        key = TimerKey(kind, member_id)
-        if self.soft.deadlines.pop(key, None) is not None:
-            self._timers[key] = None
-
-    def repeat_timer(self, key: TimerKey) -> None:
-        """Say again when a deadline is, to somebody who came before it."""
-        deadline = self.soft.deadlines.get(key)
-        self._timers[key] = None if deadline is None else deadline.at_ms
+        deadline = self.soft.deadlines.pop(TimerKey(kind, member_id), None)
+        if deadline is not None:
+            self.context.timers.cancel(deadline.timer)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from kafscale.cluster.groups.assignors.spec import Partitions
+from kafscale.cluster.groups.common.settings import ConsumerGroupSettings
+from kafscale.cluster.groups.common.topics import KnownTopics
 from kafscale.cluster.groups.consumer.members import Member
-from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings
 from kafscale.cluster.groups.consumer.state import GroupState
 from kafscale.cluster.groups.consumer.target import preferred_assignor
-from kafscale.cluster.groups.consumer.topics import KnownTopics
 from kafscale.wire.messages.consumer_groups import (
     DescribedAssignment,
     DescribedConsumer,

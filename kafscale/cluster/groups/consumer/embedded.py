@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import attrs
 
 from kafscale.cluster.groups.assignors.spec import Partitions
-from kafscale.cluster.groups.consumer.topics import KnownTopics
+from kafscale.cluster.groups.common.topics import KnownTopics
 from kafscale.errors import DecodeError
 from kafscale.wire.codec import decoder, encode
 from kafscale.wire.messages.consumer_groups import (

@@ -1,4 +1,4 @@
-"""One consumer group of Kafka 4 (KIP-848): every event is a method, and each returns an `GroupOutcome`.
+"""One consumer group of Kafka 4 (KIP-848): every request of a member is a method.
 
     Empty ──join──► Assigning ──target assignment──► Reconciling ──all members have theirs──► Stable
       ▲                 ▲                                                                       │
@@ -6,298 +6,308 @@
 
 The group epoch rises with each change that calls for another assignment. The next heartbeat of any member computes the
 target assignment of that epoch, and each member gets there at its own pace, in one heartbeat or several. A member waits
-only for partitions that other members have yet to give up.
+only for partitions that other members have yet to give up. Where no comment says otherwise, this does what Kafka 4.1
+does.
 
-What goes in is the request and the time; no method waits, and none reads a clock. The group changes at once, the reply
-is good when the records are durable (`GroupOutcome`). A deadline comes back by `expire`. What this does is what Kafka
-4.1 does, but where a comment says otherwise.
+An event changes the group in memory at once. Its records go to the log as one submission, and the answer comes through
+a OneShot when they are durable. An event that writes nothing is answered when earlier records of the group are durable:
+the answer may rest on them, and a crash must not take back what a client was told. Records wait for room in the log for
+as long as that takes. They are lost only if another broker leads the partition from now on, or with the log; then the
+group in memory is of no account either, so nothing is ever undone.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from functools import partial
+from typing import ClassVar, TypeVar
 
 import attrs
 
+from kafscale.cluster.groups.classic.group import ClassicGroup
+from kafscale.cluster.groups.common.context import GroupContext, Then, ignore_late, ignore_outcome
 from kafscale.cluster.groups.common.events import (
-    GroupMemberIdentity,
-    GroupRecord,
-    Join,
-    JoinResult,
-    Leaving,
-    Sync,
-    SyncResult,
-)
-from kafscale.cluster.groups.consumer import classic_members as classic
-from kafscale.cluster.groups.consumer import heartbeats, migration, regexes
-from kafscale.cluster.groups.consumer.deciding import ConsumerGroupContext, Deciding, SoftState
-from kafscale.cluster.groups.consumer.describing import describe
-from kafscale.cluster.groups.consumer.events import (
-    CoordinatorRecord,
+    CONSUMER_PROTOCOL_TYPE,
+    MEMBER_EPOCH_SINCE,
     EventRefused,
-    GroupOutcome,
+    GroupMemberIdentity,
     Heartbeat,
     HeartbeatReply,
+    Join,
+    Sync,
     TimerKey,
     TimerKind,
+    refused_join,
 )
+from kafscale.cluster.groups.common.log_records import CoordinatorRecord, group_tombstone
+from kafscale.cluster.groups.consumer import classic_members as classic
+from kafscale.cluster.groups.consumer import heartbeats, migration, regexes
+from kafscale.cluster.groups.consumer.deciding import Deciding, SoftState
+from kafscale.cluster.groups.consumer.describing import describe
 from kafscale.cluster.groups.consumer.migration import fence
 from kafscale.cluster.groups.consumer.state import ConsumerGroupState, GroupState
+from kafscale.concurrency.signals import OneShot
 from kafscale.wire import error_codes
+from kafscale.wire.internal_topics.consumer_offsets import GroupMetadataKey
 from kafscale.wire.messages.consumer_groups import DescribedConsumerGroup
-
-# The first version of OffsetCommit and OffsetFetch whose generation may be a member epoch.
-MEMBER_EPOCH_SINCE = 9
-
-
-@attrs.frozen(kw_only=True)
-class OffsetAccess:
-    """The identity that a client claims. None or epoch -1: not given, by an administrator or an old client."""
-
-    member_id: str | None
-    member_epoch: int
-    instance_id: str | None = None
-    version: int = MEMBER_EPOCH_SINCE
-    is_transactional: bool = False
-
-
-def check_commit(state: GroupState, access: OffsetAccess) -> int:
-    """Return the error code of a commit of offsets."""
-    if access.member_epoch < 0 and not state.members:
-        return error_codes.NONE
-    says_nothing = not access.member_id and access.instance_id is None and access.member_epoch == -1
-    if access.is_transactional and says_nothing:
-        return error_codes.NONE
-    member = state.members.get(access.member_id or "")
-    if member is None:
-        return error_codes.UNKNOWN_MEMBER_ID
-    is_classic = member.uses_classic_protocol
-    if not access.is_transactional and not is_classic and access.version < MEMBER_EPOCH_SINCE:
-        return error_codes.UNSUPPORTED_VERSION
-    if member.member_epoch == access.member_epoch:
-        return error_codes.NONE
-    # A transactional producer knows of generations only.
-    return error_codes.ILLEGAL_GENERATION if is_classic or access.is_transactional else error_codes.STALE_MEMBER_EPOCH
-
-
-def check_fetch(state: GroupState, access: OffsetAccess) -> int:
-    """Return the error code of a fetch of committed offsets."""
-    if access.member_id is None and access.member_epoch < 0:
-        return error_codes.NONE
-    member = state.members.get(access.member_id or "")
-    if member is None:
-        return error_codes.UNKNOWN_MEMBER_ID
-    if member.member_epoch == access.member_epoch:
-        return error_codes.NONE
-    return error_codes.ILLEGAL_GENERATION if member.uses_classic_protocol else error_codes.STALE_MEMBER_EPOCH
-
+from kafscale.wire.messages.groups import JoinGroupResponse, MemberIdentity, SyncGroupResponse
 
 logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
+LATE = HeartbeatReply(error_code=error_codes.COORDINATOR_NOT_AVAILABLE, error_message="The coordinator is not ready.")
+
 
 @attrs.define(eq=False, repr=False)
 class ConsumerGroup:
-    """One group, from its first heartbeat or from its records, until it is deleted or becomes a classic one.
+    """One group, until it is deleted, becomes a classic one, or is coordinated by another broker."""
 
-    A group whose first heartbeat was refused has no records (`exists` is False), and is to be forgotten.
-    """
+    group_type: ClassVar = "consumer"
+    protocol_type: ClassVar = CONSUMER_PROTOCOL_TYPE
 
-    context: ConsumerGroupContext
-    state: GroupState
-    _soft: SoftState = attrs.field(factory=SoftState, init=False)
+    group_id: str
+    context: GroupContext
+    state: GroupState = attrs.field(init=False)
+    is_retired: bool = attrs.field(default=False, init=False)
+    _soft: SoftState = attrs.field(init=False)
+    _writing_count: int = attrs.field(default=0, init=False)  # submissions that are not durable yet
+
+    def __attrs_post_init__(self) -> None:
+        self.state = GroupState(self.group_id, self.context.state_bytes)
+        self._soft = SoftState(self._expire)
 
     @classmethod
-    def new(cls, group_id: str, context: ConsumerGroupContext) -> ConsumerGroup:
-        """Return a group without members, of which nothing is written yet."""
-        return cls(context, GroupState(group_id, context.state_bytes))
-
-    @classmethod
-    def restore(
-        cls, group_id: str, records: Iterable[CoordinatorRecord], context: ConsumerGroupContext, *, now_ms: int
-    ) -> Restored:
+    def restored(cls, group_id: str, records: Iterable[CoordinatorRecord], context: GroupContext) -> ConsumerGroup:
         """Return a group as its records have it; each member has a full session from now on.
 
         Records come in the order of the log. Its end may be missing at any record, and of each key all but the last.
         """
-        group = cls.new(group_id, context)
+        group = cls(group_id, context)
         for record in records:
             group.state.apply(record)
         group.state.rebuild_owners()
-        return Restored(group=group, outcome=group.restart_sessions(now_ms=now_ms))
+        group.restart_sessions()
+        return group
 
     @classmethod
-    def join_classic(
-        cls, group_id: str, group: GroupRecord, request: Heartbeat, context: ConsumerGroupContext, *, now_ms: int
-    ) -> Joined:
-        """Handle a heartbeat with epoch 0 that reaches a classic group with members: make it a consumer group.
+    def begin(
+        cls, group_id: str, former: ClassicGroup | None, request: Heartbeat, context: GroupContext
+    ) -> tuple[ConsumerGroup | None, OneShot[HeartbeatReply]]:
+        """Handle a heartbeat with epoch 0 for which there is no consumer group; the group is None if that is refused.
 
-        The caller answers the joins and syncs that wait in the classic group with REBALANCE_IN_PROGRESS, deletes its
-        record and writes these, all at once, and forgets it.
+        A classic group of the id becomes this one: with its members by migration, without members at once. All records
+        of the change are one submission, so a crash leaves either group. The caller retires the classic group.
         """
-        upgraded = cls.new(group_id, context)
-
-        def decide(deciding: Deciding) -> GroupOutcome[HeartbeatReply]:
-            heartbeats.check_request(request, context.settings)
-            migration.check_upgrade(group_id, group, context.settings)
-            migration.upgrade(deciding, group)
-            return heartbeats.heartbeat(deciding, request)
-
-        outcome = upgraded._answer(decide, _refuse_heartbeat, now_ms)
-        if outcome.reply.error_code == error_codes.NONE:
-            return Joined(group=upgraded, outcome=outcome)
-        upgraded.forget()
-        return Joined(group=None, outcome=outcome)
+        group = cls(group_id, context)
+        deciding = group._deciding()
+        try:
+            heartbeats.check_request(request, context.consumer)
+            if former is not None and len(former.members):
+                migration.upgrade(deciding, former)
+            reply = heartbeats.heartbeat(deciding, request)
+        except EventRefused as refused:
+            group.retire()
+            return None, OneShot(_refused_heartbeat(refused))
+        if former is not None:
+            deciding.records.insert(0, group_tombstone(group_id))
+        return group, group._reply(deciding, reply, LATE)
 
     @property
-    def group_id(self) -> str:
-        return self.state.group_id
+    def state_name(self) -> str:
+        return self.state.state.value
 
     @property
-    def exists(self) -> bool:
-        """The group has records."""
-        return self.state.exists
+    def is_empty(self) -> bool:
+        """Tell whether the group exists and has no members."""
+        return self.state.state is ConsumerGroupState.EMPTY
 
-    def forget(self) -> None:
-        """Give back what the group takes of the bound on all groups; nothing else may be done with it."""
-        self.state.forget_bytes()
+    @property
+    def is_dead(self) -> bool:
+        """Tell whether the group is being deleted, or is coordinated by another broker."""
+        return self.is_retired or self.state.state is ConsumerGroupState.DEAD
 
-    # -- Members of the consumer protocol ----------------------------------------------------------------------------
+    # -- Members -----------------------------------------------------------------------------------------------------
 
-    def heartbeat(self, request: Heartbeat, *, now_ms: int) -> GroupOutcome[HeartbeatReply]:
-        """Handle a ConsumerGroupHeartbeat: join (epoch 0), stay, or leave (-1, and -2 in order to come back).
+    def consumer_heartbeat(self, request: Heartbeat) -> OneShot[HeartbeatReply]:
+        """Handle a ConsumerGroupHeartbeat: join (epoch 0), stay, or leave (-1, and -2 in order to come back)."""
 
-        A group is made (`new`) only for epoch 0; without a group, the caller answers other epochs GROUP_ID_NOT_FOUND.
-        """
-
-        def decide(deciding: Deciding) -> GroupOutcome[HeartbeatReply]:
-            heartbeats.check_request(request, self.context.settings)
+        def decide(deciding: Deciding) -> HeartbeatReply:
+            heartbeats.check_request(request, self.context.consumer)
             return heartbeats.heartbeat(deciding, request)
 
-        return self._answer(decide, _refuse_heartbeat, now_ms)
+        return self._answer(decide, _refused_heartbeat, LATE)
 
-    def regexes_found(self, found: Mapping[str, frozenset[str]], *, version: int, now_ms: int) -> GroupOutcome[None]:
-        """Take over what was found for `Outcome.refresh`, at its version of the topics."""
-        deciding = self._decide(now_ms)
-        regexes.end_refresh(deciding, found, version)
-        return deciding.outcome(None)
+    def join(self, request: Join) -> OneShot[JoinGroupResponse]:
+        """Handle a JoinGroup of a group that has members. (One without members becomes a classic one instead.)"""
 
-    # -- Members of the classic protocol -----------------------------------------------------------------------------
-
-    def join(self, request: Join, *, now_ms: int) -> GroupOutcome[JoinResult]:
-        """Handle a JoinGroup. One that reaches a group without members makes that a classic one instead: `delete`."""
-
-        def refuse(refused: EventRefused) -> JoinResult:
+        def refuse(refused: EventRefused) -> JoinGroupResponse:
             full = refused.error_code == error_codes.GROUP_MAX_SIZE_REACHED
-            return JoinResult(error_code=refused.error_code, member_id="" if full else request.member_id)
+            return refused_join(refused.error_code, "" if full else request.member_id)
 
-        return self._answer(lambda deciding: classic.join(deciding, request), refuse, now_ms)
+        late = refused_join(error_codes.COORDINATOR_NOT_AVAILABLE, request.member_id)
+        return self._answer(lambda deciding: classic.join(deciding, request), refuse, late)
 
-    def sync(self, request: Sync, *, now_ms: int) -> GroupOutcome[SyncResult]:
+    def sync(self, request: Sync) -> OneShot[SyncGroupResponse]:
         """Handle a SyncGroup."""
+        late = SyncGroupResponse(error_code=error_codes.COORDINATOR_NOT_AVAILABLE)
+        return self._answer(
+            lambda deciding: classic.sync(deciding, request),
+            lambda refused: SyncGroupResponse(error_code=refused.error_code),
+            late,
+        )
 
-        def refuse(refused: EventRefused) -> SyncResult:
-            return SyncResult(error_code=refused.error_code)
-
-        return self._answer(lambda deciding: classic.sync(deciding, request), refuse, now_ms)
-
-    def classic_heartbeat(self, identity: GroupMemberIdentity, *, now_ms: int) -> GroupOutcome[int]:
-        """Handle a Heartbeat: the error code."""
-
-        def refuse(refused: EventRefused) -> int:
+    def heartbeat(self, identity: GroupMemberIdentity) -> int:
+        """Handle a Heartbeat, which writes nothing: the error code."""
+        try:
+            return classic.heartbeat(self._deciding(), identity)
+        except EventRefused as refused:
             return refused.error_code
 
-        return self._answer(lambda deciding: classic.heartbeat(deciding, identity), refuse, now_ms)
+    def leave(self, leavers: Sequence[MemberIdentity]) -> Sequence[int]:
+        """Handle a LeaveGroup: an error code for each, which is good when all that was submitted is durable."""
+        deciding = self._deciding()
+        codes = classic.leave(deciding, leavers)
+        self._settle(deciding)
+        return codes
 
-    def leave(self, leavers: Sequence[Leaving], *, now_ms: int) -> GroupOutcome[tuple[int, ...]]:
-        """Handle a LeaveGroup: an error code for each."""
-        return classic.leave(self._decide(now_ms), leavers)
+    def more_bytes(self, join: Join) -> int:
+        """Return 0: a consumer group itself refuses a join that takes too much memory."""
+        return 0
 
-    # -- Time --------------------------------------------------------------------------------------------------------
+    # -- Time, and what searches find --------------------------------------------------------------------------------
 
-    def restart_sessions(self, *, now_ms: int) -> GroupOutcome[None]:
+    def regexes_found(self, found: Mapping[str, frozenset[str]], version: int) -> None:
+        """Take over the topics of regular expressions, at this version of the topics."""
+        if not self.is_dead:
+            deciding = self._deciding()
+            regexes.end_refresh(deciding, found, version)
+            self._settle(deciding)
+
+    def restart_sessions(self) -> None:
         """Give each member all of its time from now on."""
-        deciding = self._decide(now_ms)
+        deciding = self._deciding()
         for member in self.state.members.values():
             deciding.set_timer(TimerKind.SESSION, member, deciding.times.session_timeout_ms)
             if member.pending_revocation:
                 deciding.set_timer(TimerKind.REBALANCE, member, member.rebalance_timeout_ms)
-        return deciding.outcome(None)
 
-    def expire(self, key: TimerKey, *, now_ms: int) -> GroupOutcome[None]:
-        """A deadline may have passed: the member goes, unless it was heard from, or has left that epoch."""
-        deciding = self._decide(now_ms)
-        deadline = self._soft.deadlines.get(key)
-        if deadline is None or now_ms < deadline.at_ms:
-            deciding.repeat_timer(key)
-            return deciding.outcome(None)
-        del self._soft.deadlines[key]
-        member = self.state.members[key.member_id]
+    def _expire(self, key: TimerKey) -> None:
+        """Remove the member whose deadline has passed, unless it has left the epoch that it was to revoke in."""
+        deadline, member = self._soft.deadlines.pop(key), self.state.members[key.member_id]
         if key.kind is not TimerKind.REBALANCE or deadline.member_epoch == member.member_epoch:
             logger.info("member %r of group %r is removed: %s timeout", key.member_id, self.group_id, key.kind.value)
+            deciding = self._deciding()
             fence(deciding, [member])
-        return deciding.outcome(None)
+            self._settle(deciding)
 
     # -- Offsets -----------------------------------------------------------------------------------------------------
 
-    def check_commit(self, access: OffsetAccess) -> int:
-        """Return the error code of a commit of offsets."""
-        return check_commit(self.state, access)
+    def check_commit(self, identity: GroupMemberIdentity, version: int, *, is_transactional: bool = False) -> int:
+        """Return the error code of a commit by this version of OffsetCommit, or in a transaction."""
+        if self.is_dead:
+            return error_codes.COORDINATOR_NOT_AVAILABLE
+        epoch = identity.generation_id
+        if epoch < 0 and not self.state.members:
+            return error_codes.NONE
+        names_no_member = not identity.member_id and identity.group_instance_id is None and epoch == -1
+        if is_transactional and names_no_member:
+            return error_codes.NONE
+        member = self.state.members.get(identity.member_id)
+        if member is None:
+            return error_codes.UNKNOWN_MEMBER_ID
+        is_classic = member.uses_classic_protocol
+        if not is_transactional and not is_classic and version < MEMBER_EPOCH_SINCE:
+            return error_codes.UNSUPPORTED_VERSION
+        if member.member_epoch == epoch:
+            return error_codes.NONE
+        # A transactional producer knows of generations only.
+        return error_codes.ILLEGAL_GENERATION if is_classic or is_transactional else error_codes.STALE_MEMBER_EPOCH
 
-    def check_fetch(self, access: OffsetAccess) -> int:
-        """Return the error code of a fetch of committed offsets."""
-        return check_fetch(self.state, access)
+    def check_fetch(self, member_id: str | None, member_epoch: int) -> int:
+        """Return the error code of a fetch of committed offsets; None and -1: by a client outside of the group."""
+        if self.is_dead or (member_id is None and member_epoch < 0):
+            return error_codes.NONE
+        member = self.state.members.get(member_id or "")
+        if member is None:
+            return error_codes.UNKNOWN_MEMBER_ID
+        if member.member_epoch == member_epoch:
+            return error_codes.NONE
+        return error_codes.ILLEGAL_GENERATION if member.uses_classic_protocol else error_codes.STALE_MEMBER_EPOCH
 
-    def is_subscribed_to(self, topic_name: str) -> bool:
+    def is_subscribed_to(self, topic: str) -> bool:
         """Tell whether any member reads this topic, so that its offsets stay."""
-        return self.state.is_subscribed_to(topic_name)
+        return self.state.is_subscribed_to(topic)
 
-    # -- Administration ----------------------------------------------------------------------------------------------
+    # -- Administration, and the end ---------------------------------------------------------------------------------
 
     def describe(self) -> DescribedConsumerGroup:
-        """Return all that is to be known about the group."""
-        return describe(self.state, self.context.topics, self.context.settings)
+        """Return the answer to ConsumerGroupDescribe, without authorized operations."""
+        return describe(self.state, self.context.topics, self.context.consumer)
 
-    def delete(self, *, now_ms: int) -> GroupOutcome[int]:
-        """Delete a group without members; the error code. Its offsets are not known here."""
-        deciding = self._decide(now_ms)
-        if self.state.state is not ConsumerGroupState.EMPTY:
-            return deciding.outcome(error_codes.NON_EMPTY_GROUP)
+    def die(self) -> Sequence[CoordinatorRecord]:
+        """Delete a group without members; return the records that delete it in the log, for the caller to write."""
+        assert self.is_empty
+        deciding = self._deciding()
         migration.delete(deciding)
-        return deciding.outcome(error_codes.NONE)
+        return deciding.records
+
+    def retire(self) -> None:
+        """Stop: another group has its place, or another broker coordinates it."""
+        self.is_retired = True
+        for deadline in self._soft.deadlines.values():
+            self.context.timers.cancel(deadline.timer)
+        self._soft.deadlines.clear()
+        self.state.forget_bytes()
 
     # -- One event ---------------------------------------------------------------------------------------------------
 
-    def _decide(self, now_ms: int) -> Deciding:
-        return Deciding(context=self.context, state=self.state, soft=self._soft, now_ms=now_ms)
+    def _deciding(self) -> Deciding:
+        return Deciding(context=self.context, state=self.state, soft=self._soft, now_ms=self.context.wall_clock_ms())
 
-    def _answer(
-        self, decide: Callable[[Deciding], GroupOutcome[R]], refuse: Callable[[EventRefused], R], now_ms: int
-    ) -> GroupOutcome[R]:
+    def _answer(self, decide: Callable[[Deciding], R], refuse: Callable[[EventRefused], R], late: R) -> OneShot[R]:
+        deciding = self._deciding()
         try:
-            return decide(self._decide(now_ms))
+            reply = decide(deciding)
         except EventRefused as refused:
-            return GroupOutcome(reply=refuse(refused))
+            reply = refuse(refused)
+        return self._reply(deciding, reply, late)
+
+    def _reply(self, deciding: Deciding, value: R, late: R) -> OneShot[R]:
+        """Write an event's records; the answer is `late` if that takes long, or fails."""
+        reply: OneShot[R] = OneShot()
+
+        def settled(durable: bool) -> None:
+            _set_once(reply, value if durable else late)
+
+        self._settle(deciding, settled, partial(_set_once, reply, late))
+        return reply
+
+    def _settle(self, deciding: Deciding, then: Then = ignore_outcome, late: Callable[[], None] = ignore_late) -> None:
+        """Do what an event leads to, and call `then` when all that it rests on is durable, or lost."""
+        if deciding.refresh is not None:
+            self.context.search(self, deciding.refresh)
+        downgrade = deciding.downgrade
+        if downgrade is not None:
+            deciding.records.append(CoordinatorRecord(GroupMetadataKey(self.group_id), downgrade.group))
+        if deciding.records or self._writing_count:
+            self._writing_count += 1
+            self.context.submit(self.group_id, deciding.records, partial(self._written, then), late=late)
+        else:
+            then(True)
+        if downgrade is not None:
+            self.context.downgrade(self.group_id, downgrade)
+
+    def _written(self, then: Then, durable: bool) -> None:
+        self._writing_count -= 1
+        then(durable)
 
 
-@attrs.frozen(kw_only=True)
-class Restored:
-    """A group that is back after a restart; the outcome has its timers."""
-
-    group: ConsumerGroup
-    outcome: GroupOutcome[None]
+def _set_once(reply: OneShot[R], value: R) -> None:
+    if not reply.is_set:
+        reply.set(value)
 
 
-@attrs.frozen(kw_only=True)
-class Joined:
-    """A classic group that has become a consumer group, or None for the group and a reply that says why not."""
-
-    group: ConsumerGroup | None
-    outcome: GroupOutcome[HeartbeatReply]
-
-
-def _refuse_heartbeat(refused: EventRefused) -> HeartbeatReply:
+def _refused_heartbeat(refused: EventRefused) -> HeartbeatReply:
     return HeartbeatReply(error_code=refused.error_code, error_message=refused.message)

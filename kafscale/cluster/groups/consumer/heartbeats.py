@@ -8,15 +8,9 @@ from __future__ import annotations
 import attrs
 
 from kafscale.cluster.groups.assignors.spec import NO_PARTITIONS, Partitions, is_subset
+from kafscale.cluster.groups.common.events import NO_TIMEOUT_MS, EventRefused, Heartbeat, HeartbeatReply, TimerKind
+from kafscale.cluster.groups.common.settings import MEMBER_METADATA_MAX_BYTES, ConsumerGroupSettings
 from kafscale.cluster.groups.consumer.deciding import Deciding
-from kafscale.cluster.groups.consumer.events import (
-    NO_TIMEOUT_MS,
-    EventRefused,
-    GroupOutcome,
-    Heartbeat,
-    HeartbeatReply,
-    TimerKind,
-)
 from kafscale.cluster.groups.consumer.members import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
@@ -28,7 +22,6 @@ from kafscale.cluster.groups.consumer.members import (
 )
 from kafscale.cluster.groups.consumer.migration import fence
 from kafscale.cluster.groups.consumer.regexes import begin_refresh, check_regex, note_viewer, regex_left
-from kafscale.cluster.groups.consumer.settings import MEMBER_METADATA_MAX_BYTES, ConsumerGroupSettings
 from kafscale.cluster.groups.consumer.state import GroupState
 from kafscale.wire import error_codes
 
@@ -67,7 +60,7 @@ def _check_join(request: Heartbeat) -> None:
         )
 
 
-def heartbeat(deciding: Deciding, request: Heartbeat) -> GroupOutcome[HeartbeatReply]:
+def heartbeat(deciding: Deciding, request: Heartbeat) -> HeartbeatReply:
     """Handle a heartbeat that has passed `check_request`. Raises Refused."""
     if request.member_epoch in (LEAVE_EPOCH, LEAVE_STATIC_EPOCH):
         return _leave(deciding, request)
@@ -100,13 +93,11 @@ def heartbeat(deciding: Deciding, request: Heartbeat) -> GroupOutcome[HeartbeatR
     times = deciding.times
     deciding.set_timer(TimerKind.SESSION, member, times.session_timeout_ms)
     wants_all = request.member_epoch == JOIN_EPOCH or request.is_full
-    return deciding.outcome(
-        HeartbeatReply(
-            member_id=member.member_id,
-            member_epoch=member.member_epoch,
-            heartbeat_interval_ms=times.heartbeat_interval_ms,
-            assignment=member.assigned if wants_all or member.assigned != current.assigned else None,
-        )
+    return HeartbeatReply(
+        member_id=member.member_id,
+        member_epoch=member.member_epoch,
+        heartbeat_interval_ms=times.heartbeat_interval_ms,
+        assignment=member.assigned if wants_all or member.assigned != current.assigned else None,
     )
 
 
@@ -237,7 +228,7 @@ def update_member(deciding: Deciding, before: Member, after: Member) -> bool:
     return after.subscription.topic_names != before.subscription.topic_names
 
 
-def _leave(deciding: Deciding, request: Heartbeat) -> GroupOutcome[HeartbeatReply]:
+def _leave(deciding: Deciding, request: Heartbeat) -> HeartbeatReply:
     """Remove a member, or note that a static one means to come back, which keeps its partitions for its session."""
     state = deciding.state
     if request.instance_id is None:
@@ -251,4 +242,4 @@ def _leave(deciding: Deciding, request: Heartbeat) -> GroupOutcome[HeartbeatRepl
         deciding.write(away.assignment_record(state.group_id))
     else:
         fence(deciding, [member])
-    return deciding.outcome(HeartbeatReply(member_id=request.member_id, member_epoch=request.member_epoch))
+    return HeartbeatReply(member_id=request.member_id, member_epoch=request.member_epoch)

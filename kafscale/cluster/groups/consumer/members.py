@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 
 import attrs
 
 from kafscale.cluster.groups.assignors.spec import NO_PARTITIONS, Partitions, count
-from kafscale.cluster.groups.consumer.events import CoordinatorRecord, as_topic_partitions, from_topic_partitions
+from kafscale.cluster.groups.common.log_records import CoordinatorRecord
 from kafscale.wire.internal_topics.consumer_offsets import (
     ClassicMemberMetadata,
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
     ConsumerGroupMemberMetadataKey,
     ConsumerGroupMemberMetadataValue,
+    TopicPartitions,
 )
 
 MEMBER_BYTES = 1024
@@ -54,6 +56,16 @@ def member_bytes(member: Member) -> int:
 def regex_bytes(regex: str, topics: frozenset[str]) -> int:
     """Return how many bytes a regular expression takes, with the topics that it has found."""
     return REGEX_BYTES + len(regex) + len(topics) * TOPIC_NAME_BYTES + sum(map(len, topics))
+
+
+def as_topic_partitions(partitions: Partitions) -> list[TopicPartitions]:
+    """Return partitions in the form of records, always in the same order for the same partitions."""
+    return [TopicPartitions(topic_id, sorted(partitions[topic_id])) for topic_id in sorted(partitions)]
+
+
+def from_topic_partitions(topic_partitions: Iterable[TopicPartitions]) -> Partitions:
+    """Return the partitions of a record."""
+    return {topic.topic_id: frozenset(topic.partitions) for topic in topic_partitions if topic.partitions}
 
 
 JOIN_EPOCH = 0

@@ -11,19 +11,20 @@ from collections import Counter
 from collections.abc import Sequence
 
 from kafscale.cluster.groups.assignors.spec import Partitions
-from kafscale.cluster.groups.common.events import CONSUMER_PROTOCOL_TYPE, GroupProtocol, GroupRecord, MemberRecord
+from kafscale.cluster.groups.classic.group import ClassicGroup
+from kafscale.cluster.groups.classic.members import ClassicMember
+from kafscale.cluster.groups.common.events import CONSUMER_PROTOCOL_TYPE, Downgrade, EventRefused, TimerKind
+from kafscale.cluster.groups.common.log_records import CoordinatorRecord
+from kafscale.cluster.groups.common.settings import ConsumerGroupSettings
 from kafscale.cluster.groups.consumer.deciding import Deciding
 from kafscale.cluster.groups.consumer.embedded import read_assignment, read_subscription, write_assignment
-from kafscale.cluster.groups.consumer.events import CoordinatorRecord, Downgrade, EventRefused, TimerKind
 from kafscale.cluster.groups.consumer.members import Member, MemberState, TopicSubscription
 from kafscale.cluster.groups.consumer.regexes import delete_unsubscribed
-from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings
 from kafscale.cluster.groups.consumer.state import GroupState, target_record
 from kafscale.errors import DecodeError
 from kafscale.wire import error_codes
 from kafscale.wire.internal_topics.consumer_offsets import (
     ClassicMemberMetadata,
-    ClassicProtocol,
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupKey,
     ConsumerGroupMemberMetadataKey,
@@ -33,6 +34,8 @@ from kafscale.wire.internal_topics.consumer_offsets import (
     ConsumerGroupRegularExpressionKey,
     ConsumerGroupTargetAssignmentMemberKey,
     ConsumerGroupTargetAssignmentMetadataKey,
+    GroupMetadataValue,
+    MemberMetadata,
 )
 
 logger = logging.getLogger(__name__)
@@ -65,8 +68,7 @@ def may_downgrade(deciding: Deciding) -> bool:
     return True
 
 
-def check_upgrade(group_id: str, classic: GroupRecord, settings: ConsumerGroupSettings) -> None:
-    """Raise Refused if a classic group with members may not become a consumer group."""
+def _check_upgrade(group_id: str, classic: ClassicGroup, settings: ConsumerGroupSettings) -> None:
     if not settings.migration_policy.may_upgrade:
         raise _refused(group_id, "online upgrade is disabled")
     if classic.protocol_type != CONSUMER_PROTOCOL_TYPE:
@@ -75,14 +77,15 @@ def check_upgrade(group_id: str, classic: GroupRecord, settings: ConsumerGroupSe
         raise _refused(group_id, "the group size exceeds the consumer group maximum size")
 
 
-def upgrade(deciding: Deciding, classic: GroupRecord) -> None:
-    """Make the group that of this classic one: what its leader has assigned last is the target and what members have.
+def upgrade(deciding: Deciding, classic: ClassicGroup) -> None:
+    """Continue this classic group, which has members: its last assignment is the target and what members have.
 
-    Raises Refused where that can't be read.
+    Raises EventRefused if that is not allowed, or the assignment is unreadable.
     """
     state = deciding.state
+    _check_upgrade(state.group_id, classic, deciding.settings)
     try:
-        members = [_upgraded(deciding, classic, record) for record in classic.members]
+        members = [_upgraded(deciding, classic, member) for member in classic.members]
     except DecodeError as exc:
         raise _refused(state.group_id, f"the embedded consumer protocol can't be carried over: {exc}") from exc
     generation_id = max(classic.generation_id, 0)
@@ -110,20 +113,21 @@ def upgrade(deciding: Deciding, classic: GroupRecord) -> None:
         deciding.set_timer(TimerKind.SESSION, state.members[member.member_id], member.classic.session_timeout_ms)
 
 
-def _upgraded(deciding: Deciding, classic: GroupRecord, record: MemberRecord) -> Member:
-    protocol = next((one for one in record.protocols if one.name == classic.protocol_name), record.protocols[0])
+def _upgraded(deciding: Deciding, group: ClassicGroup, member: ClassicMember) -> Member:
+    protocol = next((one for one in member.protocols if one.name == group.protocol_name), member.protocols[0])
     told = read_subscription(protocol.metadata, deciding.topics)
-    protocols = [ClassicProtocol(name=one.name, metadata=one.metadata) for one in record.protocols]
     return Member(
-        member_id=record.member_id,
-        instance_id=record.group_instance_id,
+        member_id=member.member_id,
+        instance_id=member.group_instance_id,
         rack_id=told.rack_id,
-        client_id=record.client_id,
-        client_host=record.client_host,
-        rebalance_timeout_ms=record.rebalance_timeout_ms,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
         subscription=TopicSubscription(told.topic_names),
-        classic=ClassicMemberMetadata(session_timeout_ms=record.session_timeout_ms, supported_protocols=protocols),
-        assigned=read_assignment(record.assignment, deciding.topics),
+        classic=ClassicMemberMetadata(
+            session_timeout_ms=member.session_timeout_ms, supported_protocols=list(member.protocols)
+        ),
+        assigned=read_assignment(member.assignment, deciding.topics),
     )
 
 
@@ -145,10 +149,47 @@ def _refused(group_id: str, reason: str) -> EventRefused:
 
 
 def downgrade(deciding: Deciding, *, rebalances: bool, reason: str) -> None:
-    """Take all records of the group back, and say what it is as a classic group."""
-    group = _downgraded(deciding)
+    """Delete all records of the group, and continue it as a classic group."""
+    state = deciding.state
+    protocol_name = _select_protocol(state)
+    group = GroupMetadataValue(
+        generation_id=state.epoch,
+        protocol_type=CONSUMER_PROTOCOL_TYPE,
+        protocol_name=protocol_name,
+        leader_id=next(iter(state.members)),
+        state_timestamp_ms=deciding.now_ms,
+        members=[_downgraded(deciding, member, protocol_name) for member in state.members.values()],
+    )
+    protocols = {
+        member.member_id: member.classic.supported_protocols for member in state.members.values() if member.classic
+    }
     delete(deciding)
-    deciding.downgrade = Downgrade(group=group, rebalances=rebalances, reason=reason)
+    deciding.downgrade = Downgrade(group=group, protocols=protocols, rebalances=rebalances, reason=reason)
+
+
+def _downgraded(deciding: Deciding, member: Member, protocol_name: str) -> MemberMetadata:
+    assert member.classic is not None
+    metadata = next(one.metadata for one in member.classic.supported_protocols if one.name == protocol_name)
+    return MemberMetadata(
+        member_id=member.member_id,
+        group_instance_id=member.instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        session_timeout_ms=member.classic.session_timeout_ms,
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        subscription=metadata,
+        assignment=write_assignment(deciding.state.target(member.member_id), deciding.topics, metadata),
+    )
+
+
+def _select_protocol(state: GroupState) -> str:
+    """Return the protocol that most members name first among those that all of them know."""
+    shared = {name for name, count in state.classic_protocols.items() if count == len(state.members)}
+    votes: Counter[str] = Counter()
+    for member in state.members.values():
+        assert member.classic is not None
+        votes[next(one.name for one in member.classic.supported_protocols if one.name in shared)] += 1
+    return votes.most_common(1)[0][0]
 
 
 def delete(deciding: Deciding) -> None:
@@ -168,42 +209,3 @@ def delete(deciding: Deciding) -> None:
         deciding.write(CoordinatorRecord(key, None))
     for timer in list(deciding.soft.deadlines):
         deciding.cancel_timer(timer.kind, timer.member_id)
-
-
-def _downgraded(deciding: Deciding) -> GroupRecord:
-    state = deciding.state
-    protocol_name = _select_protocol(state)
-    return GroupRecord(
-        generation_id=state.epoch,
-        protocol_type=CONSUMER_PROTOCOL_TYPE,
-        protocol_name=protocol_name,
-        leader_id=next(iter(state.members)),
-        state_timestamp_ms=deciding.now_ms,
-        members=tuple(_classic(deciding, member, protocol_name) for member in state.members.values()),
-    )
-
-
-def _select_protocol(state: GroupState) -> str:
-    """Return the protocol that most members name first among those that all of them know."""
-    shared = {name for name, count in state.classic_protocols.items() if count == len(state.members)}
-    votes: Counter[str] = Counter()
-    for member in state.members.values():
-        assert member.classic is not None
-        votes[next(one.name for one in member.classic.supported_protocols if one.name in shared)] += 1
-    return votes.most_common(1)[0][0]
-
-
-def _classic(deciding: Deciding, member: Member, protocol_name: str) -> MemberRecord:
-    assert member.classic is not None
-    protocols = member.classic.supported_protocols
-    metadata = next(one.metadata for one in protocols if one.name == protocol_name)
-    return MemberRecord(
-        member_id=member.member_id,
-        group_instance_id=member.instance_id,
-        client_id=member.client_id,
-        client_host=member.client_host,
-        session_timeout_ms=member.classic.session_timeout_ms,
-        rebalance_timeout_ms=member.rebalance_timeout_ms,
-        protocols=tuple(GroupProtocol(one.name, one.metadata) for one in protocols),
-        assignment=write_assignment(deciding.state.target(member.member_id), deciding.topics, metadata),
-    )

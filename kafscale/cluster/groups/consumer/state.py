@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import attrs
 
 from kafscale.cluster.groups.assignors.spec import NO_PARTITIONS, Partitions
+from kafscale.cluster.groups.common.log_records import CoordinatorRecord
 from kafscale.cluster.groups.common.settings import GroupStateBytes
-from kafscale.cluster.groups.consumer.events import CoordinatorRecord, as_topic_partitions, from_topic_partitions
 from kafscale.cluster.groups.consumer.members import (
     Member,
     TopicSubscription,
+    as_topic_partitions,
+    from_topic_partitions,
     member_bytes,
     partitions_bytes,
     regex_bytes,
@@ -30,9 +31,7 @@ from kafscale.wire.internal_topics.consumer_offsets import (
     ConsumerGroupMemberMetadataKey,
     ConsumerGroupMemberMetadataValue,
     ConsumerGroupMetadataKey,
-    ConsumerGroupMetadataValue,
     ConsumerGroupPartitionMetadataKey,
-    ConsumerGroupPartitionMetadataValue,
     ConsumerGroupRegularExpressionKey,
     ConsumerGroupRegularExpressionValue,
     ConsumerGroupTargetAssignmentMemberKey,
@@ -138,25 +137,6 @@ class GroupState:
         """Return the names of all topics that any member subscribes to, whether they exist or not."""
         return frozenset().union(*map(self.topic_names_of, self.subscriptions))
 
-    def records(self) -> Iterator[CoordinatorRecord]:
-        """Return records from which the group can be made again."""
-        group_id = self.group_id
-        yield self.epoch_record()
-        for member in self.members.values():
-            yield member.metadata_record(group_id)
-        for regex, resolved in self.regexes.items():
-            yield regex_record(group_id, regex, resolved)
-        for member_id, partitions in self.targets.items():
-            yield target_record(group_id, member_id, partitions)
-        yield self.assignment_epoch_record(self.assignment_epoch)
-        for member in self.members.values():
-            yield member.assignment_record(group_id)
-
-    def epoch_record(self) -> CoordinatorRecord:
-        """Return the record of the group's epoch, and so of the group."""
-        value = ConsumerGroupMetadataValue(epoch=self.epoch, metadata_hash=self.metadata_hash)
-        return CoordinatorRecord(ConsumerGroupMetadataKey(self.group_id), value)
-
     def assignment_epoch_record(self, epoch: int) -> CoordinatorRecord:
         """Return the record that closes a target assignment of this epoch."""
         value = ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch)
@@ -167,7 +147,25 @@ class GroupState:
     def apply(self, record: CoordinatorRecord) -> None:
         """Take over a record that is written, or was."""
         assert record.key.group_id == self.group_id
-        _APPLY[type(record.key)](self, record.key, record.value)
+        value = record.value
+        match record.key:
+            case ConsumerGroupMetadataKey():
+                self.is_deleted = self.exists and value is None
+                self.exists = value is not None
+                self.epoch = 0 if value is None else value.epoch
+                self.metadata_hash = 0 if value is None else value.metadata_hash
+            case ConsumerGroupPartitionMetadataKey():
+                self.has_partition_metadata = value is not None
+            case ConsumerGroupMemberMetadataKey(member_id=member_id):
+                self._apply_metadata(member_id, value)
+            case ConsumerGroupCurrentMemberAssignmentKey(member_id=member_id):
+                self._apply_assignment(member_id, value)
+            case ConsumerGroupTargetAssignmentMetadataKey():
+                self.assignment_epoch = NO_TARGET_EPOCH if value is None else value.assignment_epoch
+            case ConsumerGroupTargetAssignmentMemberKey(member_id=member_id):
+                self._apply_target(member_id, value)
+            case ConsumerGroupRegularExpressionKey(regular_expression=regex):
+                self._apply_regex(regex, value)
 
     def rebuild_owners(self) -> None:
         """Find out anew who has which partition: on the way through a compacted log two members may have had one."""
@@ -180,62 +178,37 @@ class GroupState:
         self.state_bytes.change(-self.counted_bytes)
         self.counted_bytes = 0
 
-    def _metadata(self, _: ConsumerGroupMetadataKey, value: ConsumerGroupMetadataValue | None) -> None:
-        self.is_deleted = self.exists and value is None
-        self.exists = value is not None
-        self.epoch = 0 if value is None else value.epoch
-        self.metadata_hash = 0 if value is None else value.metadata_hash
-
-    def _partition_metadata(
-        self, _: ConsumerGroupPartitionMetadataKey, value: ConsumerGroupPartitionMetadataValue | None
-    ) -> None:
-        self.has_partition_metadata = value is not None
-
-    def _member_metadata(
-        self, key: ConsumerGroupMemberMetadataKey, value: ConsumerGroupMemberMetadataValue | None
-    ) -> None:
-        known = self.members.get(key.member_id)
+    def _apply_metadata(self, member_id: str, value: ConsumerGroupMemberMetadataValue | None) -> None:
+        known = self.members.get(member_id)
         if value is not None:
             subscription = TopicSubscription.of(value)
             subscription = self._known_subscriptions.setdefault(subscription, subscription)
-            self._replace(known, (known or Member(member_id=key.member_id)).told(value, subscription))
+            self._replace(known, (known or Member(member_id=member_id)).told(value, subscription))
         elif known is not None:
             self._replace(known, None)
 
-    def _current_assignment(
-        self, key: ConsumerGroupCurrentMemberAssignmentKey, value: ConsumerGroupCurrentMemberAssignmentValue | None
-    ) -> None:
-        known = self.members.get(key.member_id)
+    def _apply_assignment(self, member_id: str, value: ConsumerGroupCurrentMemberAssignmentValue | None) -> None:
+        known = self.members.get(member_id)
         if value is not None:
-            self._replace(known, (known or Member(member_id=key.member_id)).has(value))
+            self._replace(known, (known or Member(member_id=member_id)).has(value))
         elif known is not None:
             self._replace(known, known.without_assignment())
 
-    def _target_epoch(
-        self, _: ConsumerGroupTargetAssignmentMetadataKey, value: ConsumerGroupTargetAssignmentMetadataValue | None
-    ) -> None:
-        self.assignment_epoch = NO_TARGET_EPOCH if value is None else value.assignment_epoch
-
-    def _target_member(
-        self, key: ConsumerGroupTargetAssignmentMemberKey, value: ConsumerGroupTargetAssignmentMemberValue | None
-    ) -> None:
-        before = self.targets.pop(key.member_id, None)
+    def _apply_target(self, member_id: str, value: ConsumerGroupTargetAssignmentMemberValue | None) -> None:
+        before = self.targets.pop(member_id, None)
         if before is not None:
             self._count(-partitions_bytes(before))
         if value is not None:
-            self.targets[key.member_id] = partitions = from_topic_partitions(value.topic_partitions)
+            self.targets[member_id] = partitions = from_topic_partitions(value.topic_partitions)
             self._count(partitions_bytes(partitions))
 
-    def _regular_expression(
-        self, key: ConsumerGroupRegularExpressionKey, value: ConsumerGroupRegularExpressionValue | None
-    ) -> None:
-        regex = key.regular_expression
+    def _apply_regex(self, regex: str, value: ConsumerGroupRegularExpressionValue | None) -> None:
         before = self.regexes.pop(regex, None)
         if before is not None:
             self._count(-regex_bytes(regex, before.topics))
         if value is not None:
             topics = frozenset(value.topics)
-            self.regexes[regex] = ResolvedRegex(topics=topics, version=value.version, timestamp_ms=value.timestamp)
+            self.regexes[regex] = ResolvedRegex(topics=topics, version=value.version, timestamp_ms=value.timestamp_ms)
             self._count(regex_bytes(regex, topics))
 
     def _replace(self, before: Member | None, after: Member | None) -> None:
@@ -296,7 +269,7 @@ class GroupState:
 def regex_record(group_id: str, regex: str, resolved: ResolvedRegex) -> CoordinatorRecord:
     """Return the record of the topics that a regular expression has found."""
     value = ConsumerGroupRegularExpressionValue(
-        topics=sorted(resolved.topics), version=resolved.version, timestamp=resolved.timestamp_ms
+        topics=sorted(resolved.topics), version=resolved.version, timestamp_ms=resolved.timestamp_ms
     )
     return CoordinatorRecord(ConsumerGroupRegularExpressionKey(group_id, regex), value)
 
@@ -311,14 +284,3 @@ def _add(counter: Counter[Any], key: object, by: int) -> None:
     counter[key] += by
     if not counter[key]:
         del counter[key]
-
-
-_APPLY: dict[type, Callable[[GroupState, Any, Any], None]] = {
-    ConsumerGroupMetadataKey: GroupState._metadata,
-    ConsumerGroupPartitionMetadataKey: GroupState._partition_metadata,
-    ConsumerGroupMemberMetadataKey: GroupState._member_metadata,
-    ConsumerGroupCurrentMemberAssignmentKey: GroupState._current_assignment,
-    ConsumerGroupTargetAssignmentMetadataKey: GroupState._target_epoch,
-    ConsumerGroupTargetAssignmentMemberKey: GroupState._target_member,
-    ConsumerGroupRegularExpressionKey: GroupState._regular_expression,
-}

@@ -25,9 +25,9 @@ from kafscale.cluster.groups.assignors.spec import (
     union,
 )
 from kafscale.cluster.groups.assignors.uniform import assign_uniformly
+from kafscale.cluster.groups.common.topics import KnownTopics
 from kafscale.cluster.groups.consumer.members import Member, MemberState, TopicSubscription
 from kafscale.cluster.groups.consumer.state import GroupState
-from kafscale.cluster.groups.consumer.topics import KnownTopics
 
 ASSIGNORS: Mapping[str, Assignor] = {"uniform": assign_uniformly, "range": assign_ranges}  # by the names of clients
 

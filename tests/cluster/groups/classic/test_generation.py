@@ -74,8 +74,8 @@ def test_only_the_leader_is_told_who_the_members_are(harness: GroupHarness) -> N
     harness.advance(0)
 
     assert len(result(first).members) == 2
-    assert result(second).members == ()
-    assert result(second).leader_id == result(first).member_id
+    assert result(second).members == []
+    assert result(second).leader == result(first).member_id
 
 
 def test_the_protocol_with_most_votes_among_the_common_ones_is_chosen(harness: GroupHarness) -> None:

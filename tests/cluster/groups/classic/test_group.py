@@ -6,9 +6,10 @@ import attrs
 import pytest
 
 from kafscale.cluster.groups.classic.group import ClassicGroupState
-from kafscale.cluster.groups.common.events import JoinResult, SyncResult
+from kafscale.cluster.groups.common.events import refused_join
 from kafscale.cluster.groups.common.settings import GroupSettings
 from kafscale.wire import error_codes as e
+from kafscale.wire.messages.groups import SyncGroupResponse
 from tests.cluster.groups.classic_groups import GroupHarness, error, result, subscription
 
 # -- Joining an empty group ------------------------------------------------------------------------------------------
@@ -22,7 +23,7 @@ def test_the_first_member_leads_a_generation_of_its_own(harness: GroupHarness) -
     joined = result(reply)
     assert (joined.error_code, joined.generation_id, joined.protocol_name) == (e.NONE, 1, "range")
     assert joined.member_id.startswith("client-")
-    assert joined.leader_id == joined.member_id
+    assert joined.leader == joined.member_id
     assert [(member.member_id, member.metadata) for member in joined.members] == [(joined.member_id, subscription("t"))]
     assert harness.group.state is ClassicGroupState.COMPLETING_REBALANCE
 
@@ -58,7 +59,7 @@ def test_a_member_of_an_unknown_id_is_refused(harness: GroupHarness) -> None:
 
     reply = harness.join("nobody")
 
-    assert result(reply) == JoinResult(error_code=e.UNKNOWN_MEMBER_ID, member_id="nobody")
+    assert result(reply) == refused_join(e.UNKNOWN_MEMBER_ID, "nobody")
 
 
 # -- Ids that must be known (KIP-394) --------------------------------------------------------------------------------
@@ -125,7 +126,7 @@ def test_a_follower_that_joins_again_unchanged_is_told_the_present_generation(ha
 
     joined = result(harness.join(follower))
 
-    assert (joined.generation_id, joined.leader_id, joined.members) == (1, leader, ())
+    assert (joined.generation_id, joined.leader, joined.members) == (1, leader, [])
     assert harness.group.state is ClassicGroupState.STABLE
 
 
@@ -140,7 +141,7 @@ def test_a_changed_member_or_a_leader_that_joins_a_stable_group_makes_it_rebalan
     assert harness.heartbeat(ids[1 - who]) == e.REBALANCE_IN_PROGRESS
     other = harness.join(ids[1 - who])
     assert result(reply).generation_id == result(other).generation_id == 2
-    assert result(reply).leader_id == ids[0]
+    assert result(reply).leader == ids[0]
 
 
 def test_before_the_assignment_anyone_unchanged_may_ask_again(harness: GroupHarness) -> None:
@@ -149,7 +150,7 @@ def test_before_the_assignment_anyone_unchanged_may_ask_again(harness: GroupHarn
 
     again = result(harness.join(result(first).member_id))
     assert (again.generation_id, len(again.members)) == (1, 2)
-    assert result(harness.join(result(second).member_id)).members == ()
+    assert result(harness.join(result(second).member_id)).members == []
     assert harness.group.state is ClassicGroupState.COMPLETING_REBALANCE
 
 
@@ -182,7 +183,7 @@ def test_those_who_do_not_rejoin_within_the_rebalance_timeout_are_dropped(harnes
     assert not reply.is_set
     harness.advance(6)
 
-    assert (result(reply).generation_id, result(reply).leader_id) == (2, follower)
+    assert (result(reply).generation_id, result(reply).leader) == (2, follower)
     assert harness.heartbeat(leader) == e.UNKNOWN_MEMBER_ID
 
 
@@ -224,7 +225,7 @@ def test_the_leaders_assignment_is_carried_untouched(harness: GroupHarness) -> N
     parts = {ids[0]: bytes(range(256)), ids[1]: b"\0\1", "nobody": b"lost"}
     led = harness.sync(ids[0], parts)
 
-    assert led.value == SyncResult(protocol_type="consumer", protocol_name="range", assignment=bytes(range(256)))
+    assert led.value == SyncGroupResponse(protocol_type="consumer", protocol_name="range", assignment=bytes(range(256)))
     assert waiting.value == attrs.evolve(led.value, assignment=b"\0\1")
     late = harness.sync(ids[2])
     assert late.value == attrs.evolve(led.value, assignment=b""), "whom the leader forgot has nothing to do"
@@ -354,7 +355,7 @@ def test_without_an_assignment_the_waiting_members_are_sent_back_when_the_leader
 
     assert error(waiting) == e.REBALANCE_IN_PROGRESS
     again = harness.join(result(second).member_id)
-    assert result(again).leader_id == result(second).member_id
+    assert result(again).leader == result(second).member_id
     assert harness.heartbeat(result(first).member_id) == e.UNKNOWN_MEMBER_ID
 
 
@@ -407,7 +408,7 @@ def test_the_group_becomes_empty_when_its_last_member_falls_silent(harness: Grou
     assert (harness.group.generation_id, harness.group.protocol_name) == (2, None)
     assert harness.group.protocol_type == "consumer"
     assert harness.stored is not None
-    assert (harness.stored.generation_id, harness.stored.members) == (2, ())
+    assert (harness.stored.generation_id, harness.stored.members) == (2, [])
     assert harness.heartbeat(member_id) == e.UNKNOWN_MEMBER_ID
     assert len(harness.timers) == 0 or harness.timers.next_deadline > harness.seconds
 
@@ -422,7 +423,7 @@ def test_a_member_that_leaves_makes_the_others_rebalance(harness: GroupHarness) 
 
     assert harness.heartbeat(leader) == e.UNKNOWN_MEMBER_ID
     assert harness.heartbeat(follower) == e.REBALANCE_IN_PROGRESS
-    assert result(harness.join(follower)).leader_id == follower
+    assert result(harness.join(follower)).leader == follower
 
 
 def test_the_last_member_leaves_an_empty_group(harness: GroupHarness) -> None:
@@ -444,7 +445,7 @@ def test_who_leaves_while_its_join_or_sync_waits_is_answered(harness: GroupHarne
     leader, follower = harness.stable(2)
     join = harness.join(leader)
     assert harness.leave(leader) == e.NONE
-    assert result(join) == JoinResult(error_code=e.UNKNOWN_MEMBER_ID)
+    assert result(join) == refused_join(e.UNKNOWN_MEMBER_ID)
 
     rejoined = harness.join(follower)
     newcomer = harness.join()
@@ -492,7 +493,7 @@ def test_a_static_member_that_restarts_takes_its_place_without_a_rebalance(
     assert joined.member_id.startswith("i-")
     assert harness.group.state is ClassicGroupState.STABLE
     # An old client that learned that it leads would share the work out anew.
-    assert joined.leader_id == (joined.member_id if can_skip_assignment else old)
+    assert joined.leader == (joined.member_id if can_skip_assignment else old)
     assert joined.skip_assignment is can_skip_assignment
     assert len(joined.members) == (1 if can_skip_assignment else 0)
     synced = harness.sync(joined.member_id, group_instance_id="i")
@@ -510,7 +511,7 @@ def test_the_former_holder_of_an_instance_id_is_fenced(harness: GroupHarness) ->
     assert error(harness.sync(old, group_instance_id="i")) == e.FENCED_INSTANCE_ID
     assert error(harness.join(old, group_instance_id="i")) == e.FENCED_INSTANCE_ID
     assert harness.leave(old, "i") == e.FENCED_INSTANCE_ID
-    assert harness.group.check_commit(old, "i", 1) == e.FENCED_INSTANCE_ID
+    assert harness.check_commit(old, "i", 1) == e.FENCED_INSTANCE_ID
     assert harness.heartbeat(old) == e.UNKNOWN_MEMBER_ID
 
 
@@ -563,7 +564,7 @@ def test_a_leader_that_is_static_and_silent_hands_over(harness: GroupHarness) ->
     joined = harness.join()
     harness.advance(60)
 
-    assert result(joined).leader_id == result(joined).member_id
+    assert result(joined).leader == result(joined).member_id
     assert {member.member_id for member in result(joined).members} == {static, result(joined).member_id}
 
 
@@ -674,7 +675,7 @@ def test_a_full_group_takes_no_new_member() -> None:
     harness = GroupHarness(settings=GroupSettings(max_member_count=2))
     leader, _ = harness.stable(2)
 
-    assert result(harness.join()) == JoinResult(error_code=e.GROUP_MAX_SIZE_REACHED)
+    assert result(harness.join()) == refused_join(e.GROUP_MAX_SIZE_REACHED)
     assert not harness.join(leader).is_set, "a member may always rejoin"
 
 
@@ -685,7 +686,7 @@ def test_a_group_that_became_too_large_sheds_who_rejoins_last() -> None:
     harness.restart()
     first, second = harness.join(ids[0]), harness.join(ids[1])
 
-    assert result(harness.join(ids[2])) == JoinResult(error_code=e.GROUP_MAX_SIZE_REACHED)
+    assert result(harness.join(ids[2])) == refused_join(e.GROUP_MAX_SIZE_REACHED)
     assert result(first).generation_id == result(second).generation_id == 2
 
 
@@ -716,28 +717,28 @@ def test_commits_to_a_stable_group_are_fenced(
     (member_id,) = harness.stable(1)
     name, instance, generation = request_
 
-    assert harness.group.check_commit(member_id if name == "member" else name, instance, generation) == expected
+    assert harness.check_commit(member_id if name == "member" else name, instance, generation) == expected
 
 
 def test_who_may_commit_changes_with_the_state(harness: GroupHarness) -> None:
-    assert harness.group.check_commit("", None, -1) == e.NONE, "empty: a simple consumer"
+    assert harness.check_commit("", None, -1) == e.NONE, "empty: a simple consumer"
     reply = harness.join()
-    assert harness.group.check_commit("", None, -1) == e.UNKNOWN_MEMBER_ID
+    assert harness.check_commit("", None, -1) == e.UNKNOWN_MEMBER_ID
     harness.advance(0)
     member_id = result(reply).member_id
-    assert harness.group.check_commit(member_id, None, 1) == e.REBALANCE_IN_PROGRESS, "it lacks its assignment"
+    assert harness.check_commit(member_id, None, 1) == e.REBALANCE_IN_PROGRESS, "it lacks its assignment"
     harness.sync(member_id, {})
     harness.join(member_id, protocols={"range": b"new"})
     harness.join()
     harness.join(member_id)
-    assert harness.group.check_commit(member_id, None, 1) == e.ILLEGAL_GENERATION
+    assert harness.check_commit(member_id, None, 1) == e.ILLEGAL_GENERATION
 
 
 def test_members_may_commit_what_they_did_before_they_rejoin(harness: GroupHarness) -> None:
     leader, follower = harness.stable(2)
     harness.join(leader)
 
-    assert harness.group.check_commit(follower, None, 1) == e.NONE
+    assert harness.check_commit(follower, None, 1) == e.NONE
 
 
 # -- Restart, drain, death -------------------------------------------------------------------------------------------
@@ -803,7 +804,7 @@ def test_a_dead_group_sends_everyone_to_find_the_coordinator_again(harness: Grou
     assert error(harness.sync("m")) == e.COORDINATOR_NOT_AVAILABLE
     assert harness.heartbeat("m") == e.COORDINATOR_NOT_AVAILABLE
     assert harness.leave("m") == e.COORDINATOR_NOT_AVAILABLE
-    assert harness.group.check_commit("", None, -1) == e.COORDINATOR_NOT_AVAILABLE
+    assert harness.check_commit("", None, -1) == e.COORDINATOR_NOT_AVAILABLE
     harness.advance(100)  # the promised id's deadline is gone
     harness.group.revive()
     assert harness.group.state is ClassicGroupState.EMPTY

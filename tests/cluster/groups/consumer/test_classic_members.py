@@ -5,23 +5,15 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from kafscale.cluster.groups.common.events import (
-    GroupMemberIdentity,
-    GroupProtocol,
-    GroupRecord,
-    JoinResult,
-    Leaving,
-    MemberRecord,
-    Sync,
-)
+from kafscale.cluster.groups.common.events import GroupMemberIdentity, Sync, TimerKey, TimerKind
+from kafscale.cluster.groups.common.settings import ConsumerGroupSettings, MigrationPolicy
 from kafscale.cluster.groups.consumer.embedded import read_assignment, read_subscription, write_assignment
-from kafscale.cluster.groups.consumer.events import TimerKey, TimerKind
-from kafscale.cluster.groups.consumer.group import OffsetAccess
 from kafscale.cluster.groups.consumer.members import MemberState
-from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings, MigrationPolicy
 from kafscale.cluster.groups.consumer.state import ConsumerGroupState
 from kafscale.errors import DecodeError
 from kafscale.wire import error_codes as e
+from kafscale.wire.internal_topics.consumer_offsets import ClassicProtocol, GroupMetadataValue, MemberMetadata
+from kafscale.wire.messages.groups import JoinGroupResponse, MemberIdentity
 from tests.cluster.groups.consumer_groups import (
     ConsumerClient,
     ConsumerGroupHarness,
@@ -44,47 +36,49 @@ def modern(harness: ConsumerGroupHarness, member_id: str = "modern", **said: obj
     return ConsumerClient(harness=harness, member_id=member_id, topics=("foo",), **said)
 
 
-def classic_record(harness: ConsumerGroupHarness, *assigned: set[int], protocol_type: str = "consumer") -> GroupRecord:
+def classic_record(
+    harness: ConsumerGroupHarness, *assigned: set[int], protocol_type: str = "consumer"
+) -> GroupMetadataValue:
     """A classic group whose members c0, c1 … have these partitions of foo; c0 is static."""
     metadata = subscription("foo")
-    return GroupRecord(
+    return GroupMetadataValue(
         generation_id=7,
         protocol_type=protocol_type,
         protocol_name="range",
         leader_id="c0",
         state_timestamp_ms=0,
-        members=tuple(
-            MemberRecord(
+        members=[
+            MemberMetadata(
                 member_id=f"c{number}",
                 group_instance_id="static-0" if number == 0 else None,
                 client_id="client",
                 client_host="/127.0.0.1",
                 session_timeout_ms=45_000,
                 rebalance_timeout_ms=60_000,
-                protocols=(GroupProtocol("range", metadata),),
+                subscription=metadata,
                 assignment=write_assignment(partitions(foo=each), harness.context.topics, metadata),
             )
             for number, each in enumerate(assigned)
-        ),
+        ],
     )
 
 
-def sync(harness: ConsumerGroupHarness, joined: JoinResult, **changed: object) -> dict[str, set[int]]:
+def sync(harness: ConsumerGroupHarness, joined: JoinGroupResponse, **changed: object) -> dict[str, set[int]]:
     """Ask for an assignment after a join; the partitions, or the error code as a failure."""
     identity = GroupMemberIdentity(member_id=joined.member_id, generation_id=joined.generation_id)
     request = attrs.evolve(Sync(identity=identity, protocol_type="consumer", protocol_name="range"), **changed)
-    result = harness.took(harness.group.sync(request, now_ms=harness.now_ms))
+    result = harness.took(harness.group.sync(request))
     assert result.error_code == e.NONE, result.error_code
     return named(read_assignment(result.assignment, harness.context.topics))
 
 
 def beat(harness: ConsumerGroupHarness, member_id: str, generation_id: int, instance_id: str | None = None) -> int:
     identity = GroupMemberIdentity(member_id=member_id, generation_id=generation_id, group_instance_id=instance_id)
-    return harness.took(harness.group.classic_heartbeat(identity, now_ms=harness.now_ms))
+    return harness.group.heartbeat(identity)
 
 
-def join(harness: ConsumerGroupHarness, *said: str, **more: object) -> JoinResult:
-    return harness.took(harness.group.join(joins(*said, **more), now_ms=harness.now_ms))
+def join(harness: ConsumerGroupHarness, *said: str, **more: object) -> JoinGroupResponse:
+    return harness.took(harness.group.join(joins(*said, **more)))
 
 
 def test_a_classic_member_joins_and_gets_its_share(harness: ConsumerGroupHarness) -> None:
@@ -94,7 +88,7 @@ def test_a_classic_member_joins_and_gets_its_share(harness: ConsumerGroupHarness
     assert asked.error_code == e.MEMBER_ID_REQUIRED
     joined = join(harness, asked.member_id, "foo", member_id_required=True)
     assert (joined.error_code, joined.generation_id, joined.protocol_name) == (e.NONE, 2, "range")
-    assert (joined.leader_id, joined.members) == ("", ()), "nobody leads"
+    assert (joined.leader, joined.members) == ("", []), "nobody leads"
     assert sync(harness, joined) == {}
     assert harness.group.describe().members[1].member_type == 0
     settle(first)
@@ -130,9 +124,9 @@ def test_sync_says_so_if_there_is_a_new_epoch(harness: ConsumerGroupHarness) -> 
     joined = join(harness, "", "foo")
     modern(harness, "another").beat()
     identity = GroupMemberIdentity(member_id=joined.member_id, generation_id=2)
-    result = harness.took(harness.group.sync(Sync(identity=identity), now_ms=harness.now_ms))
+    result = harness.took(harness.group.sync(Sync(identity=identity)))
     assert result.error_code == e.REBALANCE_IN_PROGRESS
-    assert TimerKey(TimerKind.JOIN, joined.member_id) in harness._timers
+    assert TimerKey(TimerKind.JOIN, joined.member_id) in harness.deadlines
 
 
 @pytest.mark.parametrize("kind", [TimerKind.SYNC, TimerKind.JOIN, TimerKind.SESSION])
@@ -161,9 +155,9 @@ def test_a_classic_member_whose_time_is_up_is_removed(harness: ConsumerGroupHarn
     [
         ({"protocol_type": "connect"}, e.INCONSISTENT_GROUP_PROTOCOL),
         ({"protocols": ()}, e.INCONSISTENT_GROUP_PROTOCOL),
-        ({"protocols": (GroupProtocol("sticky", subscription("foo")),)}, e.INCONSISTENT_GROUP_PROTOCOL),
-        ({"protocols": (GroupProtocol("range", b"\x00"),)}, e.INCONSISTENT_GROUP_PROTOCOL),
-        ({"protocols": (GroupProtocol("range", b"\xff\xff"),)}, e.INCONSISTENT_GROUP_PROTOCOL),
+        ({"protocols": (ClassicProtocol("sticky", subscription("foo")),)}, e.INCONSISTENT_GROUP_PROTOCOL),
+        ({"protocols": (ClassicProtocol("range", b"\x00"),)}, e.INCONSISTENT_GROUP_PROTOCOL),
+        ({"protocols": (ClassicProtocol("range", b"\xff\xff"),)}, e.INCONSISTENT_GROUP_PROTOCOL),
         ({"member_id": "nobody", "group_instance_id": "nobody"}, e.UNKNOWN_MEMBER_ID),
         ({"member_id": "nobody", "group_instance_id": "i"}, e.FENCED_INSTANCE_ID),
     ],
@@ -175,7 +169,7 @@ def test_a_wrong_join_changes_nothing(
     join(harness, "", "foo")
     before = harness.group.describe()
     request = attrs.evolve(joins("", "foo"), **changed)
-    assert harness.took(harness.group.join(request, now_ms=harness.now_ms)).error_code == error_code
+    assert harness.took(harness.group.join(request)).error_code == error_code
     assert harness.group.describe() == before
 
 
@@ -197,7 +191,7 @@ def test_classic_requests_of_others_are_refused(harness: ConsumerGroupHarness) -
     identity = GroupMemberIdentity(member_id=joined.member_id, generation_id=2)
     for wrong in ({"protocol_type": "connect"}, {"protocol_name": "sticky"}):
         request = attrs.evolve(Sync(identity=identity), **wrong)
-        result = harness.took(harness.group.sync(request, now_ms=harness.now_ms))
+        result = harness.took(harness.group.sync(request))
         assert result.error_code == e.INCONSISTENT_GROUP_PROTOCOL
 
 
@@ -208,18 +202,18 @@ def test_several_leave_at_once(harness: ConsumerGroupHarness) -> None:
     joined = join(harness, "", "foo", instance_id="j")
     epoch = harness.group.state.epoch
     leavers = [
-        Leaving(member_id="", group_instance_id="i"),
-        Leaving(member_id="other", group_instance_id="j"),
-        Leaving(member_id=joined.member_id),
-        Leaving(member_id=joined.member_id),
-        Leaving(member_id="nobody"),
-        Leaving(member_id="", group_instance_id="nobody"),
+        MemberIdentity(member_id="", group_instance_id="i"),
+        MemberIdentity(member_id="other", group_instance_id="j"),
+        MemberIdentity(member_id=joined.member_id),
+        MemberIdentity(member_id=joined.member_id),
+        MemberIdentity(member_id="nobody"),
+        MemberIdentity(member_id="", group_instance_id="nobody"),
     ]
-    codes = harness.took(harness.group.leave(leavers, now_ms=harness.now_ms))
-    assert codes == (e.NONE, e.FENCED_INSTANCE_ID, e.NONE, e.NONE, e.UNKNOWN_MEMBER_ID, e.UNKNOWN_MEMBER_ID)
+    codes = harness.group.leave(leavers)
+    assert codes == [e.NONE, e.FENCED_INSTANCE_ID, e.NONE, e.NONE, e.UNKNOWN_MEMBER_ID, e.UNKNOWN_MEMBER_ID]
     assert list(harness.group.state.members) == ["modern"]
     assert harness.group.state.epoch == epoch + 1
-    assert harness.took(harness.group.leave([leavers[-1]], now_ms=harness.now_ms)) == (e.UNKNOWN_MEMBER_ID,)
+    assert harness.group.leave([leavers[-1]]) == [e.UNKNOWN_MEMBER_ID]
     assert harness.group.state.epoch == epoch + 1, "nobody has left"
 
 
@@ -227,7 +221,7 @@ def test_several_leave_at_once(harness: ConsumerGroupHarness) -> None:
 
 
 def test_a_classic_group_becomes_a_consumer_group(harness: ConsumerGroupHarness) -> None:
-    harness.classic = classic_record(harness, {0, 1, 2}, {3, 4, 5})
+    harness.classic = harness.made_classic(classic_record(harness, {0, 1, 2}, {3, 4, 5}))
     first = modern(harness)
     reply = first.beat()
     assert (reply.error_code, reply.member_epoch, reply.assignment) == (e.NONE, 8, {})
@@ -248,8 +242,8 @@ def test_a_classic_group_becomes_a_consumer_group(harness: ConsumerGroupHarness)
 
 def test_upgraded_members_have_their_own_session_timeouts(harness: ConsumerGroupHarness) -> None:
     record = classic_record(harness, {0}, {1})
-    members = tuple(attrs.evolve(each, session_timeout_ms=6000 + n) for n, each in enumerate(record.members))
-    harness.classic = attrs.evolve(record, members=members)
+    record.members = [attrs.evolve(each, session_timeout_ms=6000 + n) for n, each in enumerate(record.members)]
+    harness.classic = harness.made_classic(record)
     modern(harness).beat()
     harness.advance(6000)
     assert set(harness.group.state.members) == {"c1", "modern"}
@@ -259,7 +253,7 @@ def test_upgraded_members_have_their_own_session_timeouts(harness: ConsumerGroup
 def test_no_upgrade_where_the_policy_forbids_it(policy: MigrationPolicy) -> None:
     harness = ConsumerGroupHarness(settings=ConsumerGroupSettings(migration_policy=policy))
     harness.put_topics(foo=6)
-    harness.classic = classic_record(harness, {0})
+    harness.classic = harness.made_classic(classic_record(harness, {0}))
     reply = modern(harness).beat()
     assert (reply.error_code, harness.log) == (e.GROUP_ID_NOT_FOUND, [])
     assert harness.context.state_bytes.used_bytes == 0
@@ -271,28 +265,28 @@ def test_no_upgrade_of_what_can_not_be_carried_over(harness: ConsumerGroupHarnes
     garbled = attrs.evolve(record.members[0], assignment=b"\x00\x01\x02")
     for wrong in (
         classic_record(harness, {0}, protocol_type="connect"),
-        attrs.evolve(record, members=(of_user,)),
-        attrs.evolve(record, members=(garbled,)),
+        attrs.evolve(record, members=[of_user]),
+        attrs.evolve(record, members=[garbled]),
     ):
-        harness.classic = wrong
+        harness.classic = classic = harness.made_classic(wrong)
         assert modern(harness).beat().error_code == e.GROUP_ID_NOT_FOUND
-        assert harness.classic is wrong
-    harness.classic = record
+        assert harness.classic is classic
+    harness.classic = classic = harness.made_classic(record)
     request = modern(harness).request(subscribed_topic_regex="(")
     assert harness.heartbeat(request).error_code == e.INVALID_REGULAR_EXPRESSION
-    assert harness.classic is record
+    assert harness.classic is classic
     assert harness.context.state_bytes.used_bytes == 0
 
 
 def test_a_partition_that_a_leader_assigned_twice_is_with_one_member_then(harness: ConsumerGroupHarness) -> None:
-    harness.classic = classic_record(harness, {0, 1}, {1, 2})
+    harness.classic = harness.made_classic(classic_record(harness, {0, 1}, {1, 2}))
     modern(harness).beat()
     members = harness.group.state.members
     assert [named(members[each].assigned) for each in ("c0", "c1")] == [{"foo": {0, 1}}, {"foo": {2}}]
 
 
 def test_a_static_classic_member_may_come_back_with_the_new_protocol(harness: ConsumerGroupHarness) -> None:
-    harness.classic = classic_record(harness, {0, 1, 2}, {3, 4, 5})
+    harness.classic = harness.made_classic(classic_record(harness, {0, 1, 2}, {3, 4, 5}))
     first = modern(harness, instance_id="static-0")
     assert named(first.beat().assignment or {}) == {"foo": {0, 1, 2}}
     assert set(harness.group.state.members) == {"modern", "c1"}
@@ -302,7 +296,7 @@ def test_a_static_classic_member_may_come_back_with_the_new_protocol(harness: Co
 
 
 def test_with_the_last_modern_member_the_group_becomes_a_classic_one(harness: ConsumerGroupHarness) -> None:
-    harness.classic = classic_record(harness, {0, 1, 2}, {3, 4, 5})
+    harness.classic = harness.made_classic(classic_record(harness, {0, 1, 2}, {3, 4, 5}))
     first = modern(harness)
     first.beat()
     first.leave()
@@ -320,14 +314,14 @@ def test_with_the_last_modern_member_the_group_becomes_a_classic_one(harness: Co
     assert group.members[0].group_instance_id == "static-0"
     has = [named(read_assignment(member.assignment, harness.context.topics)) for member in group.members]
     assert [len(each["foo"]) for each in has] == [2, 2]
-    assert not harness.group.exists
+    assert not harness.group.state.exists
     assert harness.context.state_bytes.used_bytes == 0
     assert not any({record.key: record.value for record in harness.log}.values())
-    assert harness._timers == {}
+    assert not harness.deadlines
 
 
 def test_a_time_that_is_up_may_end_in_a_classic_group(harness: ConsumerGroupHarness) -> None:
-    harness.classic = classic_record(harness, {0, 1, 2}, {3, 4, 5})
+    harness.classic = harness.made_classic(classic_record(harness, {0, 1, 2}, {3, 4, 5}))
     modern(harness).beat()
     harness.advance(40_000)
     for member_id in ("c0", "c1"):
@@ -347,7 +341,7 @@ def test_a_time_that_is_up_may_end_in_a_classic_group(harness: ConsumerGroupHarn
 def test_no_downgrade_where_it_is_forbidden_or_too_large(settings: ConsumerGroupSettings) -> None:
     harness = ConsumerGroupHarness(settings=settings)
     harness.put_topics(foo=6)
-    harness.classic = classic_record(harness, {0}, {1})
+    harness.classic = harness.made_classic(classic_record(harness, {0}, {1}))
     first = modern(harness)
     first.beat()
     first.leave()
@@ -358,7 +352,7 @@ def test_no_downgrade_where_it_is_forbidden_or_too_large(settings: ConsumerGroup
 def test_a_static_member_that_goes_back_to_the_classic_protocol_takes_the_group_along(
     harness: ConsumerGroupHarness,
 ) -> None:
-    harness.classic = classic_record(harness, {0, 1, 2}, {3, 4, 5})
+    harness.classic = harness.made_classic(classic_record(harness, {0, 1, 2}, {3, 4, 5}))
     first = modern(harness, instance_id="static-0")
     first.beat()
     epoch = harness.group.state.epoch
@@ -375,7 +369,7 @@ def test_a_static_member_that_goes_back_to_the_classic_protocol_takes_the_group_
 def test_a_static_member_that_goes_back_and_wants_something_else_has_the_group_rebalance(
     harness: ConsumerGroupHarness,
 ) -> None:
-    harness.classic = classic_record(harness, {0, 1, 2}, {3, 4, 5})
+    harness.classic = harness.made_classic(classic_record(harness, {0, 1, 2}, {3, 4, 5}))
     modern(harness, instance_id="static-0").beat()
     join(harness, "", "bar", instance_id="static-0")
     assert harness.last.downgrade is not None
@@ -405,8 +399,9 @@ def test_what_is_embedded_is_read_and_written_in_the_version_of_the_member(harne
 
 
 def test_who_may_commit(harness: ConsumerGroupHarness) -> None:
-    def code(member_id: str | None, member_epoch: int, **more: object) -> int:
-        return harness.group.check_commit(OffsetAccess(member_id=member_id, member_epoch=member_epoch, **more))
+    def code(member_id: str, epoch: int, *, version: int = 9, transactional: bool = False, **more: str) -> int:
+        identity = GroupMemberIdentity(member_id=member_id, generation_id=epoch, **more)
+        return harness.group.check_commit(identity, version, is_transactional=transactional)
 
     assert code("", -1) == e.NONE, "nobody is in the group"
     first = modern(harness)
@@ -418,15 +413,15 @@ def test_who_may_commit(harness: ConsumerGroupHarness) -> None:
     assert code("nobody", 1) == code("", -1) == e.UNKNOWN_MEMBER_ID
     assert code(joined.member_id, 2, version=8) == e.NONE
     assert code(joined.member_id, 1) == e.ILLEGAL_GENERATION
-    assert code("", -1, is_transactional=True) == e.NONE
-    assert code("modern", 1, is_transactional=True, version=3) == e.NONE
-    assert code("modern", 2, is_transactional=True, version=3) == e.ILLEGAL_GENERATION
-    assert code("", -1, is_transactional=True, instance_id="i") == e.UNKNOWN_MEMBER_ID
+    assert code("", -1, transactional=True) == e.NONE
+    assert code("modern", 1, transactional=True, version=3) == e.NONE
+    assert code("modern", 2, transactional=True, version=3) == e.ILLEGAL_GENERATION
+    assert code("", -1, transactional=True, group_instance_id="i") == e.UNKNOWN_MEMBER_ID
 
 
 def test_who_may_read_offsets(harness: ConsumerGroupHarness) -> None:
     def code(member_id: str | None, member_epoch: int) -> int:
-        return harness.group.check_fetch(OffsetAccess(member_id=member_id, member_epoch=member_epoch))
+        return harness.group.check_fetch(member_id, member_epoch)
 
     modern(harness).beat()
     joined = join(harness, "", "foo")

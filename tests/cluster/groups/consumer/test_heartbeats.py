@@ -5,13 +5,11 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from kafscale.cluster.groups.common.settings import GroupStateBytes
-from kafscale.cluster.groups.consumer import settings as limits
-from kafscale.cluster.groups.consumer.deciding import ConsumerGroupContext
-from kafscale.cluster.groups.consumer.events import CoordinatorRecord, TimerKey, TimerKind
-from kafscale.cluster.groups.consumer.group import ConsumerGroup
+from kafscale.cluster.groups.common import settings as limits
+from kafscale.cluster.groups.common.events import TimerKey, TimerKind
+from kafscale.cluster.groups.common.log_records import CoordinatorRecord
+from kafscale.cluster.groups.common.settings import ConsumerGroupSettings, GroupOverrides, GroupStateBytes
 from kafscale.cluster.groups.consumer.members import MemberState
-from kafscale.cluster.groups.consumer.settings import ConsumerGroupSettings, GroupOverrides
 from kafscale.cluster.groups.consumer.state import ConsumerGroupState, target_record
 from kafscale.wire import error_codes as e
 from kafscale.wire.internal_topics.consumer_offsets import (
@@ -108,7 +106,7 @@ def test_the_time_to_give_up_ends_with_the_epoch_that_it_was_given_in(harness: C
     second.beat()
     first.beat(is_full=False)
     first.beat(is_full=False)
-    assert TimerKey(TimerKind.REBALANCE, "a") not in harness._timers
+    assert TimerKey(TimerKind.REBALANCE, "a") not in harness.deadlines
     for _ in range(12):
         harness.advance(5000)
         settle(first, second)
@@ -128,13 +126,6 @@ def test_a_silent_member_is_removed_after_its_session(harness: ConsumerGroupHarn
     assert harness.group.state.state is ConsumerGroupState.ASSIGNING
     second.beat(is_full=False)
     assert named(second.owned) == {"foo": set(range(6))}
-
-
-def test_a_timer_that_comes_early_is_told_when_to_come(harness: ConsumerGroupHarness) -> None:
-    client(harness, "a").beat()
-    outcome = harness.group.expire(TimerKey(TimerKind.SESSION, "a"), now_ms=harness.now_ms + 44_999)
-    assert outcome.records == ()
-    assert [change.deadline_ms for change in outcome.timers] == [harness.now_ms + 45_000]
 
 
 @pytest.mark.parametrize(
@@ -160,7 +151,7 @@ def test_a_wrong_request_changes_nothing(
 ) -> None:
     client(harness, "other").beat()
     before = len(harness.log), harness.group.describe()
-    reply = harness.took(harness.group.heartbeat(client(harness, "a").request(**changed), now_ms=harness.now_ms))
+    reply = harness.took(harness.group.consumer_heartbeat(client(harness, "a").request(**changed)))
     assert reply.error_code == error_code
     assert reply.error_message
     assert (len(harness.log), harness.group.describe()) == before
@@ -229,19 +220,13 @@ def test_a_group_takes_so_many_members_and_no_more() -> None:
 
 
 def test_all_groups_take_so_many_bytes_and_no_more() -> None:
-    context = ConsumerGroupContext(state_bytes=GroupStateBytes(max_bytes=4000))
-    group = ConsumerGroup.new(GROUP_ID, context)
-    harness = ConsumerGroupHarness()
-    codes = [
-        group.heartbeat(client(harness, f"m{each}", "foo" * 100).request(), now_ms=0).reply.error_code
-        for each in range(6)
-    ]
+    harness = ConsumerGroupHarness(state_bytes=GroupStateBytes(max_bytes=4000))
+    codes = [client(harness, f"m{each}", "foo" * 100).beat().error_code for each in range(6)]
     assert codes[0] == e.NONE
     assert codes[-1] == e.COORDINATOR_NOT_AVAILABLE
-    used_bytes = context.state_bytes.used_bytes
-    assert used_bytes == group.state.counted_bytes > 0
-    group.forget()
-    assert context.state_bytes.used_bytes == 0
+    assert harness.state_bytes.used_bytes == harness.group.state.counted_bytes > 0
+    harness.group.retire()
+    assert harness.state_bytes.used_bytes == 0
 
 
 # Topics.
@@ -263,7 +248,7 @@ def test_a_topic_that_nobody_subscribes_to_concerns_nobody(harness: ConsumerGrou
     only.beat()
     harness.put_topics(other=5)
     only.beat(is_full=False)
-    assert (only.epoch, harness.last.records) == (1, ())
+    assert (only.epoch, harness.last.records) == (1, [])
 
 
 def test_a_topic_may_come_later_and_go_again(harness: ConsumerGroupHarness) -> None:
@@ -531,19 +516,20 @@ def test_a_state_of_a_later_version_fences_whoever_has_something(harness: Consum
 # Administration.
 
 
-def test_only_an_empty_group_is_deleted(harness: ConsumerGroupHarness) -> None:
+def test_the_records_of_an_empty_group_are_deleted(harness: ConsumerGroupHarness) -> None:
     only = client(harness, "a", regex="f.*")
     only.beat()
     harness.find_topics()
-    assert harness.took(harness.group.delete(now_ms=harness.now_ms)) == e.NON_EMPTY_GROUP
+    with pytest.raises(AssertionError):
+        harness.group.die()
     only.leave()
-    assert harness.group.state.state is ConsumerGroupState.EMPTY
-    assert harness.took(harness.group.delete(now_ms=harness.now_ms)) == e.NONE
+    assert harness.group.is_empty
+    harness.log += harness.group.die()
     assert harness.group.state.state is ConsumerGroupState.DEAD
     left = {record.key: record.value for record in harness.log}
     assert not any(left.values()), "something is left in the log"
     assert harness.log[-1].key == ConsumerGroupMetadataKey(GROUP_ID)
-    assert not harness.group.exists
+    assert not harness.group.state.exists
     assert harness.context.state_bytes.used_bytes == 0
 
 
