@@ -157,8 +157,6 @@ class Broker:
                 self.settings, lead, local, token_keys=token_keys, metrics=self.metrics
             )
             register_group_lag(services)
-            for task in services.registry_tasks():
-                leading.start_soon(task)
             leading.start_soon(token_keys.run)
             opened = await recover(services, lead, local)
             await self._run_storage(lead, opened, task_status)

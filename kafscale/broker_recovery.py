@@ -17,7 +17,7 @@ from kafscale.cluster.membership.start.member import ClusterMember
 from kafscale.cluster.registries.topics import Topic
 from kafscale.errors import KafkaError, StoreError
 from kafscale.log.log import Log
-from kafscale.log.other_logs import check_other_logs
+from kafscale.log.opening import check_other_logs
 from kafscale.log.replaying import NotOpen
 from kafscale.log.wal.journal import Journal
 from kafscale.log.wal.local_wal import LocalLog

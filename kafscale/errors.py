@@ -34,7 +34,6 @@
     ├─ DamagedObject             a segment, index or WAL file is not what its checksums say; names it and the position
     │  ├─ DamagedBatch           a record batch of a segment whose CRC, magic or length is wrong
     │  └─ NewerVersion           it is whole, but a newer KafScale has written it
-    ├─ ChangesForgotten          the metadata has changed too much since a revision; who follows it lists it again
     ├─ Fenced                    another broker has taken over what this one owned
     │  └─ DeclaredDead           the other brokers could not hear of this one; started anew, it is one of them again
     └─ StorageFailed             the local disk failed; the broker must stop
@@ -244,10 +243,6 @@ class DamagedBatch(DamagedObject):
 
 class NewerVersion(DamagedObject):
     """An object is intact, but of a version that this KafScale can't read."""
-
-
-class ChangesForgotten(KafScaleError):
-    """The changes of the metadata after a revision are not remembered any more: list everything again."""
 
 
 class Fenced(KafScaleError):

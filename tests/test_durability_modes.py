@@ -66,7 +66,7 @@ from kafscale.wire.records import ProducerStamp, Record, build_batch, iterate_re
 from tests.devtools.fakes.memory_broker import MemoryBroker, memory_settings
 from tests.devtools.fakes.memory_log import append_nowait
 from tests.devtools.fakes.transactional_producer import OLD, Producer, committed_values
-from tests.devtools.processes.static_member import StaticMember
+from tests.static_member import StaticMember
 
 MODES = list(Durability)
 IN_BUCKET = [Durability.S3_WAL, Durability.SEGMENT]

@@ -11,7 +11,7 @@ import trio.testing
 
 from bench.claims.claim import Claim, Finding, Variant
 from kafscale.log.log import Log
-from kafscale.log.partition.durable import became_durable
+from kafscale.log.partition.tail import became_durable
 from kafscale.log.wal.local_wal import Wal
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk

@@ -75,8 +75,9 @@ class Target:
             "–" if self.peer is None else f"{theirs:,.4g} ({peer})",
             "–" if self.peer is None else f"{ratio:.2f}",
             f"{self.wanted} {self.factor:g}{'' if self.peer is None else 'x'}",
-            "yes" if is_reached else "NO",
+            "yes" if is_reached else MISSED,
         ]
 
 
+MISSED = "NO"
 HEADINGS = ("load", "system", "figure", "ours", "theirs", "ratio", "wanted", "reached")

@@ -29,10 +29,13 @@ this page from `bench/results/tls.json`. Figures are medians of the rounds.
 
 
 def write_page(findings: Findings, directory: Path = RESULTS) -> Path:
-    """Write the plot to `directory`, and the page; returns the path of the page."""
+    """Write the plot and the tables to `directory`, and the page; returns the path of the page."""
     (directory / PLOT_NAME).write_text(ratios_plot(target_rows(TARGETS, findings.results)).svg())
     path = page_directory(directory) / "tls.md"
     figures = write_figures(findings, directory / "tls-figures.md")
+    with figures.open("a") as file:
+        rows = [row.cells() for row in target_rows(TARGETS, findings.results)]
+        file.write("\n".join(["\n## What it must reach\n", *table_lines(HEADINGS, rows), ""]))
     path.write_text("\n".join(_lines(findings, link(path, directory / PLOT_NAME), link(path, figures))))
     return path
 
@@ -42,7 +45,9 @@ def _lines(findings: Findings, plot: str, figures: str) -> Iterator[str]:
     yield machine_line(findings)
     yield from part_lines(findings)
     yield "\n## What it must reach\n"
-    yield from table_lines(HEADINGS, [row.cells() for row in target_rows(TARGETS, findings.results)])
+    rows = target_rows(TARGETS, findings.results)
+    missed = [row for row in rows if not row.is_reached]
+    yield f"{len(rows) - len(missed)} of {len(rows)} targets are reached ([all figures]({figures})). Not reached:\n"
+    yield from table_lines(HEADINGS, [row.cells() for row in missed])
     yield f"\n![tls]({plot})\n"
-    yield f"[All figures]({figures}).\n"
     yield from failure_lines(findings)

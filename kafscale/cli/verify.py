@@ -118,7 +118,7 @@ async def _verify(settings: Settings, with_data_dir: bool, repair: bool) -> Repo
 
 def _check_metadata_file(verifier: Verifier, settings: Settings) -> None:
     """Report a missing metadata.db beside a write-ahead log. Raises StartupError if both are missing."""
-    from kafscale.log.repair.findings import Finding, Kind
+    from kafscale.log.repair.verify_segment import Finding, Kind
     from kafscale.log.wal.data_directory import METADATA_NAME, WAL_NAME
 
     path = settings.data_dir / METADATA_NAME
@@ -150,7 +150,7 @@ async def _learn_topics(verifier: Verifier, settings: Settings, *, with_data_dir
     from kafscale.cluster.membership.leading.leading import begun
     from kafscale.cluster.membership.state import ClusterState
     from kafscale.log.check.verification import KnownTopic
-    from kafscale.log.repair.findings import Finding, Kind
+    from kafscale.log.repair.verify_segment import Finding, Kind
 
     try:
         async with previewed_topics(settings, verifier.store, with_data_dir=with_data_dir) as topics:

@@ -1,9 +1,7 @@
 """One HTTP/1.1 connection on trio and h11, and one exchange on it at a time.
 
-h11 writes and reads heads, and reads bodies of unknown length. Bodies of known length go past it: the parts of a
-request to the socket as they are, a reply into one buffer. Nothing is pipelined.
-
-Errors are httpx's. After any error, and after a cancel, the connection is good for nothing but `close()`.
+h11 handles heads and bodies of unknown length. Bodies of known length bypass it: a request's parts go to the socket, a
+reply into one buffer. Errors are httpx's. After an error or a cancel, only `close()` may be called.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ NOTHING = memoryview(b"")
 
 
 class BufferStream(httpx.AsyncByteStream):
-    """A request body of several buffers, sent without being joined. The request must carry its Content-Length."""
+    """A request body of several buffers, sent unjoined. The request must have a Content-Length."""
 
     def __init__(self, parts: Sequence[Buffer]) -> None:
         self.parts = parts
@@ -52,7 +50,7 @@ class Timeouts:
 
     @classmethod
     def of(cls, request: httpx.Request) -> Timeouts:
-        """Take the timeouts that httpx puts into a request's extensions, where None means never."""
+        """Return the timeouts in a request's extensions, where None is never."""
         given = request.extensions.get("timeout", {})
         seconds = {name: given.get(name) for name in ("connect", "read", "write", "pool")}
         return cls(**{name: math.inf if value is None else value for name, value in seconds.items()})
@@ -68,7 +66,7 @@ class Phase(enum.Enum):
 
 @attrs.frozen(kw_only=True)
 class ReplyHead:
-    """The head of a reply. `content_length_bytes` is None where only reading tells how long the body is."""
+    """The head of a reply. `content_length_bytes` is None if only reading tells the body's length."""
 
     status: int
     headers: list[tuple[bytes, bytes]]
@@ -78,7 +76,7 @@ class ReplyHead:
 
 @attrs.define(eq=False, repr=False)
 class HttpConnection:
-    """A connection to one origin. `phase` is that of the current or the last exchange; its pool sets `idle_since`."""
+    """A connection to one origin. `phase` is that of the last exchange; the pool sets `idle_since`."""
 
     stream: trio.abc.Stream
     socket: trio.socket.SocketType
@@ -107,11 +105,11 @@ class HttpConnection:
         return len(self._early) > 0 or self.socket.is_readable()
 
     def close(self) -> None:
-        """Close at once, without TLS's farewell: HTTP says itself where its messages end."""
+        """Close without TLS's close_notify: HTTP's messages have their own ends."""
         self.socket.close()
 
     async def exchange(self, request: httpx.Request, timeouts: Timeouts) -> ReplyHead:
-        """Send a request and receive the head of the reply. Raises httpx.TransportError."""
+        """Send a request and receive the reply's head. Raises httpx.TransportError."""
         self.phase = Phase.SENDING
         # A fresh parser for each exchange (1 µs), because it is not told of the bodies that go past it.
         self._http = h11.Connection(h11.CLIENT)
@@ -127,8 +125,7 @@ class HttpConnection:
     async def receive_body(self, length_bytes: int, timeout_seconds: float) -> Buffer:
         """Receive `length_bytes` of the body into one buffer. Raises httpx.TransportError.
 
-        The timeout is for each piece that arrives. 64 MiB cost 50 ms of CPU this way, and 130 ms through h11's events,
-        whose pieces must then be joined.
+        The timeout is for each arriving piece. 64 MiB cost 50 ms of CPU, through h11's events 130 ms.
         """
         buffer = bytearray(length_bytes)
         view = memoryview(buffer)
@@ -149,7 +146,7 @@ class HttpConnection:
         return buffer
 
     async def receive_piece(self, timeout_seconds: float) -> bytes:
-        """The next piece of a body of unknown length, empty at its end. Raises httpx.TransportError."""
+        """Return the next piece of a body of unknown length, empty at its end. Raises httpx.TransportError."""
         with trio.CancelScope() as scope:
             event = await self._receive_event(scope, timeout_seconds)
             if isinstance(event, h11.Data):
@@ -181,7 +178,7 @@ class HttpConnection:
     async def _early_reply(
         self, request: httpx.Request, scope: trio.CancelScope, timeout_seconds: float, *, lost: httpx.WriteError
     ) -> ReplyHead:
-        """The reply of a server that answered and closed before it read the whole body; else raises `lost`."""
+        """Return the reply of a server that answered before it read the whole body; else raise `lost`."""
         try:
             head = await self._receive_head(request, scope, timeout_seconds)
         except httpx.TransportError:

@@ -1,15 +1,14 @@
-"""One partition leaves this broker, or comes to it, while the others of its topic stay as they are.
+"""Release one partition to another broker, or acquire it, while the others of its topic stay as they are.
 
-    release    no segment is rewritten any more  │  flush all batches                   served as ever
-               gate: clients lose the partition  │  the rest becomes durable, last flush
-               closed, and forgotten everywhere
+    release    stop rewriting its segments, flush everything while it is served
+               hide it from clients, make the rest durable, flush once more
+               close and forget it
 
-    acquire    list its objects, read the footers it needs, as a start does; or take the state from its last leader
-               replay the log of its last leader, if that has failed
-               open, with the leader epoch that it is led with from then on
+    acquire    list its objects and read footers, as a start does; or take the state told by its last leader
+               replay the log of its last leader, if that one has failed
+               serve it with its new leader epoch
 
-So the bucket is complete when a partition has been released, and the write-ahead log has nothing of it that another
-leader would need. Until it is acquired, here or elsewhere, it has no leader. The membership decides who may lead when.
+The bucket is complete when a partition has been released. The membership decides who may lead when.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from kafscale.log.partition.partition import Partition
 from kafscale.log.replaying import Replay, RestoreBefore
 from kafscale.log.wal.s3_wal import S3Wal
 from kafscale.log.wal.streams import Streams
-from kafscale.store.paths import SegmentKey, topic_name_prefix, version_1_topic_id
+from kafscale.store.paths import topic_name_prefix, version_1_topic_id
 from kafscale.wire.error_codes import NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION
 
 # A smaller tail uploads about as fast as an empty one, so it is flushed once instead of twice: half of the objects when
@@ -185,7 +184,7 @@ async def _find(log: Log, partition: Partition, how: Acquisition) -> None:
         if how.known is None:
             listed = await list_partition(log, partition)
         else:
-            listed = how.known.listed(_any_key(partition))
+            listed = how.known.listed(partition.segment_key(0))
         contents = await restorer.restore_partition(partition.partition_id, listed, begun=how.begun)
 
     async def restore_before(partition_id: PartitionId, begun: EpochStart) -> None:
@@ -194,16 +193,6 @@ async def _find(log: Log, partition: Partition, how: Acquisition) -> None:
     if not partition.closed:
         take_restored(partition, contents)
         await how.recover(partition, restore_before)
-
-
-def _any_key(partition: Partition) -> SegmentKey:
-    return SegmentKey(
-        namespace=partition.namespace,
-        topic=partition.topic,
-        topic_id=partition.topic_id,
-        partition=partition.index,
-        base_offset=0,
-    )
 
 
 async def list_partition(log: Log, partition: Partition) -> Sequence[ListedSegment]:

@@ -1,8 +1,8 @@
-"""Measure the recent bytes per second written to and read from the partitions that a broker leads.
+"""Measure the recent bytes per second written to and read from the partitions that this broker leads.
 
-What is appended or fetched is added up in each partition; here it is looked at and begins anew. An average that forgets
-half in HALF_LIFE_SECONDS tells a load that lasts from a burst. One of a partition that was opened a moment ago is
-corrected for its unmeasured past, and counts for nothing before MATURE_SECONDS.
+Each partition sums up its bytes; `LoadMeter` samples and resets them. A moving average that halves in HALF_LIFE_SECONDS
+distinguishes a lasting load from a burst. The average of a young partition is corrected for its unmeasured past, and
+not reported before MATURE_SECONDS.
 """
 
 from __future__ import annotations

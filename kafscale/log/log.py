@@ -1,17 +1,16 @@
-"""The log: all partitions of this broker, and what they share.
+"""All partitions of this broker, and the parts that they share.
 
-    chunk pool    memory of everything that is not in the bucket yet
+    chunk pool    memory of all records that are not in the bucket yet
     journal       one for all partitions: a log on disk or in the bucket, or the flush itself
-    flusher       takes tails to the bucket
-    spiller       frees memory by means of the WAL when the bucket does not take enough; under `wal` only
+    flusher       uploads tails to the bucket
+    spiller       frees memory that the local log can give back, when the bucket is slow
     reader        memory tail, else one ranged GET
-    deleter       objects of segments that have left the log
+    deleter       deletes objects of segments that have left the log
     merger        makes large segments of small ones in the background
-    checkpointer  manifests in the bucket, which only make the next start shorter
-    compactor     keeps the latest record of each key, of topics that want it
+    checkpointer  writes manifests to the bucket, which shorten the next start
+    compactor     keeps the latest record of each key
 
-`restore` and `replay` bring the partitions back after a start, in this order: what the bucket holds, then what only the
-journal holds. Neither waits for the pool: replayed batches stay in the log's files until they are flushed or fetched.
+After a start, `restore` brings back what the bucket holds, then `replay` what only the journal holds.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ import trio
 
 from kafscale.errors import DamagedObject, StoreError
 from kafscale.formats.manifest import ListedSegment, PartitionId
-from kafscale.formats.manifest_checkpoint import MissingSegment
 from kafscale.formats.segment import EpochStart
 from kafscale.formats.wal_entries import WalEntry
 from kafscale.log.bucket.deletion import BuriedTopic, Deleter
@@ -37,19 +35,17 @@ from kafscale.log.flush.flusher import Flusher
 from kafscale.log.flush.spilling import Spiller
 from kafscale.log.partition.chunks import ChunkPool
 from kafscale.log.partition.log_config import LogConfig
-from kafscale.log.partition.partition import Partition
-from kafscale.log.partition.producer_budget import ProducerBudget
-from kafscale.log.partition.traffic import Traffic
+from kafscale.log.partition.partition import Partition, Traffic
+from kafscale.log.partition.producers import ProducerBudget
 from kafscale.log.read.reader import LogReader
 from kafscale.log.replaying import NotOpen, Replay, RestoreBefore
 from kafscale.log.rewrite.compaction import Compactor
 from kafscale.log.rewrite.merger import Merger
-from kafscale.log.wal.journal import Journal
-from kafscale.log.wal.kept_aside import KeptAside
+from kafscale.log.wal.journal import Journal, KeptAside
 from kafscale.metrics import CounterFamily, Measured, Metrics
 from kafscale.store.guarded import guarded
 from kafscale.store.opening.views import StoreViews
-from kafscale.store.paths import SegmentKey, parse_segment_key, topic_name_prefix, topic_prefix, version_1_topic_id
+from kafscale.store.paths import parse_segment_key, topic_name_prefix, topic_prefix, version_1_topic_id
 from kafscale.store.version_writer import VersionWriter
 from kafscale.wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 
@@ -451,7 +447,11 @@ def take_restored(partition: Partition, contents: RestoredPartition) -> None:
     """Set the state of a partition from the bucket."""
     partition.restore(contents.segments, contents.end, lost_before=contents.lost_before)
     partition.quarantined.update(contents.quarantined)
-    partition.missing.update((_key_of(partition, segment), segment.last_offset) for segment in contents.missing)
+    for missing in contents.missing:
+        key = partition.segment_key(
+            missing.base_offset, epoch=missing.epoch, generation=missing.generation, version=missing.version
+        )
+        partition.missing[key] = missing.last_offset
     partition.set_aside(contents.late)
     if not contents.segments or contents.lost_before:
         return  # it has been said what is missing
@@ -463,19 +463,6 @@ def take_restored(partition: Partition, contents: RestoredPartition) -> None:
             partition.log_start_offset,
             first_offset,
         )
-
-
-def _key_of(partition: Partition, missing: MissingSegment) -> SegmentKey:
-    return SegmentKey(
-        namespace=partition.namespace,
-        topic=partition.topic,
-        topic_id=partition.topic_id,
-        partition=partition.index,
-        base_offset=missing.base_offset,
-        epoch=missing.epoch,
-        generation=missing.generation,
-        version=missing.version,
-    )
 
 
 def _report_unknown(listed: Mapping[PartitionId, Sequence[ListedSegment]], known: Container[PartitionId]) -> None:

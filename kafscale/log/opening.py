@@ -1,6 +1,6 @@
 """Build a log from the settings: construct its parts, connect them, and register their metrics.
 
-Which journal there is follows from `--durability`; what else is different between the modes, from the journal.
+`--durability` decides the journal; everything else that differs between the modes follows from the journal.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ import trio
 
 from kafscale.concurrency.byte_budget import ByteBudget
 from kafscale.config import Durability, Settings
+from kafscale.errors import StartupError
 from kafscale.formats.manifest import PartitionId
+from kafscale.formats.wal_entries import WalEntry
 from kafscale.log.bucket.deletion import Deleter
-from kafscale.log.flush.flusher import Flusher
-from kafscale.log.flush.pacing import FlushPacer
+from kafscale.log.flush.flusher import Flusher, FlushPacer
 from kafscale.log.flush.spilling import Spiller
 from kafscale.log.flush.upload import Uploader
 from kafscale.log.log import Log, TrafficMetrics
 from kafscale.log.partition.chunks import ChunkPool
-from kafscale.log.partition.durable import became_durable, topic_name
 from kafscale.log.partition.partition import Partition
-from kafscale.log.partition.producer_budget import ProducerBudget, is_none
+from kafscale.log.partition.producers import ProducerBudget
+from kafscale.log.partition.tail import became_durable, topic_name
 from kafscale.log.read.disk_cache import DiskCache
 from kafscale.log.read.file_ranges import FileRanges
 from kafscale.log.read.footers import Footers
@@ -30,10 +31,11 @@ from kafscale.log.read.read_ahead import ReadAhead
 from kafscale.log.read.reader import LogReader
 from kafscale.log.read.segment_cache import SegmentCache
 from kafscale.log.read.unpacking import Unpacking
+from kafscale.log.replaying import NotOpen
 from kafscale.log.rewrite.compaction import Compactor
 from kafscale.log.rewrite.merger import Merger
 from kafscale.log.rewrite.rewriting import Rewriter
-from kafscale.log.wal.journal import FlushOnAppend, Journal
+from kafscale.log.wal.journal import FlushOnAppend, Handle, Journal
 from kafscale.log.wal.local_wal import LocalLog, Wal
 from kafscale.log.wal.s3_wal import S3Wal
 from kafscale.metrics import Metrics
@@ -73,7 +75,7 @@ def open_log(
     metrics: Metrics,
     check_lead: Callable[[], Awaitable[None]] | None = None,
     check_lead_lately: Callable[[], Awaitable[None]] | None = None,
-    is_withheld: Callable[[int], bool] = is_none,
+    is_withheld: Callable[[int], bool] = lambda producer_id: False,
     leads_all: bool = True,
 ) -> Log:
     """Build the log. Nothing is read or written yet: that is `Log.restore` and `Log.replay`.
@@ -150,3 +152,53 @@ def _open_reader(settings: Settings, views: StoreViews) -> LogReader:
         unpacking=Unpacking(settings.limits.max_decompressed_bytes),
         files=files,
     )
+
+
+async def check_other_logs(
+    log: Log,
+    durability: Durability,
+    replay_bucket: Callable[[Handle], Awaitable[object]],
+    local: LocalLog,
+    not_open: NotOpen,
+) -> Wal | None:
+    """Refuse to start without what another durability has acknowledged, once `log` is restored and replayed.
+
+    `replay_bucket` replays the log in the bucket. `not_open` is as for `Log.replay`. Returns the log on the local disk,
+    where it is another one: its files may be missing.
+
+    Raises StartupError, DamagedObject, StorageFailed, StoreError.
+    """
+    if durability is not Durability.S3_WAL:
+        counter = _MissingBatches(log)
+        await replay_bucket(counter.handle)
+        counter.refuse("the write-ahead log in the bucket", "s3-wal")
+    if durability is not Durability.WAL:
+        counter = _MissingBatches(log, not_open.is_unknown)
+        wal = Wal(disk=local.disk, on_durable=lambda entries: None, extents=local.extents)
+        await wal.replay(counter.handle)
+        counter.refuse(f"the write-ahead log in {local.disk.location}", "wal")
+        await wal.files.note(is_end=True)  # nothing of it is needed
+        return wal
+    return None
+
+
+class _MissingBatches:
+    """Counts the batches that continue a partition behind its last segment, or are of an unknown one."""
+
+    def __init__(self, log: Log, is_unknown: Callable[[WalEntry], bool] = lambda entry: False) -> None:
+        self.log = log
+        self.is_unknown = is_unknown
+        self.count = 0
+
+    def handle(self, entry: WalEntry) -> bool:
+        partition = self.log.partition(entry.topic_id, entry.partition)
+        missing = self.is_unknown(entry) if partition is None else entry.base_offset >= partition.next_offset
+        self.count += missing
+        return missing
+
+    def refuse(self, what: str, durability: str) -> None:
+        if self.count:
+            raise StartupError(
+                f"{what} has {self.count} acknowledged record batches that are in no segment yet: start once with "
+                f"--durability {durability} and stop that broker, which takes them there"
+            )

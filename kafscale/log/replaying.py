@@ -4,9 +4,8 @@ Used at a start and when partitions come to a serving broker. Clients cannot rea
 segments have been restored. Does not wait for the pool: replayed batches stay in the log until flushed or fetched.
 
 Late segments: a suspended broker of an earlier epoch may have uploaded a segment after its successor acknowledged
-other records at the same offsets. A start finds that segment first, and then the successor's entries, which win. These
-are postponed: the partition is restored again without what the earlier epoch has from there on, then they are read from
-the log again and replayed.
+other records at the same offsets. Then the journal's entries win: they are postponed, the partition is restored again
+without that segment, and the entries are read from the journal again and replayed.
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ from kafscale.formats.segment import EpochStart
 from kafscale.formats.wal_entries import WalEntry, WalFile
 from kafscale.log.partition.chunks import ChunkPool
 from kafscale.log.partition.partition import Partition, Placed
-from kafscale.log.wal.journal import Handle, Journal
-from kafscale.log.wal.kept_aside import KeptAside
+from kafscale.log.wal.journal import Handle, Journal, KeptAside
 from kafscale.wire.batch_header import parse_header
 
 REPLAYED_POOL_FRACTION = 0.5  # of the pool for what the log in the bucket held; the rest is for new batches
@@ -92,11 +90,6 @@ def _with_data(entry: WalEntry, data: bytes) -> WalEntry:
     return other
 
 
-def is_none(_entry: WalEntry) -> bool:
-    """Answer no, whatever the entry."""
-    return False
-
-
 @attrs.frozen(kw_only=True)
 class NotOpen:
     """Questions about an entry whose partition is not open here.
@@ -106,8 +99,8 @@ class NotOpen:
     the metadata, too. Both are kept for the user. Of all others the bucket has everything, or their topic was deleted.
     """
 
-    is_lost: Callable[[WalEntry], bool] = is_none
-    is_unknown: Callable[[WalEntry], bool] = is_none
+    is_lost: Callable[[WalEntry], bool] = lambda entry: False
+    is_unknown: Callable[[WalEntry], bool] = lambda entry: False
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)

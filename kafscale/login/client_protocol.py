@@ -22,6 +22,7 @@ from kafscale.errors import KafkaError, ProtocolError
 from kafscale.wire import codec, error_codes
 from kafscale.wire.frames import FrameReader, RequestHeader, parse_response_header, request_frame
 from kafscale.wire.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
+from kafscale.wire.schema import Message
 
 RESPONSE_MAX_BYTES = 256 << 20  # Kafka's consumer: fetch.max.bytes 50 MiB, but a single batch may be larger
 
@@ -38,10 +39,9 @@ class ApiCall(Generic[R]):
     flexible: bool
 
     @classmethod
-    def of(cls, request_class: type, response_class: type[R], version: int) -> ApiCall[R]:
+    def of(cls, request_class: type[Message], response_class: type[R], version: int) -> ApiCall[R]:
         """Return the call at this version."""
-        key: int = request_class.API_KEY  # type: ignore[attr-defined]
-        return cls(key, version, response_class, codec.is_flexible(request_class, version))
+        return cls(request_class.API_KEY, version, response_class, codec.is_flexible(request_class, version))
 
 
 @attrs.define(eq=False, repr=False)
@@ -69,17 +69,16 @@ class ClientProtocol:
     _awaited: deque[PendingReply[Any]] = attrs.field(factory=deque, init=False)
     _next_correlation_id: int = attrs.field(default=0, init=False)
 
-    def call(self, request_class: type, response_class: type[R], *, version: int | None = None) -> ApiCall[R]:
+    def call(self, request_class: type[Message], response_class: type[R], *, version: int | None = None) -> ApiCall[R]:
         """Return the call at a given version, or at the newest that both sides have and that names topics.
 
         Raises:
             KafkaError: UNSUPPORTED_VERSION, the two sides have no version in common.
         """
         if version is None:
-            key: int = request_class.API_KEY  # type: ignore[attr-defined]
-            least, most = self._versions.get(key, (0, -1))
-            version = min(most, _newest_version(request_class))
-            if version < max(least, request_class.MIN_VERSION):  # type: ignore[attr-defined]
+            least, most = self._versions.get(request_class.API_KEY, (0, -1))
+            version = min(most, getattr(request_class, "NEWEST_WITH_NAMES", request_class.MAX_VERSION))
+            if version < max(least, request_class.MIN_VERSION):
                 api = request_class.__name__.removesuffix("Request")
                 message = f"the broker at {self.peer} has no version of {api} that this client speaks"
                 raise KafkaError(error_codes.UNSUPPORTED_VERSION, message)
@@ -135,9 +134,3 @@ class ClientProtocol:
         body = yield ApiCall.of(ApiVersionsRequest, ApiVersionsResponse, version), codec.encode(message, version)
         refused = int.from_bytes(body[:2], "big") == error_codes.UNSUPPORTED_VERSION
         return codec.decode(ApiVersionsResponse, 0 if refused else version, body)
-
-
-def _newest_version(request_class: type) -> int:
-    """Return the newest version in which a request needs no ids of topics."""
-    newest: int = request_class.MAX_VERSION  # type: ignore[attr-defined]
-    return getattr(request_class, "NEWEST_WITH_NAMES", newest)

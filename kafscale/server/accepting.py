@@ -1,7 +1,7 @@
-"""Connections that come in on listening sockets; a time without descriptors or memory for them passes.
+"""Accepts connections; a lack of descriptors or memory passes.
 
-trio's own `serve_listeners` writes a traceback each tenth of a second then. Here a line says that it began, and another
-that it is over; connections that come meanwhile wait in the kernel's queue.
+trio's own `serve_listeners` logs a traceback each tenth of a second then; this logs its begin and end. Connections wait
+in the kernel's queue meanwhile.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ async def accept_all(
 ) -> NoReturn:
     """Run the handler for each connection in `nursery`, until cancelled; then the listeners are closed.
 
-    name: of the listeners in the log. A stream is closed when its handler ends.
+    `name` names the listeners in the log. A stream is closed when its handler ends.
     """
     async with trio.open_nursery() as acceptors:
         for listener in listeners:

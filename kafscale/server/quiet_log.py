@@ -14,8 +14,6 @@ PERIOD_SECONDS = 10.0
 
 @attrs.define(eq=False, repr=False)
 class _Period:
-    """The current period of one kind of line: when it began, and how many lines were written and left out since."""
-
     began: float
     written_count: int = 0
     left_out_count: int = 0
@@ -25,8 +23,8 @@ class _Period:
 class QuietLog:
     """Writes at most LINES_MAX_COUNT lines of a kind in PERIOD_SECONDS.
 
-    Kinds are remembered, so they must be the broker's own words. Call `sum_up` now and then: it tells the number of
-    skipped lines when no further one follows.
+    Kinds are remembered, so they must not come from a peer. Call `sum_up` now and then: it logs the number of skipped
+    lines.
     """
 
     logger: logging.Logger
@@ -34,7 +32,7 @@ class QuietLog:
     _periods: dict[str, _Period] = attrs.field(factory=dict, init=False)
 
     def tell(self, kind: str, message: str, *arguments: object, exc_info: bool = False) -> None:
-        """Write a line, unless there were enough of the kind. exc_info: with the traceback, and as an error."""
+        """Write a line, unless there were enough of the kind. `exc_info` adds the traceback, as an error."""
         self.sum_up()
         period = self._periods.setdefault(kind, _Period(self.now()))
         if period.written_count >= LINES_MAX_COUNT:
@@ -44,7 +42,7 @@ class QuietLog:
         self.logger.log(logging.ERROR if exc_info else logging.WARNING, message, *arguments, exc_info=exc_info or None)
 
     def sum_up(self) -> None:
-        """End the periods that are over, with a line for each that left something out."""
+        """End the periods that are over, with a line for each that skipped some."""
         before = self.now() - PERIOD_SECONDS
         for kind, period in list(self._periods.items()):
             if period.began <= before:

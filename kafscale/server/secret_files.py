@@ -1,7 +1,6 @@
-"""A warning at the start if other users may read files of secrets, as a mode is easily wrong after a copy.
+"""Warns at the start of files of secrets that other users may read.
 
-The group's right counts if the file is owned by the broker's user. The broker reads a file of another owner by its
-group, as in a volume of secrets.
+The group's right counts only if the broker's user owns the file: a broker reads a file of another owner by its group.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The keys that sign tokens, as their issuer publishes them: read from a file or a URL, remembered, and read again.
+"""The keys that sign tokens, read from a file or URL at the start, every hour, and when a token names an unknown key.
 
-They are read at the start, every hour, and when a token names an unknown key; the
-latter at most every PAUSE_LEAST_SECONDS, as anyone can make up tokens. While they can't be read, the earlier ones
-count, with a warning. Time and size of a read are bounded, and keys are parsed in a thread.
+The latter happens at most every PAUSE_LEAST_SECONDS, as anyone can invent tokens. While a read fails, the earlier keys
+stay. Time and size of a read are bounded, and keys are parsed in a thread.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class PublishedKeys:
-    """The keys of one issuer; none where `url` is None."""
+    """The keys of one issuer; none if `url` is None."""
 
     url: str | None
     refresh_seconds: float
@@ -49,7 +48,7 @@ class PublishedKeys:
         )
 
     async def run(self) -> None:
-        """Read them again and again until cancelled."""
+        """Read the keys again and again until cancelled."""
         failures_count = 0
         while self.url is not None:
             async with self._reading:
@@ -62,7 +61,7 @@ class PublishedKeys:
                 failures_count += 1
 
     async def fetch(self) -> None:
-        """Read them now, unless that was done lately; returns after the attempt."""
+        """Read the keys now, unless that was done recently."""
         if self.url is None:
             return
         async with self._reading:  # a task that waited for another one's read finds it done
@@ -70,7 +69,6 @@ class PublishedKeys:
                 await self._read()
 
     async def _read(self) -> bool:
-        """Read the keys, and return whether that succeeded."""
         import httpx  # a broker without tokens starts without it
 
         from kafscale.security.oauthbearer import parse_key_set

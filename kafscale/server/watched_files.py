@@ -1,6 +1,6 @@
-"""Files that are read again when they have changed, or on demand: certificates, tokens.
+"""Files that are read again when they change, or on demand, such as certificates and tokens.
 
-If new contents can't be used, the earlier ones stay, with an error in the log, until the files change again.
+Unusable new contents are logged, and the earlier ones stay until the files change again.
 """
 
 from __future__ import annotations
@@ -29,14 +29,12 @@ class Watched(Protocol):
     paths: Sequence[Path]
 
     def load(self) -> None:
-        """Read the files, in whatever thread. Raises StartupError, and leaves what was there."""
+        """Read the files, in any thread. Raises StartupError, without effect."""
         ...
 
 
 @attrs.define(eq=False, repr=False)
 class FileWatch:
-    """Watches files. `run` reads changed ones in intervals; `reload` reads all."""
-
     watched: Sequence[Watched]
     interval_seconds: float
     reload_count: Counter = attrs.field(factory=Counter, init=False)
@@ -48,20 +46,18 @@ class FileWatch:
         self._seen = [fingerprint(watched.paths) for watched in self.watched]
 
     def register(self, metrics: Metrics) -> None:
-        """Register the metrics."""
         help = "Times that files of certificates and tokens were read again."
         metrics.adopt_counter("kafscale_file_reloads_total", help, self.reload_count)
         help = "Times that they could not be used."
         metrics.adopt_counter("kafscale_file_reloads_failed_total", help, self.failed_count)
 
     async def run(self) -> None:
-        """Read what has changed, until cancelled."""
+        """Read changed files until cancelled."""
         while True:
             await trio.sleep(self.interval_seconds)
             await self._read(only_changed=True)
 
     async def reload(self) -> None:
-        """Read all of them now."""
         await self._read(only_changed=False)
 
     async def _read(self, *, only_changed: bool) -> None:
@@ -85,7 +81,7 @@ class FileWatch:
 
 
 def fingerprint(paths: Sequence[Path]) -> Fingerprint:
-    """Return what is different once a file has been replaced or written."""
+    """Return values that differ once a file was replaced or written."""
     return tuple(_state(path) for path in paths)
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import attrs
 import trio
 
-from kafscale.cluster.metadata.base import Change, Entry, Outcome, Take, Transaction
-from kafscale.cluster.metadata.changes import ChangeLog, ChangeReader, revision_of
+from kafscale.cluster.metadata.base import Change, ChangeLog, Entry, Listener, Outcome, Take, Transaction, revision_of
 from kafscale.errors import PreconditionFailed, StorageFull
 
 
@@ -40,8 +39,11 @@ class MemoryMetadataStore:
     def revision(self) -> int:
         return self._published.revision
 
-    def changes(self, after: int, notify: Callable[[], None] | None = None) -> ChangeReader:
-        return self._published.read(after, notify)
+    def follow(self, listener: Listener) -> None:
+        self._published.follow(listener)
+
+    def unfollow(self, listener: Listener) -> None:
+        self._published.unfollow(listener)
 
     async def get(self, key: str) -> Entry | None:
         await self._reach()
@@ -79,9 +81,6 @@ class MemoryMetadataStore:
     async def snapshot(self) -> AsyncIterator[MemorySnapshot]:
         await self._reach()
         yield MemorySnapshot(dict(self._entries))
-
-    async def aclose(self) -> None:
-        await trio.lowlevel.checkpoint()
 
     async def _reach(self) -> None:
         await trio.lowlevel.checkpoint()

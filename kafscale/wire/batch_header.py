@@ -1,10 +1,9 @@
-"""The 61 bytes in front of a v2 record batch: reading them, patching them, and cutting concatenated batches apart.
+"""Read and patch the 61-byte header of a v2 record batch (KIP-98), and split concatenated batches.
 
     base offset 8 | batch length 4 | leader epoch 4 | magic 1 | CRC 4 | attributes 2 | last offset delta 4
     | base timestamp 8 | max timestamp 8 | producer id 8 | producer epoch 2 | base sequence 4 | record count 4 | records
 
-The CRC-32C covers everything from the attributes on: a broker writes base offset and leader epoch without touching it.
-The format is KIP-98's; magic 0 and 1 are what came before, and are not read.
+The CRC-32C covers all bytes from the attributes on, so a broker may set base offset and leader epoch.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ _crc = struct.Struct(">I")
 
 @attrs.define
 class BatchHeader:
-    """A batch's header as it was when it was parsed. Not frozen: one is made per batch, and that costs half."""
+    """A batch's header when it was parsed. Not frozen, which halves its cost."""
 
     base_offset: int
     batch_length: int
@@ -68,77 +67,64 @@ class BatchHeader:
 
     @property
     def size_bytes(self) -> int:
-        """The whole batch."""
         return LENGTH_END + self.batch_length
 
     @property
     def last_offset(self) -> int:
-        """The offset of the last record."""
         return self.base_offset + self.last_offset_delta
 
     @property
     def next_offset(self) -> int:
-        """The offset of whatever follows this batch."""
         return self.base_offset + self.last_offset_delta + 1
 
     @property
     def codec(self) -> int:
-        """A number of `kafscale.wire.compression`."""
         return self.attributes & CODEC_MASK
 
     @property
     def is_log_append_time(self) -> bool:
-        """Tell whether every record has the broker's time (`max_timestamp_ms`) rather than its own."""
+        """Tell whether every record has the broker's time, `max_timestamp_ms`."""
         return bool(self.attributes & LOG_APPEND_TIME)
 
     @property
     def min_timestamp_ms(self) -> int:
-        """The earliest of the records' timestamps, as far as the header of a batch that was stored tells it.
-
-        It is the latest one, too, where all records have the time of the append, or there is one record, and that has a
-        time; else MIN_TIMESTAMP_UNKNOWN.
-        """
+        """Earliest timestamp of a stored batch's records; MIN_TIMESTAMP_UNKNOWN if the header does not tell it."""
         is_told = self.is_log_append_time or (self.record_count == 1 and self.max_timestamp_ms >= 0)
         return self.max_timestamp_ms if is_told else MIN_TIMESTAMP_UNKNOWN
 
     @property
     def is_transactional(self) -> bool:
-        """Tell whether the batch is part of a transaction."""
         return bool(self.attributes & TRANSACTIONAL)
 
     @property
     def is_control(self) -> bool:
-        """Tell whether the batch is a transaction's end marker, which no client may write or is shown."""
+        """Tell whether the batch is a transaction's end marker, which clients neither write nor see."""
         return bool(self.attributes & CONTROL)
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """The time from which on compaction may drop the tombstones in here (KIP-534); None if it has not seen them
-        yet.
+        """Time from which compaction may drop the batch's tombstones (KIP-534); None before it has seen them.
 
-        It takes the place of the base timestamp, to which the records' own are relative.
+        It replaces the base timestamp.
         """
         return self.base_timestamp_ms if self.attributes & DELETE_HORIZON else None
 
     @property
     def has_producer_id(self) -> bool:
-        """Tell whether an idempotent producer sent it."""
         return self.producer_id > NO_PRODUCER_ID
 
     @property
     def last_sequence(self) -> int:
-        """The sequence number of the last record; sequences wrap from 2^31-1 to 0. -1 without a base sequence."""
+        """Sequence number of the last record, which wraps from 2^31-1 to 0; -1 without a base sequence."""
         if self.base_sequence < 0:
             return -1
         return (self.base_sequence + self.last_offset_delta) & MAX_SEQUENCE
 
 
 def parse_header(view: memoryview) -> BatchHeader:
-    """Parse the header at the beginning of `view`, which may go on after the batch.
+    """Parse the header at the beginning of `view`.
 
-    Raises:
-        CorruptBatch: fewer bytes than a header has, or a magic that never existed.
-        InvalidRecord: a message set of magic 0 or 1: Kafka's answer to one in a Produce request of version 3 or later.
+    Raises CorruptBatch for too few bytes or an unknown magic, and InvalidRecord for magic 0 or 1.
     """
     if len(view) < HEADER_BYTES or view[_MAGIC_AT] != MAGIC:
         _refuse(view)
@@ -154,10 +140,8 @@ def _refuse(view: memoryview) -> None:
 
 
 def batches(view: memoryview) -> Iterator[memoryview]:
-    """Cut concatenated batches apart.
-
-    Raises:
-        CorruptBatch: a batch is cut off or has a length that no batch has; what came before has been yielded.
+    """Split concatenated batches. Raises CorruptBatch, after the valid ones, for a batch that is cut off or has an
+    impossible length.
     """
     position = 0
     while position < len(view):
@@ -172,11 +156,7 @@ def batches(view: memoryview) -> Iterator[memoryview]:
 
 
 def whole_batches(view: memoryview) -> Iterator[memoryview]:
-    """Iterate over batches as `batches` does, but leave out one that is cut off, as brokers may send.
-
-    Raises:
-        CorruptBatch: a batch has a length that no batch has; what came before has been yielded.
-    """
+    """Split batches like `batches`, but ignore a last one that is cut off, as brokers may send it."""
     while len(view) >= HEADER_BYTES:
         end = LENGTH_END + int.from_bytes(view[8:12], "big", signed=True)
         if end < HEADER_BYTES:
@@ -188,7 +168,7 @@ def whole_batches(view: memoryview) -> Iterator[memoryview]:
 
 
 def encode_batch(header: BatchHeader, records: Buffer) -> bytearray:
-    """A batch of this header and these records, compressed if its attributes say so; length and CRC are made anew."""
+    """Return a batch of this header and these records, which are compressed already, with a new length and CRC."""
     return seal_batch(
         records,
         header.base_offset,
@@ -205,7 +185,7 @@ def encode_batch(header: BatchHeader, records: Buffer) -> bytearray:
 
 
 def seal_batch(records: Buffer, base_offset: int, leader_epoch: int, *others: int) -> bytearray:
-    """A batch of these records; the `others` are what a header has from its attributes on, in its order."""
+    """Return a batch of these records; `others` are the header's fields from its attributes on, in order."""
     head = _header.pack(base_offset, HEADER_BYTES - LENGTH_END + len(records), leader_epoch, MAGIC, 0, *others)
     batch = bytearray(head)
     batch += records
@@ -214,13 +194,13 @@ def seal_batch(records: Buffer, base_offset: int, leader_epoch: int, *others: in
 
 
 def set_base_offset(view: memoryview, base_offset: int, leader_epoch: int) -> None:
-    """Give a batch its place in the log, in the buffer itself. The CRC does not cover these fields."""
+    """Set a batch's offset and epoch in its buffer; the CRC does not cover them."""
     _offset.pack_into(view, 0, base_offset)
     _epoch.pack_into(view, LENGTH_END, leader_epoch)
 
 
 def set_log_append_time(view: memoryview, timestamp_ms: int) -> None:
-    """Make every record's timestamp the broker's, in the buffer itself, and compute the CRC anew."""
+    """Set every record's timestamp to the broker's in the buffer, and the CRC."""
     (attributes,) = struct.unpack_from(">h", view, _ATTRIBUTES_AT)
     struct.pack_into(">h", view, _ATTRIBUTES_AT, attributes | LOG_APPEND_TIME)
     struct.pack_into(">q", view, _MAX_TIMESTAMP_AT, timestamp_ms)
@@ -228,21 +208,19 @@ def set_log_append_time(view: memoryview, timestamp_ms: int) -> None:
 
 
 def set_attributes(view: memoryview, attributes: int) -> None:
-    """Replace the attributes, in the buffer itself, and compute the CRC anew."""
+    """Replace the attributes in the buffer, and the CRC."""
     struct.pack_into(">h", view, _ATTRIBUTES_AT, attributes)
     set_crc(view)
 
 
 def set_max_timestamp(view: memoryview, timestamp_ms: int) -> None:
-    """Say anew what the greatest of the records' timestamps is, in the buffer itself, and compute the CRC anew."""
+    """Replace the greatest timestamp in the buffer, and the CRC."""
     struct.pack_into(">q", view, _MAX_TIMESTAMP_AT, timestamp_ms)
     set_crc(view)
 
 
 def parse_whole(view: memoryview) -> BatchHeader:
-    """Parse the header of a stored batch that fills `view`. Raises CorruptBatch if the CRC is wrong, and as
-    `parse_header` does.
-    """
+    """Parse the header of a stored batch. Raises as `parse_header`, and CorruptBatch for a wrong CRC."""
     header = parse_header(view)
     if compute_crc(view) != header.crc:
         raise CorruptBatch(f"the CRC of the batch at offset {header.base_offset} is wrong")
@@ -250,10 +228,8 @@ def parse_whole(view: memoryview) -> BatchHeader:
 
 
 def compute_crc(view: memoryview) -> int:
-    """The CRC-32C of a batch that fills `view`."""
     return crc32c(view[_ATTRIBUTES_AT:])
 
 
 def set_crc(view: memoryview) -> None:
-    """Store the CRC of a batch that fills `view`."""
     _crc.pack_into(view, _CRC_AT, compute_crc(view))

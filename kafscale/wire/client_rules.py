@@ -1,4 +1,4 @@
-"""Rules of Kafka's clients: the partition of a key (MurmurHash2), and the lag of a reader."""
+"""Rules of Kafka's clients: the partition of a key, and the lag of a reader."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ _MASK: Final = 0xFFFFFFFF
 
 
 def partition_of(key: bytes, partition_count: int) -> int:
-    """Return the partition that Kafka's default partitioner gives a key."""
     return (murmur2(key) & POSITIVE) % partition_count
 
 
 def murmur2(data: bytes) -> int:
-    """MurmurHash2 (Austin Appleby, 32 bits) with the seed that Kafka uses; unsigned."""
+    """Return MurmurHash2 (Austin Appleby, 32 bits, unsigned) with Kafka's seed."""
     whole = len(data) & ~3
     h = SEED ^ len(data)
     for position in range(0, whole, 4):
@@ -30,9 +29,5 @@ def murmur2(data: bytes) -> int:
 
 
 def lag(position: int, *, log_start_offset: int, end_offset: int) -> int:
-    """Return how many offsets of a log a reader has not read, which goes on at `position`.
-
-    What is below the log's start was deleted, and does not count. There are as many records, or fewer where compaction
-    or transactions have left holes.
-    """
+    """Count the offsets between a reader's position and the log's end; deleted ones do not count."""
     return max(0, end_offset - max(position, log_start_offset))

@@ -1,8 +1,7 @@
 """Encode and decode messages: `schema` declarations compiled to straight-line Python, once per class and version.
 
-Decoding is safe on whatever a peer sends: it gives a message or raises DecodeError, and allocates no more than a small
-multiple of the received bytes. Records are slices of the buffer that was decoded, not copies, so the message is good
-only as long as that buffer is.
+Decoding raises DecodeError on wrong bytes, and allocates at most a small multiple of the received bytes. Decoded
+records are slices of the decoded buffer, which must outlive the message.
 """
 
 from __future__ import annotations
@@ -21,32 +20,28 @@ M = TypeVar("M")
 
 
 def decoder(cls: type[M], version: int) -> Callable[[memoryview, int], tuple[M, int]]:
-    """Return the function `decode(buf, pos) -> (message, next pos)` for one version of a message class.
-
-    It raises DecodeError and nothing else, whatever the bytes are.
-
-    Raises:
-        ValueError: the class does not have this version.
+    """Return `decode(buf, pos) -> (message, next pos)`, which raises DecodeError only. Raises ValueError for an unknown
+    version.
     """
     decode: Callable[[memoryview, int], tuple[M, int]] = _compiled(compile_decoder, cls, version, False)
     return decode
 
 
 def encoder(cls: type[M], version: int) -> Callable[[M, Callable[[Buffer], object]], None]:
-    """Return the function `encode(message, write)`; `write` gets each part in turn. Raises as `decoder`."""
+    """Return `encode(message, write)`; `write` gets each part in turn. Raises as `decoder`."""
     encode: Callable[[M, Callable[[Buffer], object]], None] = _compiled(compile_encoder, cls, version, False)
     return encode
 
 
 def decoder_in_pieces(cls: type[M], version: int) -> Callable[[memoryview, int], Generator[None, None, tuple[M, int]]]:
-    """Return `decoder` as a generator, which pauses so that others are served during a long message."""
+    """Return `decoder` as a generator that pauses during a long message."""
     decode: Callable[[memoryview, int], Generator[None, None, tuple[M, int]]]
     decode = _compiled(compile_decoder, cls, version, True)
     return decode
 
 
 def encoder_in_pieces(cls: type[M], version: int) -> Callable[[M, Callable[[Buffer], object]], Iterator[None]]:
-    """Return `encoder` as a generator, which pauses so that others are served during a long message."""
+    """Return `encoder` as a generator that pauses during a long message."""
     encode: Callable[[M, Callable[[Buffer], object]], Iterator[None]] = _compiled(compile_encoder, cls, version, True)
     return encode
 
@@ -59,11 +54,7 @@ _compiled: Callable[..., Any] = cache(_compile)
 
 
 def decode(cls: type[M], version: int, buf: Buffer) -> M:
-    """Decode a message that fills the buffer.
-
-    Raises:
-        DecodeError: the bytes are not such a message, or bytes are left over.
-    """
+    """Decode a message that fills the buffer. Raises DecodeError."""
     message, end = decoder(cls, version)(memoryview(buf), 0)
     if end != len(buf):
         raise DecodeError(f"{cls.__name__} v{version}: {len(buf) - end} bytes are left over")
@@ -78,7 +69,7 @@ def encode(message: object, version: int) -> list[Buffer]:
 
 
 def encode_array(elements: Sequence[object], message_class: type, version: int) -> EncodedArray:
-    """Encode an array of structs (at least one) apart from its message, for a field that `may_be_encoded`."""
+    """Encode an array of at least one struct apart from its message, for a field that `may_be_encoded`."""
     parts: list[Buffer] = []
     encode = compile_array_encoder(type(elements[0]), version, flexible=is_flexible(message_class, version))
     encode(elements, parts.append)
@@ -86,11 +77,7 @@ def encode_array(elements: Sequence[object], message_class: type, version: int) 
 
 
 def is_flexible(cls: type, version: int) -> bool:
-    """Tell whether this version of a message has compact lengths and tagged fields (KIP-482).
-
-    Raises:
-        ValueError: the class does not have this version.
-    """
+    """Tell whether a version has compact lengths and tagged fields (KIP-482). Raises ValueError for an unknown one."""
     first: int = cls.MIN_VERSION  # type: ignore[attr-defined]
     last: int = cls.MAX_VERSION  # type: ignore[attr-defined]
     flexible_since: int = cls.FLEXIBLE_SINCE  # type: ignore[attr-defined]

@@ -1,7 +1,7 @@
-"""The four codecs of record batches, decompressing within a bound.
+"""Compress and decompress record batches, within a bound.
 
-A decompressed size that a peer states is a hint and no more: the first buffer is at most 64 times what was received, it
-grows only after having been filled, and never past the limit. So neither a lie nor a bomb allocates what it asks for.
+A stated decompressed size is only a hint: the first buffer is at most 64 times the received bytes, grows only when it
+is full, and never past the limit.
 
 | codec | taken from producers | also read, in older logs | written |
 |---|---|---|---|
@@ -11,10 +11,8 @@ grows only after having been filled, and never past the limit. So neither a lie 
 | zstd | frames, a window of at most 128 MiB | | a frame |
 
 Producers' batches are taken only in forms that every client can read (`strict`): Java's consumers stop at linked blocks
-and at a second lz4 frame, librdkafka stops at a second member, frame or stream, and aborts its process at an empty
-gzip member in front. `tests/api/produce/test_foreign_frames.py` holds the table of forms, with Kafka's answers.
-
-cramjam is imported with the first compressed batch. Its work, and zlib's, is done without the interpreter's lock.
+and at a second lz4 frame, librdkafka stops at a second member, frame or stream, and aborts its process at an empty gzip
+member in front. `tests/api/produce/test_foreign_frames.py` has Kafka's answers.
 """
 
 from __future__ import annotations
@@ -68,15 +66,11 @@ _BUFFER_FULL: Final = "failed to write whole buffer"
 
 
 def decompress(codec: int, data: Buffer, max_bytes: int, *, strict: bool = False) -> bytearray | memoryview:
-    """Decompress, to at most `max_bytes`. What is large is a view of memory that goes with it.
+    """Decompress to at most `max_bytes`.
 
-    `strict` refuses forms that some client can't read.
-
-    Raises:
-        UnreadableBatch: the data is damaged or is not of this codec.
-        InvalidRecord: `strict`, and a form that not every client can read.
-        KafkaError: MESSAGE_TOO_LARGE if there is more than `max_bytes` of it (Java's producer then splits the batch);
-            UNSUPPORTED_COMPRESSION_TYPE if the codec is unknown.
+    `strict` refuses forms that some client can't read. Raises UnreadableBatch for damaged data, InvalidRecord for a
+    refused form, and KafkaError: MESSAGE_TOO_LARGE (Java's producer then splits the batch) or
+    UNSUPPORTED_COMPRESSION_TYPE.
     """
     view = memoryview(data)
     if codec == SNAPPY:
@@ -91,11 +85,7 @@ def decompress(codec: int, data: Buffer, max_bytes: int, *, strict: bool = False
 
 
 def compress(codec: int, data: Buffer) -> bytes:
-    """Compress, as a Java client would, at the codec's default level.
-
-    Raises:
-        KafkaError: UNSUPPORTED_COMPRESSION_TYPE if the codec is unknown.
-    """
+    """Compress like a Java client, at the codec's default level. Raises KafkaError (UNSUPPORTED_COMPRESSION_TYPE)."""
     import cramjam
 
     if codec == GZIP:
@@ -139,7 +129,6 @@ def _buffer(size_bytes: int) -> bytearray | memoryview:
 
 
 def _first_buffer_bytes(codec: int, data: memoryview) -> int:
-    """Return what is stated, if that can be believed, or a guess."""
     stated = stated_bytes(codec, data)
     if stated is None:
         return max(FIRST_BUFFER_BYTES, FIRST_BUFFER_RATIO * len(data))
@@ -147,10 +136,9 @@ def _first_buffer_bytes(codec: int, data: memoryview) -> int:
 
 
 def stated_bytes(codec: int, data: memoryview) -> int | None:
-    """The decompressed size that the data states: in gzip's trailer (modulo 2^32), or in the frame's header.
+    """Return the decompressed size that a gzip trailer (modulo 2^32) or a frame header states: only a hint.
 
-    Nothing but a hint: it may be a lie, or that of the first of several members or frames. None without a hint, or if
-    it is more than such data can hold.
+    None without a hint, or if such data can't hold as much.
     """
     stated: int | None = None
     if codec == GZIP and len(data) >= 18:
@@ -165,7 +153,7 @@ def stated_bytes(codec: int, data: memoryview) -> int | None:
 
 
 def _zstd_content_size(data: memoryview) -> int | None:
-    """The content size in a zstd frame header (RFC 8878, 3.1.1.1)."""
+    """Return the content size of a zstd frame header (RFC 8878, 3.1.1.1)."""
     descriptor = data[4]
     single_segment = bool(descriptor & 0x20)
     size: int
@@ -186,7 +174,7 @@ def _zstd_content_size(data: memoryview) -> int | None:
 
 
 def _decompress_gzip(data: memoryview, max_bytes: int, strict: bool) -> bytearray:
-    """Decompress each member; zero bytes may stand behind the last one, as in Java and Python."""
+    """Decompress all members; zero bytes may follow the last one, as in Java and Python."""
     out = bytearray()
     position = _inflate_member(data, 0, out, max_bytes)
     first_bytes = len(out)
@@ -202,7 +190,6 @@ def _decompress_gzip(data: memoryview, max_bytes: int, strict: bool) -> bytearra
 
 
 def _inflate_member(data: memoryview, position: int, out: bytearray, max_bytes: int) -> int:
-    """Append the gzip member at `position` to `out` and return where it ends."""
     member = zlib.decompressobj(_GZIP_FORMAT)
     try:
         while not member.eof:
@@ -222,7 +209,7 @@ def _inflate_member(data: memoryview, position: int, out: bytearray, max_bytes: 
 
 
 def _check_lz4_frame(data: memoryview, max_bytes: int) -> None:
-    """Refuse what Java's clients can't read (Kafka's Lz4BlockInputStream), and bytes behind the frame."""
+    """Refuse frames that Java's clients can't read (Kafka's Lz4BlockInputStream), and bytes behind the frame."""
     if len(data) < _LZ4_HEADER_BYTES or struct.unpack_from("<I", data)[0] != _LZ4_MAGIC:
         raise UnreadableBatch("lz4: no frame")
     flags = data[4]
@@ -238,7 +225,7 @@ def _check_lz4_frame(data: memoryview, max_bytes: int) -> None:
 
 
 def _lz4_end(data: memoryview, flags: int, max_bytes: int) -> int:
-    """Return where the frame ends, by the lengths of its blocks."""
+    """Return the end of the frame, by the lengths of its blocks."""
     position = _LZ4_HEADER_BYTES + (8 if flags & _LZ4_HAS_CONTENT_SIZE else 0)
     checksum_bytes = 4 if flags & _LZ4_HAS_BLOCK_CHECKSUMS else 0
     length_at = struct.Struct("<I").unpack_from
@@ -255,7 +242,7 @@ def _lz4_end(data: memoryview, flags: int, max_bytes: int) -> int:
 
 
 def _decompress_snappy(data: memoryview, max_bytes: int, strict: bool) -> bytearray | memoryview:
-    """Add up the sizes that the blocks state, if such blocks can hold as much; then decompress."""
+    """Decompress after adding up the stated sizes of the blocks, if these can hold as much."""
     import cramjam
 
     try:
@@ -282,7 +269,7 @@ def _is_xerial(data: memoryview, position: int) -> bool:
 
 
 def _xerial_blocks(data: memoryview, max_bytes: int, strict: bool) -> list[memoryview]:
-    """The raw blocks of xerial's framing: each has its length in front; streams may follow one another."""
+    """Return the raw blocks of xerial's framing, each of which follows its length; streams may follow one another."""
     if strict and data[: len(XERIAL_HEADER)] != XERIAL_HEADER and len(data) >= len(XERIAL_HEADER):
         raise InvalidRecord("snappy: a xerial stream that is not of version 1, which aiokafka does not read")
     blocks: list[memoryview] = []

@@ -1,13 +1,8 @@
-"""Writes the source of decoders: `def decode(buf, pos)` for one message class and version.
+"""Generate the source of decoders: `decode(buf, pos)` for one message class and version.
 
-Every generated decoder keeps to this: `size` is `len(buf)`; `pos` is where it reads next and never goes back; a length
-is compared with the bytes left before anything is made, so that a wrong length costs nothing. Reading past the end
-raises IndexError or struct.error, other nonsense ValueError or DecodeError; one handler around it all makes them
-DecodeError.
-
-Elements of arrays are counted over the whole message, since one of a byte or three becomes an object of a hundred, and
-tagged fields with them, as stepping over one takes as long. A decoder in pieces is a generator that pauses after each
-`PIECE_COUNT` of them, so that the caller can serve others.
+`pos` never goes back, and a length is compared with the bytes left before anything is made of it. Elements of arrays
+are counted over the whole message, since one of a byte may become an object of a hundred; so are tagged fields. A
+decoder in pieces is a generator that pauses after each PIECE_COUNT of them.
 """
 
 from __future__ import annotations
@@ -45,7 +40,7 @@ _NAMES: dict[str, Any] = {
 
 
 def compile_decoder(cls: type, version: int, *, flexible: bool, in_pieces: bool = False) -> Any:
-    """Compile `decode(buf: memoryview, pos: int) -> (message, pos)`, or a generator that returns the same."""
+    """Compile `decode(buf, pos) -> (message, pos)`, as a generator if `in_pieces`."""
     title = f"{cls.__name__} v{version}"
     source = CodeSource(title=f"decoder {title}{' in pieces' if in_pieces else ''}", names=dict(_NAMES))
     most = getattr(cls, "ELEMENTS_MAX_COUNT", ELEMENTS_MAX_COUNT)
@@ -68,7 +63,7 @@ def compile_decoder(cls: type, version: int, *, flexible: bool, in_pieces: bool 
 
 
 def minimum_bytes(type_: FieldType, version: int, *, flexible: bool) -> int:
-    """The fewest bytes that a value of this type takes, at least 1: the bound on what an array's count may claim."""
+    """Return the least size of a value, at least 1: it bounds the count that an array may claim."""
     if isinstance(type_, str):
         if type_ in FIXED:
             return struct.calcsize(">" + FIXED[type_])
@@ -83,8 +78,6 @@ def minimum_bytes(type_: FieldType, version: int, *, flexible: bool) -> int:
 
 @attrs.define(kw_only=True, eq=False, repr=False)
 class _DecoderCompiler:
-    """Writes the lines that read one value after another into variables."""
-
     source: CodeSource
     version: int
     flexible: bool
@@ -92,7 +85,7 @@ class _DecoderCompiler:
     in_pieces: bool
 
     def struct(self, out: str, cls: type) -> None:
-        """Read a struct: neighbouring fixed fields in one `unpack`, then the rest, then the tagged section."""
+        """Read neighbouring fixed fields in one `unpack`, then the other fields, then the tagged section."""
         source = self.source
         arguments = []
         run: list[tuple[str, str]] = []  # struct codes and variables of fixed fields not yet read
@@ -200,7 +193,6 @@ class _DecoderCompiler:
             source.add(f"pos = {end}")
 
     def _length(self, out: str, code: str) -> None:
-        """Read a length or count; negative for null."""
         if not self.flexible:
             self._fixed_run([(code, out)])
             return
@@ -215,7 +207,7 @@ class _DecoderCompiler:
             self.source.add(f"{out}, pos = read_uvarint(buf, pos)")
 
     def _tags(self, out: str, cls: type) -> None:
-        """Read the tagged section (KIP-482): known fields are set on the message, unknown ones skipped."""
+        """Read the tagged section (KIP-482); unknown fields are skipped."""
         source = self.source
         known = tagged_fields(cls, self.version)
         with source.block("if not buf[pos]:"):

@@ -1,9 +1,7 @@
-"""Writes the source of encoders: `def encode(message, write)` for one message class and version.
+"""Generate the source of encoders: `encode(message, write)` for one message class and version.
 
-Parts are written as they are met; records are written as the buffers that they are, never joined. Encoding trusts the
-message: it is our own, so a value that does not fit raises struct.error, which is a bug and not a peer's fault.
-
-An encoder in pieces is a generator that pauses after each `PIECE_COUNT` elements of arrays.
+Records are written as the buffers that they are. A value that does not fit raises struct.error: messages are our own.
+An encoder in pieces is a generator that pauses after each PIECE_COUNT elements of arrays.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ _NAMES: dict[str, Any] = {"EncodedArray": EncodedArray, "UVARINT": UVARINT, "pac
 
 
 def compile_encoder(cls: type, version: int, *, flexible: bool, in_pieces: bool = False) -> Any:
-    """Compile `encode(message, write)`, or a generator that does the same."""
+    """Compile `encode(message, write)`, as a generator if `in_pieces`."""
     title = f"encoder {cls.__name__} v{version}{' in pieces' if in_pieces else ''}"
     source = CodeSource(title=title, names=dict(_NAMES))
     compiler = _EncoderCompiler(source=source, version=version, flexible=flexible, write="write", in_pieces=in_pieces)
@@ -46,7 +44,6 @@ def compile_encoder(cls: type, version: int, *, flexible: bool, in_pieces: bool 
 
 
 def compile_array_encoder(of: type, version: int, *, flexible: bool) -> Any:
-    """Compile `encode(elements, write)` for an array of structs."""
     source = CodeSource(title=f"encoder array of {of.__name__} v{version}", names=dict(_NAMES))
     with source.block("def encode(elements, write):"):
         _EncoderCompiler(source=source, version=version, flexible=flexible, write="write").array("elements", of)
@@ -55,8 +52,6 @@ def compile_array_encoder(of: type, version: int, *, flexible: bool) -> Any:
 
 @attrs.define(kw_only=True, eq=False, repr=False)
 class _EncoderCompiler:
-    """Writes the lines that pass one value after another to `write`."""
-
     source: CodeSource
     version: int
     flexible: bool
@@ -65,7 +60,7 @@ class _EncoderCompiler:
     in_pieces: bool = False
 
     def struct(self, expression: str, cls: type) -> None:
-        """Write a struct: neighbouring fixed fields in one `pack`, then the rest, then the tagged section."""
+        """Write neighbouring fixed fields in one `pack`, then the other fields, then the tagged section."""
         run: list[Field] = []  # fixed fields not yet written
         for field in untagged_fields(cls, self.version):
             if is_fixed(field.wire.type):
@@ -87,7 +82,6 @@ class _EncoderCompiler:
             run.clear()
 
     def _named_value(self, expression: str, field: Field) -> None:
-        """Read the attribute once into a variable, then write that."""
         variable = self.source.variable(field.name)
         self.source.add(f"{variable} = {expression}")
         self._value(variable, field.wire.type)
@@ -118,7 +112,6 @@ class _EncoderCompiler:
             self.struct(variable, type_.of)
 
     def array(self, variable: str, of: FieldType) -> None:
-        """Write a list: its length, then its elements."""
         source = self.source
         with source.block(f"if {variable} is None:"):
             self._null("i")

@@ -1,11 +1,8 @@
-"""Frames and headers, sans-IO: where one message ends and whom it belongs to.
+"""Frames and their headers, sans-IO.
 
-A frame is a 4-byte size and that many bytes. The reader is given what a socket delivered, cut anywhere, and gives whole
-frames back as slices of it: one read that holds sixty frames costs sixty slices and no copy. A frame that takes several
-reads is gathered in a buffer of its own.
-
-Above a threshold a frame need not pass through the reader at all: once its size is known, the caller may take it over
-(`take_large_frame`), receive the rest straight into a buffer of its own, and come back with the next frame's bytes.
+A frame is a 4-byte size and that many bytes. The reader takes received data, cut anywhere, and returns whole frames as
+slices of it, without a copy; a frame that takes several reads is gathered in its own buffer. The caller may take over a
+large frame that has begun (`take_large_frame`), and receive its rest into its own buffer.
 """
 
 from __future__ import annotations
@@ -34,7 +31,7 @@ _flexible_response_header = struct.Struct(">iiB")  # and no tagged fields
 
 @attrs.frozen
 class LargeFrame:
-    """A frame that its reader has given up to the caller: the first bytes are here, the rest is still to come."""
+    """A frame that the caller receives itself: its size without the prefix, and its first bytes."""
 
     size_bytes: int
     """Of the whole frame, without its size prefix."""
@@ -42,16 +39,12 @@ class LargeFrame:
 
     @property
     def missing_bytes(self) -> int:
-        """Return how many bytes of the stream still belong to this frame."""
         return self.size_bytes - len(self.received)
 
 
 @attrs.define(eq=False, repr=False)
 class FrameReader:
-    """Cuts a byte stream into frames.
-
-    A size that is negative or above `max_frame_bytes` is refused as soon as it is seen, before memory is spent on it.
-    """
+    """Cuts a byte stream into frames. A size that is negative or above `max_frame_bytes` is refused at once."""
 
     max_frame_bytes: int
     large_frame_bytes: int | None = attrs.field(default=None, kw_only=True)
@@ -61,7 +54,7 @@ class FrameReader:
     _gathered: list[memoryview] = attrs.field(factory=list, init=False)  # frames whose ends came in a later read
 
     def receive_data(self, data: Buffer) -> None:
-        """Take what a read delivered. The buffer must not change afterwards: frames are slices of it."""
+        """Take received data. The buffer must not change afterwards: frames are slices of it."""
         if not self._buffer:
             self._buffer = memoryview(data)
             return
@@ -78,10 +71,9 @@ class FrameReader:
         self._wanted_bytes = SIZE_BYTES
 
     def next_frames(self) -> list[memoryview]:
-        """Every frame that is complete, without its size prefix; empty when more bytes are needed.
+        """Return the complete frames without their size prefixes.
 
-        Raises:
-            FrameTooLarge: the next size is not acceptable; the frames before it have been returned by an earlier call.
+        Raises FrameTooLarge for the next size; an earlier call has returned the frames before it.
         """
         frames, self._gathered = self._gathered, []
         if len(self._buffer) < self._wanted_bytes:
@@ -111,9 +103,9 @@ class FrameReader:
         return frames
 
     def take_large_frame(self) -> LargeFrame | None:
-        """Take over the frame that has begun, if it is above `large_frame_bytes`; to be called after `next_frames`.
+        """Take over the frame that has begun, if it is above `large_frame_bytes`; call it after `next_frames`.
 
-        The reader then expects the frame that follows it: the caller must receive exactly `missing_bytes` by itself.
+        The caller must receive exactly `missing_bytes`; the reader then continues with the next frame.
         """
         frame_bytes = self._wanted_bytes - SIZE_BYTES
         if self.large_frame_bytes is None or frame_bytes <= self.large_frame_bytes:
@@ -126,35 +118,34 @@ class FrameReader:
         return frame
 
     def clear(self) -> None:
-        """Drop all received bytes."""
         self._buffer = _NOTHING
         self._gathered.clear()
         self._wanted_bytes = SIZE_BYTES
 
     @property
     def begun_bytes(self) -> int:
-        """Return what is here of the frame that has begun, after `next_frames`."""
+        """Return the received bytes of the frame that has begun, after `next_frames`."""
         return len(self._buffer)
 
     @property
     def announced_bytes(self) -> int:
-        """The size of the frame that has begun, as it says itself; 0 while that is not known."""
+        """Return the announced size of the frame that has begun; 0 while it is not known."""
         return self._wanted_bytes - SIZE_BYTES
 
     def begins_with(self, prefix: bytes) -> bool | None:
-        """Tell whether the frame that has begun does; None while that is not known."""
+        """Tell whether the frame that has begun starts with these bytes; None while that is not known."""
         begun = bytes(self._buffer[SIZE_BYTES : SIZE_BYTES + len(prefix)])
         return begun == prefix if len(begun) == len(prefix) else None
 
     @property
     def buffered_bytes(self) -> int:
-        """Return what has been received and not yet returned; not zero at the end of a stream that was cut off."""
+        """Return the received bytes of frames not returned yet; above 0 at the end of a stream that was cut off."""
         return len(self._buffer) + sum(SIZE_BYTES + len(frame) for frame in self._gathered)
 
 
 @attrs.define
 class RequestHeader:
-    """Header of a request. Not frozen: one is made per request, and that costs half."""
+    """Header of a request. Not frozen, which halves its cost. `body_offset` is where its body starts in the frame."""
 
     api_key: int
     api_version: int
@@ -165,12 +156,9 @@ class RequestHeader:
 
 
 def parse_request_header(frame: memoryview, flexible_since: Callable[[int], int]) -> RequestHeader:
-    """Parse a request header of version 1, or 2 where the request's version is flexible (KIP-482).
+    """Parse a request header of version 1, or 2 for flexible versions (KIP-482).
 
-    `flexible_since` tells the first flexible version of an API key; NEVER if it has none.
-
-    Raises:
-        DecodeError: the frame ends early or the client id is not text.
+    `flexible_since` returns the first flexible version of an API key. Raises DecodeError.
     """
     try:
         api_key, api_version, correlation_id, length = _request_header.unpack_from(frame)
@@ -193,7 +181,7 @@ def parse_request_header(frame: memoryview, flexible_since: Callable[[int], int]
 
 
 def request_frame(header: RequestHeader, parts: Sequence[Buffer], *, flexible_header: bool) -> list[Buffer]:
-    """A request as a client sends it: size, header of version 1 or 2, body."""
+    """Return a request as a client sends it: size, header, body."""
     client_id = None if header.client_id is None else header.client_id.encode()
     length = -1 if client_id is None else len(client_id)
     head = _request_header.pack(header.api_key, header.api_version, header.correlation_id, length)
@@ -202,9 +190,9 @@ def request_frame(header: RequestHeader, parts: Sequence[Buffer], *, flexible_he
 
 
 def response_frame(correlation_id: int, parts: Sequence[SizedT], flexible_header: bool) -> list[SizedT | bytes]:
-    """A response as a broker sends it: size, header of version 0 or (flexible) 1, body.
+    """Return a response as a broker sends it: size, header of version 0 or (flexible) 1, body.
 
-    ApiVersions always has header version 0, so that clients can read it before they know anything (KIP-511).
+    ApiVersions always has header version 0 (KIP-511).
     """
     body_bytes = size_of(parts)
     if flexible_header:
@@ -213,11 +201,7 @@ def response_frame(correlation_id: int, parts: Sequence[SizedT], flexible_header
 
 
 def parse_response_header(frame: memoryview, *, flexible_header: bool) -> tuple[int, int]:
-    """The correlation id of a response and where its body starts in the frame.
-
-    Raises:
-        DecodeError: the frame ends early.
-    """
+    """Return the correlation id of a response and the offset of its body. Raises DecodeError."""
     try:
         (correlation_id,) = _size.unpack_from(frame)
         return correlation_id, skip_tags(frame, SIZE_BYTES, len(frame)) if flexible_header else SIZE_BYTES

@@ -1,7 +1,7 @@
-"""Varints and the tagged-field section: the pieces that every encoding of the protocol shares.
+"""Varints and tagged-field sections.
 
-Reading functions take a buffer and a position and give the value and the next position. They raise IndexError
-where the buffer ends early (the codec turns it into DecodeError) and DecodeError where no bytes could make it right.
+Readers take a buffer and a position, and return the value and the next position. They raise IndexError where the buffer
+ends early, and DecodeError for invalid bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ TAGS_MAX_COUNT: Final = 1_000  # of a section: 0.2 ms. Kafka's messages have up 
 
 
 def read_uvarint(buf: Buffer, pos: int, max_bits: int = MAX_VARINT_BITS) -> tuple[int, int]:
-    """Read an unsigned varint of at most 5 bytes, or as many as `max_bits` need (Protobuf's base 128, lowest first)."""
+    """Read an unsigned varint of at most `max_bits`."""
     result = shift = 0
     while shift < max_bits:
         byte = buf[pos]
@@ -30,15 +30,15 @@ def read_uvarint(buf: Buffer, pos: int, max_bits: int = MAX_VARINT_BITS) -> tupl
 
 
 def read_varint(buf: Buffer, pos: int) -> tuple[int, int]:
-    """Read a zigzag varint of at most 5 bytes, as in the records of a batch."""
+    """Read a zigzag varint of at most 5 bytes."""
     value, pos = read_uvarint(buf, pos)
     return (value >> 1) ^ -(value & 1), pos
 
 
 def read_varlong(buf: Buffer, pos: int) -> tuple[int, int]:
-    """Read a zigzag varint of at most 10 bytes, as a record's timestamp delta.
+    """Read a zigzag varint of at most 10 bytes.
 
-    Its loop is that of `read_uvarint` again: to call that takes 45 ns more, of 250, for each record that is looked at.
+    It repeats the loop of `read_uvarint`: a call takes 45 ns more, of 250, for each record.
     """
     result = shift = 0
     while shift < MAX_VARLONG_BITS:
@@ -52,7 +52,6 @@ def read_varlong(buf: Buffer, pos: int) -> tuple[int, int]:
 
 
 def uvarint(value: int) -> bytes:
-    """Encode an unsigned varint."""
     if value < 0x80:  # nearly every one
         return bytes((value,))
     out = bytearray()
@@ -68,17 +67,12 @@ UVARINT: Final = tuple(uvarint(value) for value in range(128))
 
 
 def varint(value: int) -> bytes:
-    """Encode a zigzag varint of up to 64 bits."""
     number = (value << 1) ^ (value >> 63)
     return UVARINT[number] if number < 0x80 else uvarint(number)
 
 
 def skip_tags(buf: Buffer, pos: int, size: int) -> int:
-    """Step over a section of tagged fields, none of which is known.
-
-    Raises:
-        DecodeError: the section does not end within `size`, or has more fields than anybody sends.
-    """
+    """Skip a section of tagged fields. Raises DecodeError if it passes `size`."""
     count, pos = read_uvarint(buf, pos)
     if count > TAGS_MAX_COUNT:
         raise DecodeError(f"{count} tagged fields; {TAGS_MAX_COUNT} are allowed")
@@ -86,7 +80,7 @@ def skip_tags(buf: Buffer, pos: int, size: int) -> int:
 
 
 def skip_fields(buf: Buffer, pos: int, size: int, count: int) -> int:
-    """Step over `count` tagged fields. Raises DecodeError if they do not end within `size`."""
+    """Skip `count` tagged fields. Raises DecodeError if they pass `size`."""
     for _ in range(count):
         _, pos = read_uvarint(buf, pos)
         length, pos = read_uvarint(buf, pos)

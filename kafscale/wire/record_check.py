@@ -1,15 +1,14 @@
-"""The records of a batch, parsed before they are stored as Kafka's DefaultRecord does: all lengths, headers' too.
+"""Check the records of a batch before they are stored, as Kafka's DefaultRecord does.
 
     length | attributes 1 | timestamp delta | offset delta | key | value | header count | (header key | header value)...
 
-All numbers but the attributes are zigzag varints; keys and values have their length in front, which below zero means
-null. What a reader relies on is checked: each record ends where its length says, offset deltas count from 0, and the
-last one ends where the batch does. What is learnt on the way, the timestamps and which keys are null, others judge.
+All numbers but the attributes are zigzag varints; keys and values follow their length, which is below zero for null.
+Each record must end where its length says, offset deltas count from 0, and the last record ends with the batch.
+Timestamps and null keys are noted for the caller.
 
-Records of one size and shape, as meters, fixed schemas and benchmarks send them, are checked together, a slice of
-bytes for each byte of a length: 150 of them take 13 us, and 78 one by one. A batch may be several runs of them, as
-timestamp deltas get longer after 64 ms. Either way can be cut into steps, since a batch may have a million records and
-no other client is served meanwhile.
+Records of one size and shape are checked together, by a slice for each byte of a length: 150 take 13 us, one by one 78.
+A batch may be several runs of them, as timestamp deltas get longer after 64 ms. A check advances in steps, so that
+other clients are served during a batch of a million records.
 """
 
 from __future__ import annotations
@@ -56,10 +55,10 @@ _EVEN_FIRST: Final = bytes(range(128, 256, 2))  # the first one of a number of s
 
 @attrs.define(eq=False, repr=False)
 class RecordCheck:
-    """A walk through `count` records, from `position` to the end of `records`, which has nothing compressed in it.
+    """Check of `count` uncompressed records, from `position` to the end of `records`.
 
-    `needs_keys` says whether to note which records have none. `copied_if_small` makes `records` faster to look at.
-    At most `headers_left` headers are looked at one by one: a few bytes of a compressed batch can be millions.
+    `needs_keys` notes records without a key. At most `headers_left` headers are checked one by one: a few compressed
+    bytes can be millions.
     """
 
     records: Buffer
@@ -90,17 +89,14 @@ class RecordCheck:
 
     @property
     def first_timestamp_ms(self) -> int:
-        """Least timestamp that a reader sees, which may be NO_TIMESTAMP_MS."""
+        """Least timestamp, which may be NO_TIMESTAMP_MS."""
         least_ms = self.base_timestamp_ms + self._least_delta
         return min(least_ms, NO_TIMESTAMP_MS) if self._lacks_timestamp else least_ms
 
     def advance(self, units: int = STEP_UNITS) -> int:
-        """Go on until the end, or until so much has been done; give the units left, above 0 only at the end.
+        """Check for `units` of work, and return the units left; a number above 0 means the end.
 
-        Raises:
-            WrongOffsetDelta: an offset delta is not the index of its record.
-            InvalidRecord: a record is not what its lengths say, or the records not what the batch says.
-            KafkaError: MESSAGE_TOO_LARGE if they have more headers than they may.
+        Raises WrongOffsetDelta, InvalidRecord, and KafkaError (MESSAGE_TOO_LARGE) for too many headers.
         """
         if self.count < ALIKE_MIN_COUNT and units >= self.count and not (self.index or self._record_headers):
             units -= self._take_any(self.count, units)  # nearly always all that there is to do
@@ -125,7 +121,7 @@ class RecordCheck:
         return max(units, 1)
 
     def finish(self) -> None:
-        """Go on until the end. Raises as `advance` does."""
+        """Check all records. Raises as `advance`."""
         while self.advance() <= 0:
             pass
 
@@ -137,7 +133,7 @@ class RecordCheck:
     # record. Numbers stay in zigzag form as they were read: an even size is twice the real one, an odd one means null.
 
     def _take_any(self, end_index: int, units: int) -> int:
-        """Look at the records up to `end_index`, or to one with too many headers; return the units that took."""
+        """Check the records up to `end_index`, or to one with too many headers; return the units used."""
         first, stamps = self.index, list[int]()
         try:
             headers_count = self._walk(end_index, units, stamps)
@@ -149,7 +145,7 @@ class RecordCheck:
         return self.index - first + headers_count
 
     def _walk(self, end_index: int, units: int, stamps: list[int]) -> int:
-        """Do the work of `_take_any`; return the number of headers. At an error `index` is that of the wrong record."""
+        """Do the work of `_take_any`; return the number of headers. After an error `index` is the wrong record's."""
         records, position, first = self.records, self.position, self.index
         stamp_before, headers_count, index = -1, 0, first
         try:
@@ -220,7 +216,6 @@ class RecordCheck:
         return headers_count
 
     def _note_stamps(self, stamps: Iterable[int]) -> None:
-        """Widen the range of timestamps by these deltas, in zigzag form."""
         least, greatest, no_timestamp = (
             self._least_delta,
             self._greatest_delta,
@@ -238,7 +233,7 @@ class RecordCheck:
         self._least_delta, self._greatest_delta = least, greatest
 
     def _take_headers(self, units: int) -> int:
-        """Go on with a record of many headers; give the units that took."""
+        """Continue with a record of many headers; return the units used."""
         count = min(units, self._record_headers)
         try:
             self.position = _skip_headers(self.records, self.position, count)
@@ -267,12 +262,12 @@ class RecordCheck:
     # ---- together -----------------------------------------------------------------------------------------------
 
     def _take_alike(self, end_index: int) -> bool:
-        """Check the records up to `end_index` by columns; False, and nothing done, if they are not all of one shape.
+        """Check the records up to `end_index` by columns; return False, without effect, if their shapes differ.
 
-        If all records have the same size and the same lengths, each byte of a length or an offset delta stands at a
-        fixed distance from that of the next record: a slice with the size as its step is the column of that byte. The
-        first record tells where the columns are, and each is compared as a whole: one `count` for a length, which must
-        be constant, one comparison with a table for offset deltas, which must count up. Nothing in between is read.
+        If all records have the same size and lengths, a byte of a length or an offset delta is at a fixed distance from
+        that of the next record: a slice with the size as its step is the column of that byte. The first record tells
+        where the columns are. A length must be constant, which one `count` checks; offset deltas must count up, which
+        one comparison with a table checks. The bytes between are not read.
         """
         records, start, first = self.records, self.position, self.index
         count = end_index - first
@@ -315,10 +310,10 @@ class RecordCheck:
         return True
 
     def _end_of_run(self, end_index: int) -> int:
-        """Return up to where the records have the length of the next one; its place if they are few, or all.
+        """Return the end of the records with the length of the next one; its own index if they are few, or all.
 
-        Timestamp deltas get a byte longer after 64 ms, and the records with them. Where the bytes of the length begin
-        to differ in a column, the run of equal sizes ends: the records before can be checked together.
+        Timestamp deltas, and records with them, get a byte longer after 64 ms. The run of equal sizes ends where the
+        column of a length byte changes.
         """
         records, start, first = self.records, self.position, self.index
         try:
@@ -334,9 +329,9 @@ class RecordCheck:
 
 
 def stamp_range(stamps: bytes, no_timestamp: int) -> tuple[int, int] | None:
-    """The least and the greatest of timestamp deltas of a byte each, in zigzag form; `no_timestamp` is not a time.
+    """Return the least and greatest of timestamp deltas of one byte, zigzag-encoded, without `no_timestamp`.
 
-    If that is all that there are, it is the greatest, and the least is beyond any. None if some deltas are longer, or
+    If all are `no_timestamp`, it is the greatest, and the least is beyond any. None if deltas are longer, or
     `no_timestamp` may be among others.
     """
     if not stamps.isascii():
@@ -349,7 +344,7 @@ def stamp_range(stamps: bytes, no_timestamp: int) -> tuple[int, int] | None:
 
 
 def _long_stamp_range(firsts: bytes, lasts: bytes, no_timestamp: int) -> tuple[int, int] | None:
-    """The same for deltas of two bytes, none of which is below 0; None also for others."""
+    """Return the range of deltas of two bytes that are not below 0; None for others."""
     if firsts.translate(None, _EVEN_FIRST) or not lasts.isascii():
         return None
     both = bytearray(2 * len(firsts))
@@ -366,7 +361,7 @@ def _told(least: int, greatest: int, no_timestamp: int) -> tuple[int, int] | Non
 
 
 def copied_if_small(records: Buffer, count: int) -> Buffer:
-    """The records of a batch as `bytes`, if a check of `count` small ones gains more than the copy costs."""
+    """Return the records as `bytes` if checking `count` small ones gains more than the copy costs."""
     size_bytes = len(records)
     if size_bytes <= COPIED_MAX_BYTES * count and size_bytes <= COPIED_IN_ALL_MAX_BYTES:
         return bytes(records)
@@ -374,7 +369,7 @@ def copied_if_small(records: Buffer, count: int) -> Buffer:
 
 
 def _note_number(records: Buffer, position: int, fixed: list[int]) -> tuple[int, int]:
-    """A number of one or two bytes, unsigned, and where it ends; above 16383 if there are more. Raises IndexError."""
+    """Read an unsigned number of one or two bytes and its end; above 16383 if there are more. Raises IndexError."""
     fixed.append(position)
     number = records[position]
     if number < 128:
@@ -384,7 +379,7 @@ def _note_number(records: Buffer, position: int, fixed: list[int]) -> tuple[int,
 
 
 def _note_rest(records: Buffer, position: int, end: int, fixed: list[int]) -> bool:
-    """Note a record's lengths from that of its key on. False if they are wrong, or large. Raises IndexError."""
+    """Note the positions of a record's lengths from its key on. False if they are wrong or large. Raises IndexError."""
     fields, is_headers = 2, False
     while True:
         for number in range(fields):
@@ -406,12 +401,12 @@ def _note_rest(records: Buffer, position: int, end: int, fixed: list[int]) -> bo
 
 
 def _end_of_width(index: int, count: int) -> int:
-    """Return where the records end whose offset deltas are as long as that of `index`, and alike but for two bytes."""
+    """Return the end of the records whose offset deltas have the width of that of `index`, and differ in two bytes."""
     return min(count, 64 if index < 64 else (index | 8191) + 1)
 
 
 def _deltas(index: int, end_index: int) -> tuple[bytes, ...]:
-    """The bytes of the offset deltas of these records, which `_end_of_width` has cut; each as a column."""
+    """Return the columns of the offset deltas of records that `_end_of_width` has cut."""
     if index < 64:
         return (_DELTAS_1[index:end_index],)
     start, end = index & 8191, ((end_index - 1) & 8191) + 1
@@ -440,7 +435,7 @@ def _skip_headers(records: Buffer, position: int, count: int) -> int:
 
 
 def _read_start(records: Buffer, position: int) -> tuple[int, int, int, int]:
-    """The length of a record, where it ends, its timestamp delta, both unsigned, and where that ends."""
+    """Return the length of a record, its end, its zigzag timestamp delta, and the end of that."""
     length, position = read_uvarint(records, position)
     end = position + (length >> 1)
     stamp = shift = 0
@@ -457,7 +452,7 @@ def _read_start(records: Buffer, position: int) -> tuple[int, int, int, int]:
 
 
 def _read_count(records: Buffer, position: int) -> tuple[int, int]:
-    """Return how many headers a record has. Raises IndexError, DecodeError."""
+    """Return the number of headers and its end. Raises IndexError, DecodeError."""
     count, position = read_uvarint(records, position)
     if count & 1:
         raise DecodeError("a negative number of headers")

@@ -1,9 +1,8 @@
-"""Batches whose records have been seen before, but for their timestamps and what is in keys, values and headers.
+"""Checks of batches by the shape of earlier ones, which producers repeat but for timestamps, keys, values and headers.
 
-A producer that sends the same kind of record sends the same kind of batch. Where a batch has as many records and bytes
-as one that was found to be whole, and the bytes between its keys, values and headers are the same, it is whole as well:
-no length in it has to be read. One `struct` call picks all these bytes, and one comparison ends it: 1 us for 1 record
-where a look at each takes 3, and 2 us for 16 where it takes 10 (`docs/decisions/0008-record-checks-by-columns.md`).
+A batch with the record count and size of a valid one, and the same bytes between keys, values and headers, is valid:
+one `struct` call picks these bytes, and one comparison checks them. That takes 1 us for 1 record instead of 3, and 2 us
+for 16 instead of 10 (`docs/decisions/0008-record-checks-by-columns.md`).
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ Times: TypeAlias = tuple[int, int | None]
 
 @attrs.frozen(eq=False, repr=False)
 class BatchShape:
-    """Common bytes of the records of batches with one size and layout."""
+    """The bytes that batches of one size and layout share."""
 
     pick: Callable[[Buffer], tuple[bytes, ...]]  # of a batch: what is between keys, values and headers
     template: bytes  # the same, joined, with timestamp deltas of 0
@@ -38,7 +37,7 @@ class BatchShape:
     has_keys: bool
 
     def stamps_of(self, picked: bytes) -> bytes | None:
-        """Return the timestamp deltas, in zigzag form; None if the records are others."""
+        """Return the timestamp deltas, zigzag-encoded; None if the records have another shape."""
         stamps = picked[self.stamps]
         expected = bytearray(self.template)
         expected[self.stamps] = stamps
@@ -47,13 +46,13 @@ class BatchShape:
 
 @attrs.define(eq=False, repr=False)
 class Shapes:
-    """The shapes of late, found by the size and number of a batch's records. Made at the second sight of one."""
+    """Recent shapes by size and record count; a shape is remembered when it is seen the second time."""
 
     _known: dict[tuple[int, int], BatchShape] = attrs.field(factory=dict, init=False)
     _seen_once: set[tuple[int, int]] = attrs.field(factory=set, init=False)
 
     def times(self, header: BatchHeader, batch: Buffer, *, needs_keys: bool) -> Times | None:
-        """Return the times of a batch's records if their shape is known: then they are whole. None of all others."""
+        """Return the times of a batch whose shape is known, and which is therefore valid; else None."""
         key = len(batch), header.record_count
         shape = self._known.get(key)
         if shape is None or header.attributes & CODEC_MASK or (needs_keys and not shape.has_keys):
@@ -72,7 +71,7 @@ class Shapes:
         return max(base_ms + greatest, NO_TIMESTAMP_MS), None if least > greatest else base_ms + least
 
     def learn(self, header: BatchHeader, batch: Buffer) -> None:
-        """Take note of a batch that was found to be whole, with nothing compressed in it."""
+        """Remember the shape of a valid, uncompressed batch."""
         key = size_bytes, count = len(batch), header.record_count
         if count > MAX_COUNT or (size_bytes - HEADER_BYTES) % count:
             return
@@ -90,7 +89,7 @@ class Shapes:
 
 
 def _shape(batch: Buffer, count: int) -> BatchShape | None:
-    """Return what these records, which are whole, have in common; None if they are not alike, or their stamps long."""
+    """Return the shape of valid records; None if they differ, or their timestamp deltas are long."""
     size = (len(batch) - HEADER_BYTES) // count
     length, attributes = read_uvarint(batch, HEADER_BYTES)
     stamp = attributes + 1 - HEADER_BYTES  # where it is in a record
@@ -109,7 +108,7 @@ def _shape(batch: Buffer, count: int) -> BatchShape | None:
 
 
 def _runs(batch: Buffer, position: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield where the first record, whose key is at `position`, has anything else than keys, values and headers."""
+    """Yield the bytes of the first record, whose key is at `position`, outside of keys, values and headers."""
     start, fields, is_headers = HEADER_BYTES, 2, False
     while fields:
         for _ in range(fields):
@@ -126,7 +125,7 @@ def _runs(batch: Buffer, position: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def _format(runs: list[tuple[int, int]], size: int, count: int) -> str:
-    """Return the `struct` format that picks these bytes of a batch's first record, and the same of each other."""
+    """Return the `struct` format that picks these runs of all records."""
     parts, position = [], 0
     for first in range(0, count * size, size):
         for start, end in runs:

@@ -1,10 +1,8 @@
-"""Records of batches of format v2: validate, read and build them.
+"""Validate, read and build the records of v2 batches.
 
-`view` is a memoryview of one whole batch, header first (`kafscale.wire.batch_header`), unless a function says
-otherwise. Errors are KafkaErrors, since they become the reply for one partition, and Kafka's own choice. A batch that
-was damaged on the way (CRC, length, a magic that never existed) is CORRUPT_MESSAGE, and clients send it again; one that
-was sent like that (counts, the records' structure) is INVALID_RECORD, and they do not. A record whose offset delta is
-not its index is UNKNOWN_SERVER_ERROR.
+`view` is a memoryview of one whole batch. Errors are those of Kafka for a partition: a damaged batch (CRC, length,
+unknown magic) is CORRUPT_MESSAGE, which clients retry; a batch that was sent wrongly (counts, structure) is
+INVALID_RECORD, which they don't; a record whose offset delta is not its index is UNKNOWN_SERVER_ERROR.
 """
 
 from __future__ import annotations
@@ -38,10 +36,7 @@ MAX_DECOMPRESSED_BYTES: Final = 1 << 30
 
 @attrs.define
 class Record:
-    """One record. Not frozen: a consumer makes one per record, and that costs half.
-
-    `offset` is ignored when a batch is built: records get consecutive offsets there.
-    """
+    """A record. Not frozen, which halves its cost. `offset` is ignored when a batch is built."""
 
     key: bytes | None = None
     value: bytes | None = None
@@ -52,7 +47,7 @@ class Record:
 
 @attrs.frozen
 class ProducerStamp:
-    """Tells who sent a batch, and where it is in that producer's sequence (KIP-98)."""
+    """The producer of a batch, and the batch's place in the producer's sequence (KIP-98)."""
 
     producer_id: int = NO_PRODUCER_ID
     producer_epoch: int = -1
@@ -65,11 +60,9 @@ _NO_LEADER_EPOCH: Final = -1
 
 
 def iterate_records(view: memoryview, *, max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES) -> Iterator[Record]:
-    """The records of one batch, decompressed if need be. The CRC is not looked at.
+    """Iterate over the records of a batch, decompressed, without checking the CRC.
 
-    Raises:
-        CorruptBatch: a record is not what its lengths say, or decompression failed.
-        KafkaError: MESSAGE_TOO_LARGE if there are more than `max_decompressed_bytes` of them.
+    Raises CorruptBatch, and KafkaError (MESSAGE_TOO_LARGE) above `max_decompressed_bytes`.
     """
     header = parse_header(view)
     body = view[HEADER_BYTES : header.size_bytes]
@@ -89,11 +82,7 @@ def iterate_records(view: memoryview, *, max_decompressed_bytes: int = MAX_DECOM
 
 
 def max_timestamp(view: memoryview) -> tuple[int, int]:
-    """The greatest timestamp in a batch, in milliseconds, and the offset of the first record that has it.
-
-    Raises:
-        CorruptBatch: as `iterate_records`, or there is no record.
-    """
+    """Return the greatest timestamp, in milliseconds, and the first offset that has it. Raises as `iterate_records`."""
     latest = max(iterate_records(view), key=lambda record: record.timestamp_ms, default=None)
     if latest is None:
         raise CorruptBatch("a record batch without records has no timestamp")
@@ -108,13 +97,10 @@ def build_batch(
     attributes: int = 0,
     producer: ProducerStamp = _NO_PRODUCER,
 ) -> bytearray:
-    """Build a v2 batch as a producer sends it: the leader epoch is -1.
+    """Build a v2 batch as a producer sends it.
 
-    `attributes` takes the bits LOG_APPEND_TIME, TRANSACTIONAL and CONTROL of `batch_header`. With LOG_APPEND_TIME the
-    greatest of the records' timestamps is the batch's.
-
-    Raises:
-        ValueError: there are no records.
+    `attributes` may have LOG_APPEND_TIME, TRANSACTIONAL and CONTROL. With LOG_APPEND_TIME the greatest of the
+    timestamps is the batch's. Raises ValueError without records.
     """
     if not records:
         raise ValueError("a batch needs at least one record")
@@ -144,7 +130,7 @@ def build_batch(
 
 
 def _parse_record(records: bytes, position: int, end: int, timestamp_ms: int, offset: int) -> Record:
-    """The record whose key begins at `position`."""
+    """Parse the record whose key begins at `position`."""
     key, position = _parse_bytes(records, position)
     value, position = _parse_bytes(records, position)
     header_count, position = read_varint(records, position)
@@ -190,10 +176,7 @@ _MAGIC_AT: Final = 16
 
 
 def validate(view: memoryview) -> BatchHeader:
-    """Check the one batch that fills `view`: what `validate_header` does, and the records, unless they are compressed.
-
-    Raises as `validate_header` and `RecordCheck.advance` do.
-    """
+    """Check a batch, and its records unless they are compressed. Raises as the two checks."""
     header = validate_header(view)
     if not header.attributes & CODEC_MASK:
         check_of(view[HEADER_BYTES:], header).finish()
@@ -201,32 +184,24 @@ def validate(view: memoryview) -> BatchHeader:
 
 
 def validate_compressed(view: memoryview, header: BatchHeader, max_decompressed_bytes: int) -> None:
-    """Check the records of a compressed batch whose header `validate` has returned.
+    """Check the records of a compressed batch whose header is valid.
 
-    Raises:
-        UnreadableBatch: it can't be decompressed.
-        WrongOffsetDelta: an offset delta is not the index of its record.
-        InvalidRecord: the records are not what the header says.
-        KafkaError: MESSAGE_TOO_LARGE if they are more than `max_decompressed_bytes`.
+    Raises UnreadableBatch, WrongOffsetDelta, InvalidRecord, and KafkaError (MESSAGE_TOO_LARGE) above
+    `max_decompressed_bytes`.
     """
     check_of(compression.decompress(header.codec, view[HEADER_BYTES:], max_decompressed_bytes), header).finish()
 
 
 def check_of(records: Buffer, header: BatchHeader, *, needs_keys: bool = False) -> RecordCheck:
-    """The check of a batch's records, with nothing compressed in them."""
+    """Return the check of uncompressed records."""
     count = header.record_count
     return RecordCheck(copied_if_small(records, count), 0, count, header.base_timestamp_ms, needs_keys)
 
 
 def validate_header(view: memoryview) -> BatchHeader:
-    """Check of the one batch that fills `view` all but the records: length, magic, CRC, counts, codec.
+    """Check length, magic, CRC, counts and codec of a batch; the caller checks its flags.
 
-    Whether the batch's flags are allowed is for the caller to say.
-
-    Raises:
-        CorruptBatch: it was damaged.
-        InvalidRecord: it is not to be stored.
-        KafkaError: UNSUPPORTED_COMPRESSION_TYPE.
+    Raises CorruptBatch, InvalidRecord, and KafkaError (UNSUPPORTED_COMPRESSION_TYPE).
     """
     if not view:
         raise InvalidRecord("no record batch")
@@ -246,11 +221,10 @@ def validate_header(view: memoryview) -> BatchHeader:
 
 
 def first_batch(view: memoryview) -> memoryview:
-    """Return the one batch that `view` begins with, without an incomplete batch behind it, as Kafka does.
+    """Return the first batch, without an incomplete one behind it, as Kafka does.
 
-    Raises:
-        CorruptBatch: it, or what stands behind it, has a length or a magic that no batch has.
-        InvalidRecord: there is no whole batch of magic 2, or another one behind it.
+    Raises CorruptBatch for an impossible length or magic, and InvalidRecord unless there is exactly one whole batch of
+    magic 2.
     """
     end = _whole_batch_end(view)
     if not end:
@@ -263,7 +237,7 @@ def first_batch(view: memoryview) -> memoryview:
 
 
 def _whole_batch_end(view: memoryview) -> int:
-    """Return where the batch at the beginning ends; 0 if it is cut off. Raises CorruptBatch."""
+    """Return the end of the first batch; 0 if it is cut off. Raises CorruptBatch."""
     if len(view) < LENGTH_END:
         return 0
     length = int.from_bytes(view[8:LENGTH_END], signed=True)
@@ -284,15 +258,11 @@ def _refuse_length(header: BatchHeader, size_bytes: int) -> None:
 
 
 def record_heads(records: Buffer, count: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield the timestamp delta, the offset delta, the key's position and the end of each of `count` records.
+    """Yield timestamp delta, offset delta, position of the key and end of `count` uncompressed records.
 
-    For readers of stored records: clients, look-ups by time, and compaction. `records` has nothing compressed in it.
-    The caller checks for a record that ends before its key begins, or behind the buffer. Written out without calls for
-    numbers of one or two bytes it takes 0.35 to 0.7 us a record; with them it took 0.6 to 0.85.
-
-    Raises:
-        IndexError: the buffer ends early.
-        DecodeError: no bytes could make it right.
+    The caller checks that a record ends behind its key and within the buffer. Numbers of one or two bytes are read
+    without calls: 0.35 to 0.7 us a record, with calls 0.6 to 0.85. Raises IndexError where the buffer ends early, and
+    DecodeError.
     """
     end = 0
     for _ in range(count):
@@ -331,11 +301,10 @@ STEP_COUNT: Final = 512
 
 @attrs.define(eq=False, repr=False)
 class Renumbering:
-    """Write `count` records, with nothing compressed in them, into `written`, with their indices as offset deltas.
+    """Copies uncompressed records to `written`, with their indices as offset deltas, in steps.
 
-    Clients that fill in no offset deltas, and copiers of single records, send batches with other deltas. Kafka stores
-    them as they are, unless they are compressed, and its consumers then see several records of one offset. Here each
-    gets its own. Like a check of records this is done in steps; other faults of the records are left to that check.
+    Some clients send other deltas. Kafka stores these unless they are compressed, and its consumers then see several
+    records of one offset. The check of records finds other faults.
     """
 
     records: Buffer
@@ -358,7 +327,6 @@ class Renumbering:
         return True
 
     def _write(self, index: int, start: int) -> int:
-        """Write the record at `start` with `index` for its offset delta and return where it ends."""
         length, body = read_uvarint(self.records, start)
         end = body + (length >> 1)
         delta = body + 1

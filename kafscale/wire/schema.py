@@ -1,28 +1,15 @@
 """Declarations of message classes: the layout of each attribute on the wire, and its versions.
 
-A message is an attrs class whose attributes are made by `wire`:
-
     @attrs.define(kw_only=True)
-    class HeartbeatRequest:
-        API_KEY: ClassVar = 12
-        MIN_VERSION: ClassVar = 0
-        MAX_VERSION: ClassVar = 4
-        FLEXIBLE_SINCE: ClassVar = 4
-
+    class HeartbeatRequest(Message, key=12, versions=(0, 4), flexible=4):
         group_id: str = wire("string")
         generation_id: int = wire("int32")
         member_id: str = wire("string")
         group_instance_id: str | None = wire("string", since=3, default=None)
 
-Attributes are laid out in the order of the class. A nested struct is a plain attrs class without the class variables.
-Types are the fixed ones below, "string", "bytes", "records", `Array(of)`, a struct class, or `Nullable(struct)`.
-
-Null is accepted, in every version, where the annotation allows it (`str | None`); elsewhere decoding refuses it, so
-that the annotation holds for whatever a peer sends. Elements of arrays are never null.
-
-A request of which a later version knows topics by id alone says as `NEWEST_WITH_NAMES` which is the last with names.
-
-`codec` compiles these declarations; this module imports nothing of it.
+Attributes are laid out in the order of the class. A nested struct is a plain attrs class. Types are the fixed ones
+below, "string", "bytes", "records", `Array(of)`, a struct class, or `Nullable(struct)`. Null is accepted, in every
+version, where the annotation allows it (`str | None`), and refused elsewhere. Elements of arrays are never null.
 """
 
 from __future__ import annotations
@@ -30,7 +17,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache
-from typing import Any, Final, Generic, TypeAlias, TypeVar, cast
+from typing import Any, ClassVar, Final, Generic, TypeAlias, TypeVar, cast
 
 import attrs
 
@@ -64,9 +51,42 @@ STRING_MAX_BYTES: Final = 0x7FFF
 """Of any version, as in Kafka: what came in one whose lengths have room for more goes out in others."""
 
 
+class Message:
+    """Base of messages: the key of their API, their versions, and the first flexible one (KIP-482).
+
+    A request that names topics only up to some version declares that one as NEWEST_WITH_NAMES.
+    """
+
+    __slots__ = ()
+    API_KEY: ClassVar[int]
+    MIN_VERSION: ClassVar[int]
+    MAX_VERSION: ClassVar[int]
+    FLEXIBLE_SINCE: ClassVar[int]
+
+    def __init_subclass__(
+        cls,
+        *,
+        key: int | None = None,
+        versions: tuple[int, int] | None = None,
+        flexible: int = NEVER,
+        answers: type[Message] | None = None,
+    ) -> None:
+        if answers is not None:
+            key, versions, flexible = (
+                answers.API_KEY,
+                (answers.MIN_VERSION, answers.MAX_VERSION),
+                answers.FLEXIBLE_SINCE,
+            )
+        if key is not None:
+            cls.API_KEY = key
+        if versions is not None:  # attrs makes a class with slots a second time, without these arguments
+            cls.MIN_VERSION, cls.MAX_VERSION = versions
+            cls.FLEXIBLE_SINCE = flexible
+
+
 @attrs.frozen
 class Array:
-    """A sequence of one type; decoded to a list. Where it `may_be_encoded`, an `EncodedArray` may stand for one."""
+    """A sequence of one type, decoded to a list. If it `may_be_encoded`, an `EncodedArray` may take its place."""
 
     of: FieldType
     may_be_encoded: bool = attrs.field(default=False, kw_only=True)
@@ -74,10 +94,7 @@ class Array:
 
 @attrs.frozen(eq=False, repr=False)
 class EncodedArray:
-    """An array that was encoded before, for the version that it goes out in, with its length in front.
-
-    It iterates over nothing: there is nothing to look at in it any more.
-    """
+    """An array that is encoded already, with its length, for the version that is sent. It iterates over nothing."""
 
     data: bytes
 
@@ -91,9 +108,9 @@ U = TypeVar("U")
 
 @attrs.define(eq=False, repr=False)
 class Mapped(Generic[T, U]):
-    """An array whose elements are made one by one while they are encoded, so that a long answer is never all objects.
+    """An array whose elements are made while they are encoded, so that a long answer is never held as objects.
 
-    Made by `mapped`. `on_made`, if set, is shown each element.
+    `on_made`, if set, is called with each element.
     """
 
     make: Callable[[T], U]
@@ -113,7 +130,7 @@ class Mapped(Generic[T, U]):
 
 
 def mapped(make: Callable[[T], U], of: Collection[T]) -> list[U]:
-    """A `Mapped`, typed as the list that it stands for. `of` must not change until the message has been encoded."""
+    """Return a `Mapped`, typed as its list. `of` must not change until the message is encoded."""
     return cast("list[U]", Mapped(make, of))
 
 
@@ -132,8 +149,6 @@ FieldType: TypeAlias = "str | type | Array | Nullable"
 
 @attrs.frozen
 class Wire:
-    """Layout of one attribute, and its versions."""
-
     type: FieldType
     since: int = 0
     until: int = MAX
@@ -141,13 +156,12 @@ class Wire:
     always: bool = False
 
     def is_in(self, version: int) -> bool:
-        """Tell whether the version has this field."""
         return self.since <= version <= self.until
 
 
 @attrs.frozen
 class Field:
-    """An attribute of a message class together with its layout."""
+    """An attribute of a message class."""
 
     name: str
     wire: Wire
@@ -168,11 +182,9 @@ def wire(
 ) -> Any:
     """Declare an attribute of a message.
 
-    A field that a version does not have keeps its default on decode and is left out on encode. A tagged field (KIP-482)
-    is encoded only when it differs from its default, or `always`.
-
-    Raises:
-        TypeError: the type is unknown, or a tagged field has no default.
+    A field that a version lacks is skipped on encode, and keeps its default on decode. A tagged field (KIP-482) is
+    encoded if it differs from its default, or `always`. Raises TypeError for an unknown type, or a tagged field without
+    a default.
     """
     _check_type(type)
     if tag is not None and default is attrs.NOTHING and factory is None:
@@ -184,7 +196,6 @@ def wire(
 
 
 def fields_of(cls: type) -> Sequence[Field]:
-    """Every wire attribute of a message or struct class, in order."""
     return _fields_of(cls)
 
 
@@ -203,11 +214,7 @@ def _fields_of(cls: type) -> Sequence[Field]:
 
 
 def untagged_fields(cls: type, version: int) -> list[Field]:
-    """The fields of this version that have a place of their own.
-
-    Raises:
-        TypeError: a field that the version does not have has no default either, so it could never be decoded.
-    """
+    """Return the untagged fields of a version. Raises TypeError if an absent field has no default."""
     present = []
     for field in fields_of(cls):
         if not field.wire.is_in(version):
@@ -219,7 +226,6 @@ def untagged_fields(cls: type, version: int) -> list[Field]:
 
 
 def tagged_fields(cls: type, version: int) -> dict[int, Field]:
-    """The tagged fields of this version by tag, ascending."""
     by_tag = {
         field.wire.tag: field for field in fields_of(cls) if field.wire.tag is not None and field.wire.is_in(version)
     }
@@ -227,7 +233,6 @@ def tagged_fields(cls: type, version: int) -> dict[int, Field]:
 
 
 def is_fixed(type_: FieldType) -> typing.TypeGuard[str]:
-    """Tell whether values of the type all have one size."""
     return isinstance(type_, str) and type_ in FIXED
 
 
@@ -245,7 +250,6 @@ def _default_value(default: Any) -> Any:
 
 
 def _allows_none(annotation: Any) -> bool:
-    """Tell whether `... | None` is at the top of an annotation, which is text where annotations are postponed."""
     if isinstance(annotation, str):
         return any(
             alternative in ("None", "Any") or alternative.startswith("Optional[")
@@ -255,10 +259,9 @@ def _allows_none(annotation: Any) -> bool:
 
 
 def _alternatives(annotation: str) -> Iterator[str]:
-    """Return what `|` separates outside of brackets.
+    """Split by `|` outside of brackets.
 
-    By hand: classes are looked at while other threads run, and Python's `ast` may fail in two threads at once
-    (SystemError, "AST constructor recursion depth mismatch").
+    Without `ast`, which may fail in two threads at once (SystemError, "AST constructor recursion depth mismatch").
     """
     depth = start = 0
     for end, character in enumerate(annotation):

@@ -1,7 +1,4 @@
-"""Python source under construction: what the codec's two compilers write into.
-
-The text is registered with `linecache`, so a traceback through generated code shows its lines.
-"""
+"""Generated Python source of one function, registered with `linecache` so that tracebacks show its lines."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ PIECE_COUNT = 256
 
 @attrs.define(kw_only=True, eq=False, repr=False)
 class CodeSource:
-    """One function's text, its indentation, and the values that it refers to by name."""
+    """The lines of a function, their indentation, and the values that it refers to by name."""
 
     title: str
     """Names the function in tracebacks."""
@@ -29,19 +26,18 @@ class CodeSource:
     _counter: int = 0
 
     def add(self, line: str) -> None:
-        """Append a line at the current indentation."""
         self.lines.append("    " * self.depth + line)
 
     @contextmanager
     def block(self, line: str) -> Iterator[None]:
-        """Append a line that opens a block; what is added inside is its body."""
+        """Append a line that opens a block; lines added inside are its body."""
         self.add(line)
         self.depth += 1
         yield
         self.depth -= 1
 
     def count_element(self, weight: str) -> None:
-        """Pause if a piece's worth of elements has been gone through; `weight` is how many of them this is."""
+        """Count `weight` elements, and pause after PIECE_COUNT of them."""
         self.add(f"piece += {weight}")
         with self.block(f"if piece >= {PIECE_COUNT}:"):
             self.add("piece = 0")
@@ -53,26 +49,22 @@ class CodeSource:
             self.add("yield")
 
     def variable(self, stem: str) -> str:
-        """A name that nothing else uses."""
         self._counter += 1
         return f"{stem}_{self._counter}"
 
     def bind(self, value: Any, stem: str) -> str:
-        """Give a value a name in the generated code."""
         name = self.variable(stem)
         self.names[name] = value
         return name
 
     def bind_unpack(self, codes: str) -> str:
-        """Bind `struct.unpack_from` for these codes, big-endian."""
         return self.bind(struct.Struct(">" + codes).unpack_from, "unpack")
 
     def bind_pack(self, codes: str) -> str:
-        """Bind `struct.pack` for these codes, big-endian."""
         return self.bind(struct.Struct(">" + codes).pack, "pack")
 
     def build(self, function: str) -> Callable[..., Any]:
-        """Compile the text and return the function of that name which it defines."""
+        """Compile the text and return its function of this name."""
         text = "\n".join(self.lines) + "\n"
         filename = f"<kafscale {self.title}>"
         linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)

@@ -10,7 +10,7 @@ import pytest
 from kafscale.cli import pipeline
 from kafscale.cli.main import run
 from kafscale.cli.pipeline import Terminal
-from tests.devtools.processes.sql_processes import write_orders
+from tests.cli.sql_processes import write_orders
 
 
 @attrs.frozen(kw_only=True)

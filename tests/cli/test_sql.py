@@ -16,7 +16,7 @@ from kafscale.cli.output import READING_MIN_BYTES, reading
 from kafscale.cli.reference import sql_page
 from kafscale.cli.sql import parse_catalog
 from kafscale.config import load
-from tests.devtools.processes.sql_processes import kafscale_sql, told, write_orders
+from tests.cli.sql_processes import kafscale_sql, told, write_orders
 
 ENGINES = ("duckdb", "auto", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.timeout(900)]))
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "sql-options.md"

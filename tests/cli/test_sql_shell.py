@@ -15,8 +15,8 @@ from pathlib import Path
 import attrs
 import pytest
 
+from tests.cli.sql_processes import write_orders
 from tests.devtools.external.spark import environ_of
-from tests.devtools.processes.sql_processes import write_orders
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -9,9 +9,9 @@ import shutil
 import pytest
 
 from kafscale.store.paths import SegmentKey
+from tests.cli.sql_processes import kafscale_sql, told, write_orders
 from tests.devtools.external.s3_processes import minio_server, moto_server
 from tests.devtools.processes.process import broker_process
-from tests.devtools.processes.sql_processes import kafscale_sql, told, write_orders
 
 pytestmark = pytest.mark.timeout(900)
 

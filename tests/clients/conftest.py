@@ -35,7 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--secured", False):
-        from tests.devtools.processes import secured
+        from tests.clients import secured
 
         secured.install()
         collect_ignore.extend(secured.LEFT_OUT)

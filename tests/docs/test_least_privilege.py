@@ -25,11 +25,11 @@ from kafscale.spark.source.bounds import QueryBounds
 from kafscale.spark.source.options import BatchOptions, Given, ReadOptions
 from kafscale.spark.source.planning import Planner
 from tests.devtools.external.clients import wait_until
-from tests.devtools.external.minio_users import MinioUser, add_user, root_of
 from tests.devtools.external.s3_processes import S3Process, minio_server
 from tests.devtools.external.spark import flush, skip_without_iceberg
 from tests.devtools.processes import timed_loop
 from tests.devtools.processes.process import BrokerProcess
+from tests.docs.minio_users import MinioUser, add_user, root_of
 
 pytestmark = [
     pytest.mark.timeout(600),

@@ -24,8 +24,8 @@ from kafscale.spark.producing.producer import ColumnProducer
 from kafscale.spark.producing.settings import ProducerSettings
 from kafscale.spark.producing.transaction import WriterTransaction
 from kafscale.wire.client_rules import partition_of
-from tests.devtools.processes.ordeal import chosen_seed
 from tests.devtools.processes.process import BrokerProcess
+from tests.faults.ordeal import chosen_seed
 
 PARTITION_COUNT = 3
 KEY_COUNT = 500

@@ -13,8 +13,8 @@ import trio
 
 from kafscale.testing.disk import MemoryDisk
 from tests.devtools.processes.crash_points import POINTS, CrashingDisk, CrashPoint
-from tests.devtools.processes.ordeal import OPTIONS, Ordeal, chosen_seed
 from tests.devtools.processes.process import KAFSCALE, BrokerProcess, ProcessFailed
+from tests.faults.ordeal import OPTIONS, Ordeal, chosen_seed
 
 CRASH_TIMEOUT_SECONDS = 20.0
 ROUNDS_COUNT = 5  # of the slow suite

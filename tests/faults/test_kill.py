@@ -13,9 +13,9 @@ import pytest
 import trio
 
 from tests.devtools.history.history import History
-from tests.devtools.processes.ordeal import OPTIONS, Ordeal, chosen_seed
 from tests.devtools.processes.process import BrokerProcess
 from tests.devtools.world.workload import Topic, encode_value
+from tests.faults.ordeal import OPTIONS, Ordeal, chosen_seed
 
 CYCLES_COUNT = int(os.environ.get("FAULTS_CYCLES", "50"))
 DEFAULT_CYCLES_COUNT = 3

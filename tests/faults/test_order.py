@@ -28,11 +28,11 @@ from kafscale.wire.error_codes import NOT_LEADER_OR_FOLLOWER
 from tests.devtools.external.clients import DEADLINE_SECONDS, Acknowledged
 from tests.devtools.fakes.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
 from tests.devtools.history.history import History
-from tests.devtools.processes.ordeal import chosen_seed
 from tests.devtools.world.determinism import run_seeded
 from tests.devtools.world.producers import IdempotentProducer
 from tests.devtools.world.topic_clients import create_topic
 from tests.devtools.world.workload import Reader, Topic
+from tests.faults.ordeal import chosen_seed
 
 FIRST_SEED = int(os.environ.get("FAULTS_SEED", "1"))
 SEEDS_COUNT = 5

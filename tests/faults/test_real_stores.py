@@ -22,8 +22,8 @@ from kafscale.store.base import ObjectStore
 from kafscale.store.s3.store import S3Settings, S3Store
 from kafscale.testing.tcp_proxy import TcpProxy
 from tests.devtools.external.s3_processes import S3Process, minio_server, moto_server
-from tests.devtools.processes.ordeal import OPTIONS, Ordeal, chosen_seed
 from tests.devtools.processes.process import BrokerProcess
+from tests.faults.ordeal import OPTIONS, Ordeal, chosen_seed
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 

@@ -10,8 +10,8 @@ import pytest
 import trio
 
 from tests.devtools.external.clients import wait_until
-from tests.devtools.processes.own_client import consume, create, produce
 from tests.devtools.processes.process import BrokerProcess
+from tests.faults.own_client import consume, create, produce
 
 pytestmark = pytest.mark.faults
 

@@ -14,8 +14,8 @@ from kafscale.client.admin import delete_topic
 from kafscale.client.client import connect
 from kafscale.config import Address
 from tests.devtools.external.clients import wait_until
-from tests.devtools.processes.own_client import consume, create, produce
 from tests.devtools.processes.process import BrokerProcess
+from tests.faults.own_client import consume, create, produce
 
 TOPIC = "orders"
 DELAY_MS = 2000  # from the answer to a deletion until the objects go

@@ -19,10 +19,10 @@ from kafscale.store.file.store import FileStore
 from tests.devtools.history.bucket import read_bucket
 from tests.devtools.history.history import History
 from tests.devtools.history.in_bucket import transaction_faults
-from tests.devtools.processes.ordeal import OPTIONS, SETTLE_SECONDS, chosen_seed
 from tests.devtools.processes.process import BrokerProcess
 from tests.devtools.world.transactional.clients import TopicKind, TransactionalClients
 from tests.devtools.world.workload import marker_offsets
+from tests.faults.ordeal import OPTIONS, SETTLE_SECONDS, chosen_seed
 
 TRANSACTIONAL_KILLS_COUNT = 50
 LIFE_MAX_SECONDS = 0.6

@@ -14,7 +14,7 @@ from kafscale.formats.segment_v1 import IndexEntry, decode_ends, decode_index, f
 from kafscale.log.bucket.listing import list_segments
 from kafscale.log.bucket.restore import Restorer
 from kafscale.log.read.footers import Footers
-from kafscale.log.repair.quarantine import Examiner
+from kafscale.log.repair.repair import Examiner
 from kafscale.store.memory import MemoryStore
 from kafscale.wire.batch_header import parse_header
 from tests.devtools.fakes.segment_objects import (

@@ -6,7 +6,7 @@ from kafscale.formats.wal_entries import WalEntry
 from kafscale.formats.wal_index import LoggedObject, with_index
 from kafscale.store.paths import NumberedKey
 from tests.devtools.fakes.segment_objects import make_batch
-from tests.devtools.fakes.wal_objects import written
+from tests.formats.wal_objects import written
 
 KEY = NumberedKey(namespace="default", kind="wal", epoch=3, number=7)
 TOPIC = bytes(range(16))

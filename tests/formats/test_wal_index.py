@@ -11,7 +11,7 @@ from kafscale.formats import wal_index
 from kafscale.formats.wal_entries import ENTRY_HEADER_BYTES, INDEX, WalEntry
 from kafscale.formats.wal_index import decode_spans, find_index, runs_of, with_index
 from kafscale.formats.wal_objects import HEADER_BYTES, ObjectHeader, decode_header, decode_object
-from tests.devtools.fakes.wal_objects import written
+from tests.formats.wal_objects import written
 
 KEY = "_kafscale/default/wal/0000000003/00000000000000000007.wal"
 TOPIC = bytes(range(16))

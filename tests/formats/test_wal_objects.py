@@ -15,7 +15,7 @@ from kafscale.formats.wal_objects import (
     encode_header,
     encode_object,
 )
-from tests.devtools.fakes import wal_objects
+from tests.formats import wal_objects
 
 KEY = "_kafscale/default/wal/0000000003/00000000000000000007.wal"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kafscale.security import exchanges as plain
-from tests.devtools.processes.fuzz_sasl import KINDS, fuzz
+from tests.hostile.fuzz_sasl import KINDS, fuzz
 
 SECONDS = 1.0
 

@@ -22,7 +22,6 @@ from kafscale.wire.frames import FrameReader, RequestHeader, request_frame
 from kafscale.wire.messages.records import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from kafscale.wire.messages.security import SaslAuthenticateRequest, SaslHandshakeRequest
 from kafscale.wire.messages.topics import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from tests.devtools.fakes.large_requests import NAME, PREFIX, large_requests
 from tests.devtools.processes import timed_loop
 from tests.devtools.processes.process import BrokerProcess, broker_process
 from tests.devtools.processes.resident import peak_rss_mib, reset_peak_rss
@@ -34,6 +33,7 @@ from tests.hostile.hostile import (
     raw_connection,
     request_bytes,
 )
+from tests.hostile.large_requests import NAME, PREFIX, large_requests
 
 USER, PASSWORD = "low", "few rights"
 PARTITIONS_COUNT = 50

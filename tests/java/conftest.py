@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from bench.peers.kafka import class_path
-from tests.devtools.external.java import JavaTools
 from tests.devtools.processes import process
 from tests.devtools.processes.process import BrokerProcess
+from tests.java.java_tools import JavaTools
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from kafscale.cluster.registries.broker_configs import broker_entries
+from kafscale.cluster.registries.config_entries import broker_entries
 from kafscale.config import Settings
 from tests.api.kafka_apis import BROKER_APIS
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from bench.peers.kafka import class_path
-from tests.devtools.external.java import JavaTools
 from tests.devtools.processes.process import broker_process
+from tests.java.java_tools import JavaTools
 from tests.java.test_java_tools import GROUPS, create, formatted, produce_numbers, table
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(1200)]  # the first test may wait for Maven

@@ -12,8 +12,8 @@ from kafscale.wire.batch_header import DELETE_HORIZON, LOG_APPEND_TIME
 from tests.api.produce.foreign_frames import TAKEN, VALUES, foreign_batches
 from tests.api.produce.foreign_headers import foreign_headers, sealed
 from tests.devtools.external.clients import DEADLINE_SECONDS, wait_until
-from tests.devtools.external.java import JavaTools
 from tests.devtools.processes.process import broker_process
+from tests.java.java_tools import JavaTools
 from tests.process.raw_produce import error_codes_of
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(1200)]  # the first test may wait for Maven

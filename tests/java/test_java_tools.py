@@ -10,7 +10,7 @@ import pytest
 from bench.peers.kafka import class_path
 from kafscale.api.table import APIS
 from tests.devtools.external.clients import CODECS, Acknowledged
-from tests.devtools.external.java import JavaTools, table
+from tests.java.java_tools import JavaTools, table
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(1200)]  # the first test may wait for Maven
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from bench.peers.kafka import KafkaBroker, class_path
-from tests.devtools.external.java import JavaTools
 from tests.devtools.processes.process import broker_process
+from tests.java.java_tools import JavaTools
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(1200)]  # the first test may wait for Maven
 

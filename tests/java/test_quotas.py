@@ -5,8 +5,8 @@ import re
 import pytest
 
 from bench.peers.kafka import class_path
-from tests.devtools.external.java import JavaTools
 from tests.devtools.processes.process import broker_process
+from tests.java.java_tools import JavaTools
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(1200)]  # the first test may wait for Maven
 

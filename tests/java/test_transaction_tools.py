@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from tests.devtools.external.clients import DEADLINE_SECONDS
-from tests.devtools.external.java import table
+from tests.java.java_tools import table
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(1200)]  # the first test may wait for Maven
 

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from kafscale.formats.segment import decode_footer
-from kafscale.log.bucket.orphans import OrphanCollector
+from kafscale.log.bucket.deletion import OrphanCollector
 from kafscale.log.check.verification import Verifier
 from kafscale.log.rewrite.retention import Retention
 from kafscale.store.memory import MemoryStore

@@ -9,7 +9,7 @@ import trio
 
 from kafscale.config import Durability
 from kafscale.formats.footer_reading import read_footer
-from kafscale.log.bucket.orphans import OrphanCollector
+from kafscale.log.bucket.deletion import OrphanCollector
 from kafscale.log.check.verification import Verifier
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey, parse_segment_key

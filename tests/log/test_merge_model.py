@@ -22,7 +22,7 @@ from kafscale.config import Durability
 from kafscale.errors import Fenced, KafkaError, NotFound, PreconditionFailed, StorageFailed, StoreError
 from kafscale.formats.manifest import Manifest, Segment, segment_of, without_covered
 from kafscale.formats.segment import decode_footer
-from kafscale.log.bucket.orphans import OrphanCollector
+from kafscale.log.bucket.deletion import OrphanCollector
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey, parse_segment_key
 from kafscale.testing.disk import MemoryDisk

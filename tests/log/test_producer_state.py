@@ -27,17 +27,15 @@ from kafscale.formats.segment import (
 )
 from kafscale.formats.transactions import ProducedBatch, Producer
 from kafscale.log.partition import producers as producers_module
-from kafscale.log.partition.producer_budget import (
+from kafscale.log.partition.producers import (
     ACTIVE_MS,
     BATCH_BYTES,
     LEFT_ENTRIES_MAX_COUNT,
     PRODUCER_BYTES,
-    ProducerBudget,
-)
-from kafscale.log.partition.producers import (
     REMEMBERED_BATCH_COUNT,
     UNCHANGED_MAX_COUNT,
     FooterProducers,
+    ProducerBudget,
     ProducerStates,
 )
 from kafscale.log.rewrite.merger import merged_footer, read_source

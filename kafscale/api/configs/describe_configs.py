@@ -31,8 +31,7 @@ from kafscale.api.configs.config_resources import (
 from kafscale.api.handling.calls import Api, Call, Peer
 from kafscale.api.handling.partitions import know_topics
 from kafscale.api.handling.services import Services
-from kafscale.cluster.registries.broker_configs import broker_entries
-from kafscale.cluster.registries.config_entries import ConfigEntry, default_entries, topic_entries
+from kafscale.cluster.registries.config_entries import ConfigEntry, broker_entries, default_entries, topic_entries
 from kafscale.cluster.registries.topic_names import check_topic_name
 from kafscale.concurrency.turns import distinct
 from kafscale.config import Listener

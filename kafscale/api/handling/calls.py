@@ -8,7 +8,10 @@ response by the handler itself. Produce is the exception: see `kafscale.api.prod
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+import re
+from collections.abc import Awaitable, Callable
+from importlib import import_module
+from types import ModuleType
 from typing import Any, Final
 
 import attrs
@@ -77,17 +80,19 @@ class Api:
 
 @attrs.frozen(eq=False, repr=False)
 class ListedApi:
-    """A row of the table of APIs (`kafscale.api.table`). `room` imports its modules and yields their APIs."""
+    """A row of the table of APIs (`kafscale.api.table`). The module is in the package `room` and has the API's name."""
 
     key: int
     name: str
     min_version: int
     max_version: int
-    room: Callable[[], Iterator[Api]]
+    room: ModuleType
 
     def load(self) -> Api:
-        """Return the API; imports its room at the first call, which takes some 10 ms."""
-        return next(api for api in self.room() if api.key == self.key)
+        """Return the API; the first call imports its module."""
+        module = re.sub(r"(?<!^)(?=[A-Z])", "_", self.name).lower()
+        api: Api = import_module(f"{self.room.__name__}.{module}").API
+        return api
 
 
 CHANGES_MAX_COUNT: Final = 10_000  # as of Kafka's controller (MAX_RECORDS_PER_USER_OP)

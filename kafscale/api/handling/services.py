@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection
 
 import attrs
 import trio
@@ -100,11 +100,6 @@ class Services:
             lost_offsets=self.topics.lost_offsets(topic.topic_id),
             leader_epochs=self.assignment.led_here(topic),
         )
-
-    def registry_tasks(self) -> Sequence[Callable[[], Awaitable[None]]]:
-        """Return what keeps the registries up to date with the metadata."""
-        configs = self.broker_configs, self.client_quotas, self.group_configs
-        return [registry.run for registry in (self.topics, *configs, self.scram_users, self.acls, self.producer_ids)]
 
     def drain(self) -> None:
         """The broker begins to stop: answer everybody who waits."""

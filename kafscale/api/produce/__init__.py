@@ -18,13 +18,13 @@ soon as it is read, so that many are in flight to the disk at once.
                the order of the log.                                                                       no await
     wait       in the writer: until every round of the journal that the reply needs is durable.            awaits
 
-`general` does this for any request. `group` is a shorter way for requests that repeat earlier ones (`patterns`): gate,
+`produce` does this for any request. `group` is a shorter way for requests that repeat earlier ones (`patterns`): gate,
 checks and order are the same functions (`batches`), in one call. Either way leaves a `Pending` in the connection's
 queue. Gate and long checks are `kafscale.api.handling.gate` and `kafscale.api.handling.record_checks`.
 """
 
 from kafscale.api.produce.batches import Pending
-from kafscale.api.produce.general import API, PendingProduce, begin, begin_in_turns
 from kafscale.api.produce.group import ProduceGroup, ShortWay
+from kafscale.api.produce.produce import API, PendingProduce, begin, begin_in_turns
 
 __all__ = ["API", "Pending", "PendingProduce", "ProduceGroup", "ShortWay", "begin", "begin_in_turns"]

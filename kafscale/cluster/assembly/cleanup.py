@@ -11,8 +11,7 @@ import attrs
 from kafscale.cluster.membership.start.member import ClusterMember
 from kafscale.cluster.registries.topics import Topic, TopicRegistry
 from kafscale.config import Settings
-from kafscale.log.bucket.deletion import BuriedTopic, TopicDeleter
-from kafscale.log.bucket.orphans import OrphanCollector
+from kafscale.log.bucket.deletion import BuriedTopic, OrphanCollector, TopicDeleter
 from kafscale.log.log import Log, expire_producers
 from kafscale.log.rewrite.retention import Retention
 from kafscale.metrics import Metrics

@@ -19,7 +19,6 @@ import trio
 
 from kafscale.errors import KafkaError
 from kafscale.log.log import Log
-from kafscale.log.partition.marking import is_wanted
 from kafscale.log.partition.partition import Partition, Placed
 from kafscale.log.wal.journal import Round
 from kafscale.wire.batch_header import TRANSACTIONAL, parse_header
@@ -190,7 +189,7 @@ def _encode(entry: Entry, now_ms: int) -> bytearray | None:
 
 def _is_wanted(entry: EndEntry) -> bool:
     try:
-        return is_wanted(entry.partition, entry.marker)
+        return entry.partition.wants_marker(entry.marker)
     except KafkaError as exc:
         if entry.may_be_late and exc.code == INVALID_PRODUCER_EPOCH:
             return False

@@ -8,7 +8,7 @@ is deleted. Keys of the store: `group-configs/<group id>`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
@@ -104,9 +104,6 @@ class GroupConfigs(EntryRegistry):
     def __attrs_post_init__(self) -> None:
         self.overrides = MappingProxyType(self._in_force)
         super().__attrs_post_init__()
-
-    def _keys(self) -> Iterable[str]:
-        return map(_key, self._by_group)
 
     def _put(self, key: str, value: bytes) -> None:
         if (configs := self._follower.read(key, value, partial(decode, dict[str, str]))) is not None:
@@ -223,9 +220,8 @@ def _entry(definition: ConfigDefinition, *, own: str | None, default: str) -> Co
     assert definition.broker_name is not None
     synonyms = broker_synonyms(definition.broker_name, default, definition.default)
     if own is not None:
-        synonyms.insert(0, ConfigSynonym(name=definition.name, value=own, source=ConfigSource.GROUP_CONFIG))
-    first = synonyms[0]
-    return ConfigEntry(definition=definition, value=first.value, source=first.source, synonyms=synonyms)
+        synonyms.insert(0, ConfigSynonym(definition.name, own, ConfigSource.GROUP_CONFIG))
+    return ConfigEntry.of(definition, synonyms)
 
 
 def _key(group_id: str) -> str:

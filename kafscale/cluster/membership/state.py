@@ -31,14 +31,14 @@ from kafscale.cluster.metadata.follower import Follower
 from kafscale.cluster.registries.topics import TopicRegistry
 from kafscale.concurrency.signals import Signal
 from kafscale.formats.manifest import PartitionId
-from kafscale.formats.placements import ASSIGNMENTS, ROW_COUNT, parse_row_key, row_key
+from kafscale.formats.placements import ASSIGNMENTS, ROW_COUNT, parse_row_key
 
 Listener = Callable[[Collection[bytes]], None]  # told the ids of topics whose placements have changed, perhaps none
 
 
 @attrs.define(eq=False, repr=False)
 class ClusterState:
-    """Brokers and placements as the metadata has them. `load` it before use, and `run` it.
+    """Brokers and placements as the metadata has them. `load` it before use.
 
     `placements` are by topic id, in order of index. `recovering` are the partitions that need earlier streams, `moving`
     those on their way to another broker. `revision` grows with each change of these. `unreadable` are the keys of
@@ -59,7 +59,7 @@ class ClusterState:
 
     def __attrs_post_init__(self) -> None:
         self.placements = self._rows
-        self.follower = Follower(self.store, (BROKERS, CLUSTER, ASSIGNMENTS), self._apply, self._keys)
+        self.follower = Follower(self.store, (BROKERS, CLUSTER, ASSIGNMENTS), self._apply)
 
     @property
     def unreadable(self) -> Collection[str]:
@@ -73,10 +73,6 @@ class ClusterState:
     async def load(self) -> None:
         """Read everything from the metadata store. Raises DamagedObject if a later version has written some of it."""
         await self.follower.load()
-
-    async def run(self) -> None:
-        """Catch up with the metadata store by listing it, where it is too far ahead, until cancelled."""
-        await self.follower.run()
 
     def live(self) -> Mapping[int, BrokerRecord]:
         """Return the brokers that serve, in order of id."""
@@ -208,11 +204,6 @@ class ClusterState:
         del placements[first:]  # rows go with their topic, all of them
         if not placements:
             self._rows.pop(topic_id, None)
-
-    def _keys(self) -> Iterator[str]:
-        yield from map(record_key, self.brokers)
-        for topic_id, placements in self.placements.items():
-            yield from (row_key(topic_id, first) for first in range(0, len(placements), ROW_COUNT))
 
 
 def _is_over(record: BrokerRecord) -> bool:

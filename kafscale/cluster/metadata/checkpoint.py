@@ -2,11 +2,10 @@
 
 Entries of LOCAL_PREFIX are about the data directory and stay in it.
 
-A checkpoint costs what has changed (`ChangedKeys` remembers the keys; values are read from the snapshot): after two
-full ones, each has the changes since the first of these, until those together have become larger than a full one. It is
-read, encoded and compressed by a thread, slice by slice, from a snapshot. With 200,000 committed offsets, one that
-changes writes 188 bytes. A dump of all was 34 MB, and held the event loop for 0.38 s; a full checkpoint is 4 MB now,
-and holds it for 14 ms at most.
+After two full checkpoints, each has the changes since the first of these, until those together have become larger than
+a full one. Changed keys are remembered; a thread reads the values from a snapshot, slice by slice, and encodes and
+compresses them. With 200,000 committed offsets, one change writes 188 bytes; a full checkpoint is 4 MB, and holds the
+event loop for 14 ms at most.
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ import attrs
 import trio
 
 from kafscale.buffers import Buffer, size_of
-from kafscale.cluster.metadata.base import LOCAL_PREFIX, MetadataStore, Pair, Transaction
-from kafscale.cluster.metadata.changes import ChangeReader
+from kafscale.cluster.metadata.base import LOCAL_PREFIX, Change, LocalMetadataStore, MetadataStore, Pair, Transaction
 from kafscale.concurrency.signals import Signal
 from kafscale.errors import StoreError
 from kafscale.formats.metadata_changes import encode_pairs
@@ -110,11 +108,11 @@ class Checkpointer:
     """
 
     versions: VersionWriter
-    local: MetadataStore
+    local: LocalMetadataStore
     position: Callable[[], WalPosition]
     objects_max_count: float = math.inf
     on_kept: Callable[[WalPosition], None] = lambda position: None
-    _changed: ChangedKeys = attrs.field(init=False)
+    _changed: dict[str, None] = attrs.field(factory=dict, init=False)  # keys since the first full one, as a set
     _writing: trio.Lock = attrs.field(factory=trio.Lock, init=False)
     _written: deque[_WrittenCheckpoint] = attrs.field(factory=deque, init=False)  # the last two of our own
     _bases: list[NumberedKey] = attrs.field(factory=list, init=False)  # full ones that changes can be applied on
@@ -126,12 +124,15 @@ class Checkpointer:
     _is_behind: Signal = attrs.field(factory=Signal, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._changed = ChangedKeys(self.local)
+        self.local.follow(self._note)
+
+    def _note(self, change: Change) -> None:
+        self._changed.update(dict.fromkeys((*change.puts, *change.deletes)))
 
     def close(self) -> None:
-        """Write no more, and remember nothing of what changes: another one does. What is being written is finished."""
+        """Write no more and remember no changes. A checkpoint that is being written is finished."""
         self._has_ended = True
-        self._changed.close()
+        self.local.unfollow(self._note)
 
     def note_growth(self) -> None:
         """The log has one more object."""
@@ -176,7 +177,7 @@ class Checkpointer:
                 self._bases.clear()
                 self._changes_bytes = 0
             if not self._bases:
-                self._changed.begin()
+                self._changed.clear()
             if len(self._bases) < KEPT_COUNT:
                 await self._write_full(position)
             else:
@@ -200,7 +201,7 @@ class Checkpointer:
     async def _write_changes(self, position: WalPosition) -> None:
         async with self.local.snapshot() as snapshot:
             entries = _CheckpointEntries()  # of all keys that have changed until the snapshot, and perhaps more
-            await snapshot.read(self._changed.keys(), entries.take)
+            await snapshot.read(list(self._changed), entries.take)
         key, size_bytes = await self._put(position, entries.body, self._bases[0].number)
         self._changes_bytes += size_bytes
         self._written.append(_WrittenCheckpoint(position, key, tuple(self._bases)))
@@ -220,37 +221,3 @@ class Checkpointer:
         await self.versions.trim(needed)
         if len(self._written) == KEPT_COUNT:
             self.on_kept(self._written[0].position)
-
-
-@attrs.define(eq=False, repr=False)
-class ChangedKeys:
-    """The keys that have changed in a store; it knows none before `begin`."""
-
-    _store: MetadataStore
-    _keys: dict[str, None] = attrs.field(factory=dict, init=False)
-    _reader: ChangeReader | None = attrs.field(default=None, init=False)
-
-    def __len__(self) -> int:
-        return len(self._keys)
-
-    def keys(self) -> Sequence[str]:
-        """Return the keys that have changed since `begin`."""
-        return list(self._keys)
-
-    def begin(self) -> None:
-        """Forget all that has changed until now."""
-        self._keys.clear()
-        if self._reader is None:
-            self._reader = self._store.changes(self._store.revision, self._note)
-
-    def close(self) -> None:
-        """Remember no more changes."""
-        if self._reader is not None:
-            self._reader.close()
-            self._reader = None
-
-    def _note(self) -> None:
-        assert self._reader is not None
-        for change in self._reader.drain():
-            self._keys.update(dict.fromkeys(change.puts))
-            self._keys.update(dict.fromkeys(change.deletes))

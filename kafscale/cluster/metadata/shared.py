@@ -29,8 +29,7 @@ from secrets import token_bytes
 import attrs
 import trio
 
-from kafscale.cluster.metadata.base import POSITION_KEY, LocalMetadataStore, Outcome, Transaction
-from kafscale.cluster.metadata.changes import revision_of
+from kafscale.cluster.metadata.base import POSITION_KEY, LocalMetadataStore, Outcome, Transaction, revision_of
 from kafscale.cluster.metadata.checkpoint import find_checkpoints, replacing_all
 from kafscale.cluster.metadata.converter import decode, encode
 from kafscale.cluster.metadata.journaled import LogFirst

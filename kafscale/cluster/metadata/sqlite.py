@@ -1,9 +1,12 @@
 """The metadata store in one SQLite file: the embedded default.
 
-One connection, used by one worker thread at a time. The transactions of a call of `apply` share one disk sync, while
-each keeps its own `expect` check, revision and outcome; which ones come together is decided by `group_commit`. An error
-of the disk fails everything after it: whether the last commit reached the disk is unknown, so the broker must stop. A
-full disk refuses changes that it has no room for.
+`Database` is the blocking half; `SqliteMetadataStore` calls it in one worker thread at a time. The transactions of a
+call of `apply` share one disk sync, while each keeps its own `expect` check, revision and outcome; `group_commit`
+decides which ones come together. An error of the disk fails everything after it: whether the last commit reached the
+disk is unknown, so the broker must stop.
+
+A full disk is not a failure. SQLite has rolled the transaction back then, nothing has changed, and it can be tried
+again. An essential transaction is tried again at once, with the room that was reserved for it.
 
 A commit that is cancelled before its thread has begun has no effect; afterwards it is waited for (milliseconds, one
 disk sync), so a commit either returns and is durable or raises and did not happen.
@@ -12,31 +15,47 @@ disk sync), so a commit either returns and is durable or raises and did not happ
 from __future__ import annotations
 
 import contextlib
+import logging
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import attrs
 import trio
 
-from kafscale.cluster.metadata.base import Entry, Outcome, Take, Transaction
-from kafscale.cluster.metadata.changes import ChangeLog, ChangeReader, revision_of
-from kafscale.cluster.metadata.database import Database, Row, prefix_range, read_pairs
-from kafscale.cluster.metadata.reserve import Reserve
-from kafscale.errors import PreconditionFailed, StorageFailed
+from kafscale.cluster.metadata.base import Change, ChangeLog, Entry, Listener, Outcome, Take, Transaction, revision_of
+from kafscale.cluster.metadata.reserve import Reserve, has_room
+from kafscale.errors import PreconditionFailed, StartupError, StorageFailed, StorageFull
 
 T = TypeVar("T")
+Row = tuple[bytes, bytes, int]
 
 RESERVE_INTERVAL_SECONDS = 5.0  # between two looks whether the reserve can have its room again
+SCHEMA_VERSION = 1
+# Rows that are read, encoded and compressed at once: 0.5 ms, then a waiting thread gets the interpreter.
+SLICE_COUNT = 500
 
+# Keys are bytes: they compare as UTF-8 does, and a prefix has an upper bound whatever characters follow it.
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS entry (key BLOB PRIMARY KEY, value BLOB NOT NULL, revision INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS revision (current INTEGER NOT NULL);
+INSERT INTO revision SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM revision);
+"""
 
-@attrs.frozen(kw_only=True)
-class Statistics:
-    """Counts of a metadata store since it was opened."""
+# SQLite says SQLITE_FULL for ENOSPC alone. A quota, and the file of its shared memory, are errors of another name.
+_PERHAPS_FULL: Final = frozenset(
+    {
+        sqlite3.SQLITE_IOERR_WRITE,
+        sqlite3.SQLITE_IOERR_TRUNCATE,
+        sqlite3.SQLITE_IOERR_SHMSIZE,
+        sqlite3.SQLITE_IOERR_SHMOPEN,
+        sqlite3.SQLITE_IOERR_SHMMAP,
+        sqlite3.SQLITE_CANTOPEN,
+    }
+)
 
-    commit_count: int
-    sync_count: int
+logger = logging.getLogger(__name__)
 
 
 @attrs.define(eq=False, repr=False)
@@ -44,24 +63,21 @@ class SqliteMetadataStore:
     """A MetadataStore in one file. Made by `open`."""
 
     _database: Database
-    _published: ChangeLog
     _limiter: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(1), init=False)
     _applying: trio.Lock = attrs.field(factory=trio.Lock, init=False)  # until what was applied is published
     _is_closed: bool = attrs.field(default=False, init=False)
     _failure: StorageFailed | None = attrs.field(default=None, init=False)
-    _commit_count: int = attrs.field(default=0, init=False)
-    _sync_count: int = attrs.field(default=0, init=False)
 
     @classmethod
     @contextlib.asynccontextmanager
     async def open(cls, path: Path, *, reserve: Reserve | None = None) -> AsyncIterator[SqliteMetadataStore]:
-        """Open or create the database until the block ends; what waits then is committed first.
+        """Open or create the database until the block ends; waiting transactions are committed first.
 
         `reserve` is room for essential changes, which is filled again some seconds after it was needed. Raises
         StartupError if the database can't be opened or was written by a later version.
         """
         database = await trio.to_thread.run_sync(Database.open, path, reserve)
-        store = cls(database, ChangeLog(database.revision()))
+        store = cls(database)
         async with trio.open_nursery() as nursery:
             if reserve is not None:
                 nursery.start_soon(store._keep_reserve, reserve)
@@ -74,21 +90,21 @@ class SqliteMetadataStore:
 
     @property
     def revision(self) -> int:
-        return self._published.revision
+        return self._database.published.revision
 
-    def changes(self, after: int, notify: Callable[[], None] | None = None) -> ChangeReader:
-        return self._published.read(after, notify)
+    def follow(self, listener: Listener) -> None:
+        self._database.published.follow(listener)
+
+    def unfollow(self, listener: Listener) -> None:
+        self._database.published.unfollow(listener)
 
     async def get(self, key: str) -> Entry | None:
-        rows = await self._read("SELECT key, value, revision FROM entry WHERE key = ?", (key.encode(),))
-        return _entry(rows[0]) if rows else None
+        return next(iter(await self._read(" WHERE key = ?", (key.encode(),))), None)
 
     async def list(self, prefix: str) -> Sequence[Entry]:
-        where, bounds = prefix_range(prefix)
-        rows = await self._read(f"SELECT key, value, revision FROM entry{where} ORDER BY key", bounds)
+        entries = await self._read(*_prefix_range(prefix))
         async with self._applying:  # so that whatever was read is published
-            pass
-        return [_entry(row) for row in rows]
+            return entries
 
     async def commit(self, transaction: Transaction) -> int:
         (outcome,) = await self.apply([transaction])
@@ -97,16 +113,14 @@ class SqliteMetadataStore:
     async def apply(self, transactions: Sequence[Transaction]) -> Sequence[Outcome]:
         self._check_usable()
         async with self._applying:
-            outcomes = await self._in_thread(lambda: self._database.apply(transactions, self._published))
-            self._commit_count += len(transactions)
-            self._sync_count += 1
-            self._published.publish(outcomes)
+            outcomes = await self._in_thread(lambda: self._database.apply(transactions))
+            self._database.published.publish(outcomes)
         return outcomes
 
     async def check(self, transactions: Sequence[Transaction]) -> Sequence[PreconditionFailed | None]:
         self._check_usable()
         async with self._applying:  # so that whatever is applied is published
-            return await self._in_thread(lambda: self._database.check(transactions, self._published))
+            return await self._in_thread(lambda: self._database.check(transactions))
 
     async def check_room(self) -> None:
         self._check_usable()
@@ -129,14 +143,8 @@ class SqliteMetadataStore:
                 self._is_closed = True
                 await trio.to_thread.run_sync(self._database.close, limiter=self._limiter)
 
-    def statistics(self) -> Statistics:
-        return Statistics(commit_count=self._commit_count, sync_count=self._sync_count)
-
     async def _keep_reserve(self, reserve: Reserve) -> None:
-        """Keep the reserve filled.
-
-        If it was needed, not at once: what a start on a full disk was given is for all of it.
-        """
+        """Keep the reserve filled; if it was needed, not at once: a start on a full disk may need more of it."""
         is_due = not reserve.is_short
         while True:
             if is_due:
@@ -144,9 +152,11 @@ class SqliteMetadataStore:
             await trio.sleep(RESERVE_INTERVAL_SECONDS)
             is_due = reserve.is_short
 
-    async def _read(self, query: str, parameters: tuple[bytes, ...]) -> Sequence[Row]:
+    async def _read(self, where: str, parameters: tuple[bytes, ...]) -> Sequence[Entry]:
         self._check_usable()
-        return await self._in_thread(lambda: self._database.read(query, parameters))
+        query = f"SELECT key, value, revision FROM entry{where} ORDER BY key"
+        rows = await self._in_thread(lambda: self._database.connection.execute(query, parameters).fetchall())
+        return [Entry(key.decode(), value, revision) for key, value, revision in rows]
 
     async def _in_thread(self, function: Callable[[], T]) -> T:
         """Call it in a worker thread, one at a time. Raises StorageFailed: once, and for every later call."""
@@ -173,7 +183,7 @@ class SqliteSnapshot:
 
     async def read(self, keys: Sequence[str] | None, take: Take) -> None:
         try:
-            await trio.to_thread.run_sync(read_pairs, self.connection, keys, take)
+            await trio.to_thread.run_sync(_read_pairs, self.connection, keys, take)
         except sqlite3.Error as exc:
             raise StorageFailed(f"the metadata store can't be read: {exc}") from exc
 
@@ -182,15 +192,232 @@ def _begin_snapshot(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     try:
         connection.execute("BEGIN")
-        connection.execute(
-            "SELECT current FROM revision"
-        ).fetchone()  # only the first read decides of what moment it is
+        connection.execute("SELECT current FROM revision").fetchone()  # the moment is that of the first read
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _entry(row: Row) -> Entry:
-    key, value, revision = row
-    return Entry(key.decode(), value, revision)
+@attrs.define(eq=False, repr=False)
+class Database:
+    """One database. Made by `open`; each method is called by one thread at a time."""
+
+    path: Path
+    connection: sqlite3.Connection
+    reserve: Reserve | None
+    published: ChangeLog = attrs.field(init=False)
+    _is_full: bool = attrs.field(default=False, init=False)
+    _lacks_reserve: bool = attrs.field(default=False, init=False)  # changes were refused to keep what is left of it
+
+    def __attrs_post_init__(self) -> None:
+        self.published = ChangeLog(self._revision())
+
+    @classmethod
+    def open(cls, path: Path, reserve: Reserve | None) -> Database:
+        """Open or create it. Raises StartupError if that can't be, or a later version wrote it."""
+        while True:
+            try:
+                return cls(path, _connect(path), reserve)
+            except sqlite3.Error as exc:
+                if reserve is None or not _is_for_want_of_room(exc, path) or not reserve.release():
+                    raise StartupError(_advice(path, exc)) from exc
+
+    def _revision(self) -> int:
+        (revision,) = self.connection.execute("SELECT current FROM revision").fetchone()
+        return int(revision)
+
+    def check(self, transactions: Sequence[Transaction]) -> Sequence[PreconditionFailed | None]:
+        """Return for each, taken alone, why it would be refused now."""
+        return [self._refusal(transaction) for transaction in transactions]
+
+    def apply(self, transactions: Sequence[Transaction]) -> Sequence[Outcome]:
+        """Apply them as `LocalMetadataStore.apply`. All that was applied before is published, and nothing meanwhile.
+
+        Raises sqlite3.Error: then it is unknown what has reached the disk.
+        """
+        try:
+            outcomes = self._apply_all(transactions)
+        except sqlite3.Error as exc:
+            if not _is_for_want_of_room(exc, self.path):
+                raise
+            self._note_full()
+            return self._apply_essential(transactions)
+        if not self._lacks_reserve:
+            self._note_room()
+        return outcomes
+
+    def _apply_essential(self, transactions: Sequence[Transaction]) -> Sequence[Outcome]:
+        """Apply those that may use the reserve, and refuse the others."""
+        outcomes: list[Outcome] = [StorageFull(self._no_room) for _ in transactions]
+        places = [place for place, transaction in enumerate(transactions) if transaction.essential]
+        while places and self.reserve is not None and self.reserve.release():
+            try:
+                applied = self._apply_all([transactions[place] for place in places])
+            except sqlite3.Error as exc:
+                if not _is_for_want_of_room(exc, self.path):
+                    raise
+                continue
+            for place, outcome in zip(places, applied, strict=True):
+                outcomes[place] = outcome
+            break
+        return outcomes
+
+    def _apply_all(self, transactions: Sequence[Transaction]) -> Sequence[Outcome]:
+        """Apply them in order in one SQLite transaction; return for each its change, or PreconditionFailed."""
+        self.connection.execute("BEGIN IMMEDIATE")
+        try:
+            revision = self._revision()
+            outcomes: list[Outcome] = []
+            for transaction in transactions:
+                if (refusal := self._refusal(transaction, outcomes)) is not None:
+                    outcomes.append(refusal)
+                    continue
+                change = self._apply(transaction, revision + 1) or Change(revision)
+                revision = change.revision
+                outcomes.append(change)
+            self.connection.execute("UPDATE revision SET current = ?", (revision,))
+            self.connection.execute("COMMIT")
+        except BaseException:
+            if self.connection.in_transaction:
+                self.connection.execute("ROLLBACK")
+            raise
+        return outcomes
+
+    def _refusal(self, transaction: Transaction, earlier: Sequence[Outcome] = ()) -> PreconditionFailed | None:
+        if transaction.planned_from is not None:
+            outdated = self.published.refusal(transaction.planned_from, earlier)
+            if outdated is not None:
+                return outdated
+        for key, expected in transaction.expect.items():
+            query = "SELECT revision FROM entry WHERE key = ?"
+            row = self.connection.execute(query, (key.encode(),)).fetchone()
+            actual = row[0] if row else 0
+            if actual != expected:
+                return PreconditionFailed(f"{key} has revision {actual}, not {expected}")
+        return None
+
+    def _apply(self, transaction: Transaction, revision: int) -> Change | None:
+        """Delete first, then put. Return what has changed, if anything."""
+        connection, changed_count = self.connection, 0
+        deletes = list(transaction.deletes)
+        for prefix in transaction.delete_prefixes:
+            where, bounds = _prefix_range(prefix)
+            found = connection.execute(f"DELETE FROM entry{where} RETURNING key", bounds).fetchall()
+            deletes += [key.decode() for (key,) in found]
+            changed_count += len(found)
+        if transaction.deletes:
+            rows = [(key.encode(),) for key in transaction.deletes]
+            changed_count += connection.executemany("DELETE FROM entry WHERE key = ?", rows).rowcount
+        if transaction.puts:
+            entries = [(key.encode(), value, revision) for key, value in transaction.puts.items()]
+            changed_count += connection.executemany("INSERT OR REPLACE INTO entry VALUES (?, ?, ?)", entries).rowcount
+        if not changed_count:
+            return None
+        return Change(revision, transaction.puts, [key for key in deletes if key not in transaction.puts])
+
+    def check_room(self) -> None:
+        """Raise StorageFull while the reserve is in use."""
+        if self.reserve is not None and self.reserve.is_short:
+            self._lacks_reserve = True
+            self._note_full()
+            raise StorageFull(self._no_room)
+
+    def _note_full(self) -> None:
+        if not self._is_full:
+            logger.error(
+                "%s; changes of offsets, groups and topics are refused until then, and reads go on", self._no_room
+            )
+        self._is_full = True
+
+    def _note_room(self) -> None:
+        if self._is_full:
+            logger.warning("the metadata in %s can be changed again", self.path)
+        self._is_full = False
+
+    @property
+    def _no_room(self) -> str:
+        return f"the disk of {self.path} is full, or a quota: free some space or raise it, nothing is lost"
+
+    def close(self) -> None:
+        """Close the database. Room that SQLite frees goes to the reserve, as the next start may need it."""
+        self.connection.close()
+        self.fill_reserve()
+
+    def fill_reserve(self) -> None:
+        """Give the reserve all its room again, or as much as there is."""
+        if self.reserve is not None:
+            with contextlib.suppress(OSError):  # an error of the disk shows at the next write
+                self.reserve.fill()
+                if self._lacks_reserve and not self.reserve.is_short:
+                    self._lacks_reserve = False
+                    self._note_room()
+
+
+def _read_pairs(connection: sqlite3.Connection, keys: Sequence[str] | None, take: Take) -> None:
+    """Call `take` with every entry, or those of `keys`, slice by slice."""
+    if keys is None:
+        cursor = connection.execute("SELECT key, value FROM entry ORDER BY key")
+        while pairs := cursor.fetchmany(SLICE_COUNT):
+            take(pairs, ())
+        return
+    for start in range(0, len(keys), SLICE_COUNT):
+        wanted = [key.encode() for key in keys[start : start + SLICE_COUNT]]
+        marks = ",".join("?" * len(wanted))
+        pairs = connection.execute(f"SELECT key, value FROM entry WHERE key IN ({marks})", wanted).fetchall()
+        found = {key for key, _ in pairs}
+        take(pairs, [key for key in wanted if key not in found])
+
+
+def _prefix_range(prefix: str) -> tuple[str, tuple[bytes, ...]]:
+    """Return a WHERE clause, and its parameters, for the keys that start with `prefix`."""
+    if not prefix:
+        return "", ()
+    low = prefix.encode()
+    return " WHERE key >= ? AND key < ?", (low, low[:-1] + bytes([low[-1] + 1]))  # UTF-8 never ends in 0xFF
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")  # in WAL mode NORMAL would lose commits at a power cut
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version > SCHEMA_VERSION:
+            raise StartupError(f"{path} was written by a later version of KafScale; start that version")
+        if version < SCHEMA_VERSION:  # not at every start: on a full disk it has no room for tables that exist already
+            connection.executescript(SCHEMA)
+            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _advice(path: Path, exc: sqlite3.Error) -> str:
+    """Return what to do about a database that can't be opened, which is never to delete it."""
+    told = f"can't open the metadata store {path}: {exc}"
+    if _is_for_want_of_room(exc, path):
+        return f"{told}: the disk is full, or a quota: free some space or raise it, and start again; nothing is lost"
+    if _code(exc) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return (
+            f"{told}: the file is damaged. Keep it and those beside it, and put a backup in its place; without one, "
+            "move it to another place: a start without it takes the metadata from the bucket, which may lack that of "
+            "the last seconds before the broker ended"
+        )
+    return f"{told}: check that the disk works and that the broker may read and write this file"
+
+
+def _code(exc: sqlite3.Error) -> int:
+    code: int = getattr(exc, "sqlite_errorcode", 0)
+    return code
+
+
+def _is_for_want_of_room(exc: sqlite3.Error, path: Path) -> bool:
+    code = _code(exc)
+    if code & 0xFF == sqlite3.SQLITE_FULL:
+        return True
+    try:
+        return code in _PERHAPS_FULL and not has_room(path.parent)
+    except OSError:
+        return False

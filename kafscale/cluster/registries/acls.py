@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import ClassVar, Final
 
 import attrs
@@ -47,9 +47,6 @@ class AclRegistry(EntryRegistry):
 
     index: AclIndex = attrs.field(factory=AclIndex, init=False)
     _by_key: dict[str, AclBinding] = attrs.field(factory=dict, init=False)
-
-    def _keys(self) -> Iterable[str]:
-        return self._by_key
 
     def _put(self, key: str, value: bytes) -> None:
         if (added := self._follower.read(key, value, _binding)) is not None:

@@ -7,7 +7,7 @@ the store (`_apply`), in order of revision with those of other brokers, and befo
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from typing import ClassVar
 
 import attrs
@@ -19,7 +19,7 @@ from kafscale.cluster.metadata.follower import Follower
 
 @attrs.define(eq=False, repr=False)
 class MetadataRegistry(ABC):
-    """Follows the keys of its prefixes from the moment it is made; `load` it before use, and keep `run` running."""
+    """Follows the keys of its prefixes from the moment it is made; `load` it before use."""
 
     PREFIXES: ClassVar[tuple[str, ...]]  # each ends in `/`
 
@@ -28,15 +28,11 @@ class MetadataRegistry(ABC):
     _changing: trio.Lock = attrs.field(factory=trio.Lock, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._follower = Follower(self.store, self.PREFIXES, self._apply, self._keys)
+        self._follower = Follower(self.store, self.PREFIXES, self._apply)
 
     async def load(self) -> None:
         """Take in the entries of earlier starts and of other brokers."""
         await self._follower.load()
-
-    async def run(self) -> None:
-        """List the metadata store again whenever its changes ran ahead of this registry, until cancelled."""
-        await self._follower.run()
 
     async def _commit(self, plan: Callable[[int], Awaitable[Transaction | None]]) -> None:
         """Commit a planned transaction, one at a time, as `Follower.commit_planned`."""
@@ -50,10 +46,6 @@ class MetadataRegistry(ABC):
     @abstractmethod
     def _apply(self, change: Change) -> None:
         """Apply a change of the store, which may have keys of other registries. Must not wait."""
-
-    @abstractmethod
-    def _keys(self) -> Iterable[str]:
-        """Return the keys in memory that may ever be deleted."""
 
 
 @attrs.define(eq=False, repr=False)

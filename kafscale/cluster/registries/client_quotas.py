@@ -186,9 +186,6 @@ class ClientQuotas(EntryRegistry):
     _by_entity: dict[QuotaEntity, Values] = attrs.field(factory=dict, init=False)  # another one after each change
     _limits: Mapping[str, QuotaLimits] = attrs.field(factory=dict, init=False)  # by key
 
-    def _keys(self) -> Iterable[str]:
-        return [entity.key for entity in self._by_entity]
-
     def _apply(self, change: Change) -> None:
         self._by_entity = dict(self._by_entity)  # callers of `all` go through the old one in several turns
         super()._apply(change)

@@ -1,4 +1,4 @@
-"""One Kafka config: its name, type, default and what values it takes; checked in the words of Kafka's ConfigDef."""
+"""Definitions of Kafka's configs: type, default and accepted values, checked with the messages of Kafka's ConfigDef."""
 
 from __future__ import annotations
 
@@ -46,26 +46,25 @@ class ConfigSource(enum.IntEnum):
     GROUP_CONFIG = 8
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class ConfigDefinition:
     """One config as Kafka documents it.
 
-    `default` is text, as it travels, and None only for configs of brokers that need not be set. `least` and `most`
-    bound numbers, `allowed` lists the values (of a LIST: the items) if they are a closed set, `item_pattern` is what
-    each item of a LIST must match. `broker_name` is the broker config that gives a topic config its default. `acts` is
-    whether KafScale does anything by it.
+    `default` is None only for broker configs that need not be set. `allowed` and `item_pattern` restrict strings, or
+    the items of a LIST. `broker_name` is the broker config with a topic config's default. KafScale obeys the config if
+    `acts` is set.
     """
 
     name: str
     type: ConfigType
     default: str | None
-    documentation: str
-    broker_name: str | None = None
-    least: float = -math.inf
-    most: float = math.inf
-    allowed: tuple[str, ...] = ()
-    item_pattern: str | None = None
-    acts: bool = False
+    documentation: str = attrs.field(kw_only=True)
+    broker_name: str | None = attrs.field(default=None, kw_only=True)
+    least: float = attrs.field(default=-math.inf, kw_only=True)
+    most: float = attrs.field(default=math.inf, kw_only=True)
+    allowed: tuple[str, ...] = attrs.field(default=(), kw_only=True)
+    item_pattern: str | None = attrs.field(default=None, kw_only=True)
+    acts: bool = attrs.field(default=False, kw_only=True)
 
     def parse(self, text: str) -> Value:
         """Return the typed value. Raises KafkaError INVALID_CONFIG."""
@@ -82,7 +81,7 @@ class ConfigDefinition:
                 return self._number(text)
 
     def canonical(self, text: str) -> str:
-        """Return the text that Kafka answers for a value that was typed like this. Raises as `parse` does."""
+        """Return a value as Kafka writes it, such as `100000` for ` +100000 `. Raises KafkaError as `parse`."""
         value = self.parse(text)
         if isinstance(value, tuple):
             return ",".join(value)
@@ -125,20 +124,18 @@ class ConfigDefinition:
 
 @attrs.frozen
 class DynamicConfigs:
-    """Broker configs that were set at run time, by name: those of one broker, and those of all brokers."""
+    """Broker configs set at run time: on one broker, and as the default of all brokers."""
 
     own: Mapping[str, str] = MappingProxyType({})
     default: Mapping[str, str] = CLUSTER_DEFAULTS
 
     def values(self, name: str) -> list[tuple[str, ConfigSource]]:
-        """Return the values that were set for a config, the one in force first."""
+        """Return the values of a config with their sources, the one in force first."""
         own, default = ConfigSource.DYNAMIC_BROKER_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
-        return [
-            (configs[name], source) for configs, source in ((self.own, own), (self.default, default)) if name in configs
-        ]
+        found = (self.own.get(name), own), (self.default.get(name), default)
+        return [(value, source) for value, source in found if value is not None]
 
     def in_force(self) -> Mapping[str, str]:
-        """Return the configs that are in force, by name."""
         return {**self.default, **self.own}
 
 
@@ -146,19 +143,19 @@ NOTHING_SET: Final = DynamicConfigs()
 
 
 def split_list(text: str) -> tuple[str, ...]:
-    """Return the items of a LIST, without the white space around them; empty items stay, as in Kafka."""
+    """Split a LIST into stripped items. Keeps empty items, as Kafka does."""
     text = text.strip(_TRIMMED)
     return tuple(re.split(r"\s*,\s*", text)) if text else ()
 
 
-# Characters that Java's String.trim removes, and other white space, which older data may have.
+# Characters that Java's String.trim removes, and other white space, which older data can contain.
 _TRIMMED = "".join(character for character in map(chr, range(0x3001)) if character <= " " or character.isspace())
 _DOUBLE = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[fFdD]?")  # Java's, without NaN and hex
 _INTEGER = re.compile(r"[+-]?\d{1,4000}")  # Java takes any script's digits; `int` refuses much longer ones
 
 
 def _parse_number(text: str, type: ConfigType) -> int | float | None:
-    """Parse a number as Java does; None if the text is not a number of this type."""
+    """Parse a number as Java does; return None for any other text."""
     if type is ConfigType.DOUBLE:
         value = float(text.rstrip("fFdD")) if _DOUBLE.fullmatch(text) else math.nan
         return value if math.isfinite(value) else None

@@ -1,17 +1,15 @@
 """Broker configs that can be set at run time, as in Kafka 4.1: on one broker, or as the default of all brokers.
 
-All of Kafka's are taken that may hold for a whole cluster, as tools and operators set them; `acts` says which change
-KafScale's behaviour. Configs of single listeners, of TLS and of SASL are refused: to keep one without doing what it
-says would leave a broker less secure than its operator believes. `TOPIC_CONFIGS` has those that are defaults of topics.
+Kafka's configs of listeners, TLS and SASL are refused: storing one without obeying it would leave a broker less secure
+than its operator believes.
 
-Configs are durable before they act, and read synchronously from memory. Keys of the store: `broker-configs/<broker id>`
-and `broker-configs/default`.
+Keys of the metadata store: `broker-configs/<broker id>` and `broker-configs/default`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -114,7 +112,7 @@ def _with_limits(settings: Settings, **changes: Any) -> Settings:
     return attrs.evolve(settings, limits=attrs.evolve(settings.limits, **changes))
 
 
-# Each makes the settings of a broker on which a config was set to a value. Raises ConfigError where they forbid it.
+# Each returns settings with one config set. Raises ConfigError if the result would be invalid.
 _SETTERS: Mapping[str, Callable[[Settings, Any], Settings]] = {
     "log.cleaner.backoff.ms": lambda s, value: attrs.evolve(s, compaction_check_interval_seconds=value / 1000),
     "log.cleaner.dedupe.buffer.size": lambda s, value: attrs.evolve(s, log_cleaner_dedupe_buffer_bytes=value),
@@ -129,7 +127,7 @@ _SETTERS: Mapping[str, Callable[[Settings, Any], Settings]] = {
 
 
 def settings_with(settings: Settings, configs: Mapping[str, str]) -> Settings:
-    """Return the settings of a broker on which configs were set. Ignores those that its options forbid, and says so."""
+    """Return settings with configs set. Skips, with a log line, each config that conflicts with the options."""
     for name in _SETTERS:
         if name in configs:
             try:
@@ -142,9 +140,9 @@ def settings_with(settings: Settings, configs: Mapping[str, str]) -> Settings:
 def checked_dynamic(
     settings: Settings, new: Mapping[str, str], old: Mapping[str, str], *, of_one_broker: bool
 ) -> dict[str, str]:
-    """Return the new configs, with each value that differs from the old ones as Kafka answers it.
+    """Return the new configs with each changed value as Kafka writes it.
 
-    Raises KafkaError if one of these may not be set, or the settings forbid it.
+    Raises KafkaError if a changed config can't be set at run time or conflicts with the settings.
     """
     kept = {name: text for name, text in new.items() if old.get(name) == text}
     changed = {name: text for name, text in new.items() if name not in kept}
@@ -168,7 +166,7 @@ def checked_dynamic(
 
 
 def readable_dynamic(configs: Mapping[str, str]) -> dict[str, str]:
-    """Return stored configs without those that only a later version knows."""
+    """Return stored configs without those that only a later version of KafScale knows."""
     found: dict[str, str] = {}
     for name, text in configs.items():
         try:
@@ -183,7 +181,7 @@ def _set(settings: Settings, name: str, text: str) -> Settings:
 
 
 def reference_page() -> str:
-    """`docs/reference/broker-configs.md`."""
+    """Return the text of `docs/reference/broker-configs.md`."""
     topic_configs = {definition.broker_name: definition.name for definition in TOPIC_CONFIGS.values()}
     rows = []
     for name, definition in sorted(DYNAMIC_CONFIGS.items()):
@@ -223,9 +221,9 @@ Configs = Mapping[str, str]
 
 @attrs.define(eq=False, repr=False)
 class BrokerConfigs(EntryRegistry):
-    """All configs of brokers that were set at run time. Listeners are called when those of this broker have changed.
+    """All broker configs set at run time. Calls its listeners when this broker's configs have changed.
 
-    `options` are the settings that the broker was started with, `settings` those in force.
+    `options` are the settings from the start, `settings` those in force.
     """
 
     PREFIXES: ClassVar = (_PREFIX,)
@@ -243,9 +241,6 @@ class BrokerConfigs(EntryRegistry):
         """Call the listener, which must not raise, now and after each change."""
         super().follow(listener)
         listener()
-
-    def _keys(self) -> Iterable[str]:
-        return self._by_key
 
     def _put(self, key: str, value: bytes) -> None:
         if (configs := self._follower.read(key, value, partial(decode, dict[str, str]))) is not None:
@@ -265,13 +260,12 @@ class BrokerConfigs(EntryRegistry):
     async def alter(
         self, broker_id: int | None, overrides: Callable[[Configs], Configs], *, validate_only: bool = False
     ) -> None:
-        """Set other configs on a broker, or on ALL_BROKERS. Raises KafkaError, and the store's errors."""
+        """Replace the configs of a broker or of ALL_BROKERS. Raises KafkaError and the store's errors."""
         key = _DEFAULT_KEY if broker_id is ALL_BROKERS else _key(broker_id)
 
         async def plan(revision: int) -> Transaction | None:
             old = self._by_key.get(key, {})
-            is_one = broker_id is not ALL_BROKERS
-            new = checked_dynamic(self.options, overrides(old), old, of_one_broker=is_one)
+            new = checked_dynamic(self.options, overrides(old), old, of_one_broker=broker_id is not ALL_BROKERS)
             if validate_only or new == old:
                 return None
             return Transaction(

@@ -80,9 +80,6 @@ class ProducerIds(EntryRegistry):
         starts = [self._next, self._ends.get(self.epoch, 0), self._earlier_end]
         self._next = self._end = max(start for start in starts if start in own)
 
-    def _keys(self) -> Iterable[str]:
-        return ()  # no entry is ever deleted
-
     def _delete(self, key: str) -> None:
         pass
 

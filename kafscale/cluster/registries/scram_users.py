@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -162,9 +162,6 @@ class ScramUsers(EntryRegistry):
         self._secret_keys = keys
         if keys is not None:
             self._decoys.secret = keys.for_decoys
-
-    def _keys(self) -> Iterable[str]:
-        return map(_key, (*self._verifiers, *self._unreadable))
 
     def _delete(self, key: str) -> None:
         if (credential := _credential_key(key)) is not None:

@@ -1,7 +1,6 @@
-"""All of Kafka 4.1's topic configs, checked and listed whether or not they act in KafScale yet.
+"""All topic configs of Kafka 4.1. Those without an effect in KafScale are checked, kept and listed, too.
 
-A topic keeps what was set on it as text (its overrides). The rest comes from the broker's settings, where they have the
-same thing, else from Kafka's defaults. `docs/reference/topic-configs.md` is made from the table by `reference_page`.
+A topic stores only the configs set on it, as text (`overrides`). All others come from the broker.
 """
 
 from __future__ import annotations
@@ -27,286 +26,98 @@ from kafscale.wire.error_codes import INVALID_CONFIG
 
 THROTTLED_REPLICA = r"\*|([0-9]+:[0-9]+)?"
 
+_INT, _LONG, _DOUBLE, _BOOLEAN = ConfigType.INT, ConfigType.LONG, ConfigType.DOUBLE, ConfigType.BOOLEAN
+_STRING, _LIST = ConfigType.STRING, ConfigType.LIST
+_NO_LIMIT = str(INT64_MAX)
+_Config = ConfigDefinition
+# fmt: off
 _TABLE = (
-    ConfigDefinition(
-        name="cleanup.policy",
-        type=ConfigType.LIST,
-        default="delete",
-        allowed=("compact", "delete"),
-        broker_name="log.cleanup.policy",
-        documentation="What happens to old records: `delete` drops them by age and size, `compact` keeps the latest of "
-        "each key. A record without a key is refused if the list has `compact`.",
-        acts=True,
-    ),
-    ConfigDefinition(
-        name="compression.gzip.level",
-        type=ConfigType.INT,
-        default="-1",
-        allowed=("-1", *map(str, range(1, 10))),
-        broker_name="compression.gzip.level",
-        documentation="Level for `compression.type` gzip.",
-    ),
-    ConfigDefinition(
-        name="compression.lz4.level",
-        type=ConfigType.INT,
-        default="9",
-        least=1,
-        most=17,
-        broker_name="compression.lz4.level",
-        documentation="Level for `compression.type` lz4.",
-    ),
-    ConfigDefinition(
-        name="compression.type",
-        type=ConfigType.STRING,
-        default="producer",
-        allowed=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
-        broker_name="compression.type",
+    _Config("cleanup.policy", _LIST, "delete",
+        broker_name="log.cleanup.policy", allowed=("compact", "delete"), acts=True,
+        documentation="What happens to old records: `delete` drops them by age and size, `compact` keeps the latest "
+        "of each key. A record without a key is refused if the list has `compact`."),
+    _Config("compression.gzip.level", _INT, "-1",
+        broker_name="compression.gzip.level", allowed=("-1", *map(str, range(1, 10))),
+        documentation="Level for `compression.type` gzip."),
+    _Config("compression.lz4.level", _INT, "9", broker_name="compression.lz4.level", least=1, most=17,
+        documentation="Level for `compression.type` lz4."),
+    _Config("compression.type", _STRING, "producer",
+        broker_name="compression.type", allowed=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
         documentation="Codec that batches are stored with; `producer` keeps them as they were sent, which is what "
-        "KafScale always does.",
-    ),
-    ConfigDefinition(
-        name="compression.zstd.level",
-        type=ConfigType.INT,
-        default="3",
-        least=-131072,
-        most=22,
-        broker_name="compression.zstd.level",
-        documentation="Level for `compression.type` zstd.",
-    ),
-    ConfigDefinition(
-        name="delete.retention.ms",
-        type=ConfigType.LONG,
-        default="86400000",
-        least=0,
-        broker_name="log.cleaner.delete.retention.ms",
+        "KafScale always does."),
+    _Config("compression.zstd.level", _INT, "3", broker_name="compression.zstd.level", least=-131072, most=22,
+        documentation="Level for `compression.type` zstd."),
+    _Config("delete.retention.ms", _LONG, "86400000", broker_name="log.cleaner.delete.retention.ms", least=0, acts=True,
         documentation="How long a tombstone of a compacted topic is kept for readers that have not seen it, from the "
-        "first compaction on that met it.",
-        acts=True,
-    ),
-    ConfigDefinition(
-        name="file.delete.delay.ms",
-        type=ConfigType.LONG,
-        default="60000",
-        least=0,
-        broker_name="log.segment.delete.delay.ms",
-        documentation="How long a segment's objects stay in the bucket after it was dropped from the log, or its topic "
-        "was deleted.",
-        acts=True,
-    ),
-    ConfigDefinition(
-        name="flush.messages",
-        type=ConfigType.LONG,
-        default=str(INT64_MAX),
-        least=1,
-        broker_name="log.flush.interval.messages",
-        documentation="Records between two syncs of the log. KafScale syncs before it acknowledges.",
-    ),
-    ConfigDefinition(
-        name="flush.ms",
-        type=ConfigType.LONG,
-        default=str(INT64_MAX),
-        least=0,
-        broker_name="log.flush.interval.ms",
-        documentation="Time between two syncs of the log. KafScale syncs before it acknowledges.",
-    ),
-    ConfigDefinition(
-        name="follower.replication.throttled.replicas",
-        type=ConfigType.LIST,
-        default="",
-        item_pattern=THROTTLED_REPLICA,
-        documentation="Followers whose replication is throttled. KafScale has none: the store replicates.",
-    ),
-    ConfigDefinition(
-        name="index.interval.bytes",
-        type=ConfigType.INT,
-        default="4096",
-        least=0,
-        broker_name="log.index.interval.bytes",
-        documentation="Bytes between two entries of a segment's offset index.",
-    ),
-    ConfigDefinition(
-        name="leader.replication.throttled.replicas",
-        type=ConfigType.LIST,
-        default="",
-        item_pattern=THROTTLED_REPLICA,
-        documentation="Leaders whose replication is throttled. KafScale has none: the store replicates.",
-    ),
-    ConfigDefinition(
-        name="local.retention.bytes",
-        type=ConfigType.LONG,
-        default="-2",
-        least=-2,
-        broker_name="log.local.retention.bytes",
-        documentation="Size kept on the broker's disk with tiered storage; -2 is `retention.bytes`.",
-    ),
-    ConfigDefinition(
-        name="local.retention.ms",
-        type=ConfigType.LONG,
-        default="-2",
-        least=-2,
-        broker_name="log.local.retention.ms",
-        documentation="Time kept on the broker's disk with tiered storage; -2 is `retention.ms`.",
-    ),
-    ConfigDefinition(
-        name="max.compaction.lag.ms",
-        type=ConfigType.LONG,
-        default=str(INT64_MAX),
-        least=1,
-        broker_name="log.cleaner.max.compaction.lag.ms",
-        documentation="Longest time that a record stays uncompacted in a compacted topic: past it the dirty ratio does "
-        "not count.",
-        acts=True,
-    ),
-    ConfigDefinition(
-        name="max.message.bytes",
-        type=ConfigType.INT,
-        default="1048588",
-        least=0,
-        broker_name="message.max.bytes",
-        documentation="Largest record batch, as it was sent; a larger one is refused with MESSAGE_TOO_LARGE.",
-        acts=True,
-    ),
-    ConfigDefinition(
-        name="message.timestamp.after.max.ms",
-        type=ConfigType.LONG,
-        default="3600000",
-        least=0,
-        broker_name="log.message.timestamp.after.max.ms",
+        "first compaction on that met it."),
+    _Config("file.delete.delay.ms", _LONG, "60000", broker_name="log.segment.delete.delay.ms", least=0, acts=True,
+        documentation="How long a segment's objects stay in the bucket after it was dropped from the log, or its "
+        "topic was deleted."),
+    _Config("flush.messages", _LONG, _NO_LIMIT, broker_name="log.flush.interval.messages", least=1,
+        documentation="Records between two syncs of the log. KafScale syncs before it acknowledges."),
+    _Config("flush.ms", _LONG, _NO_LIMIT, broker_name="log.flush.interval.ms", least=0,
+        documentation="Time between two syncs of the log. KafScale syncs before it acknowledges."),
+    _Config("follower.replication.throttled.replicas", _LIST, "", item_pattern=THROTTLED_REPLICA,
+        documentation="Followers whose replication is throttled. KafScale has none: the store replicates."),
+    _Config("index.interval.bytes", _INT, "4096", broker_name="log.index.interval.bytes", least=0,
+        documentation="Bytes between two entries of a segment's offset index."),
+    _Config("leader.replication.throttled.replicas", _LIST, "", item_pattern=THROTTLED_REPLICA,
+        documentation="Leaders whose replication is throttled. KafScale has none: the store replicates."),
+    _Config("local.retention.bytes", _LONG, "-2", broker_name="log.local.retention.bytes", least=-2,
+        documentation="Size kept on the broker's disk with tiered storage; -2 is `retention.bytes`."),
+    _Config("local.retention.ms", _LONG, "-2", broker_name="log.local.retention.ms", least=-2,
+        documentation="Time kept on the broker's disk with tiered storage; -2 is `retention.ms`."),
+    _Config("max.compaction.lag.ms", _LONG, _NO_LIMIT,
+        broker_name="log.cleaner.max.compaction.lag.ms", least=1, acts=True,
+        documentation="Longest time that a record stays uncompacted in a compacted topic: past it the dirty ratio "
+        "does not count."),
+    _Config("max.message.bytes", _INT, "1048588", broker_name="message.max.bytes", least=0, acts=True,
+        documentation="Largest record batch, as it was sent; a larger one is refused with MESSAGE_TOO_LARGE."),
+    _Config("message.timestamp.after.max.ms", _LONG, "3600000",
+        broker_name="log.message.timestamp.after.max.ms", least=0, acts=True,
         documentation="How far a record's CreateTime may be ahead of the broker's clock. A batch further off is "
-        "refused with INVALID_TIMESTAMP.",
-        acts=True,
-    ),
-    ConfigDefinition(
-        name="message.timestamp.before.max.ms",
-        type=ConfigType.LONG,
-        default=str(INT64_MAX),
-        least=0,
-        broker_name="log.message.timestamp.before.max.ms",
+        "refused with INVALID_TIMESTAMP."),
+    _Config("message.timestamp.before.max.ms", _LONG, _NO_LIMIT,
+        broker_name="log.message.timestamp.before.max.ms", least=0, acts=True,
         documentation="How far a record's CreateTime may be behind the broker's clock. A batch further off is "
-        "refused with INVALID_TIMESTAMP.",
-        acts=True,
-    ),
-    ConfigDefinition(
-        name="message.timestamp.type",
-        type=ConfigType.STRING,
-        default="CreateTime",
-        allowed=("CreateTime", "LogAppendTime"),
-        broker_name="log.message.timestamp.type",
-        documentation="Whether a record has the time that its producer gave or that of the broker at append.",
-        acts=True,
-    ),
-    ConfigDefinition(
-        name="min.cleanable.dirty.ratio",
-        type=ConfigType.DOUBLE,
-        default="0.5",
-        least=0,
-        most=1,
-        broker_name="log.cleaner.min.cleanable.ratio",
-        documentation="Share of a compacted log that must be uncompacted before it is compacted again.",
-        acts=True,
-    ),
-    ConfigDefinition(
-        name="min.compaction.lag.ms",
-        type=ConfigType.LONG,
-        default="0",
-        least=0,
-        broker_name="log.cleaner.min.compaction.lag.ms",
-        documentation="Shortest time that a record stays uncompacted in a compacted topic.",
-        acts=True,
-    ),
-    ConfigDefinition(
-        name="min.insync.replicas",
-        type=ConfigType.INT,
-        default="1",
-        least=1,
-        broker_name="min.insync.replicas",
+        "refused with INVALID_TIMESTAMP."),
+    _Config("message.timestamp.type", _STRING, "CreateTime",
+        broker_name="log.message.timestamp.type", allowed=("CreateTime", "LogAppendTime"), acts=True,
+        documentation="Whether a record has the time that its producer gave or that of the broker at append."),
+    _Config("min.cleanable.dirty.ratio", _DOUBLE, "0.5",
+        broker_name="log.cleaner.min.cleanable.ratio", least=0, most=1, acts=True,
+        documentation="Share of a compacted log that must be uncompacted before it is compacted again."),
+    _Config("min.compaction.lag.ms", _LONG, "0", broker_name="log.cleaner.min.compaction.lag.ms", least=0, acts=True,
+        documentation="Shortest time that a record stays uncompacted in a compacted topic."),
+    _Config("min.insync.replicas", _INT, "1", broker_name="min.insync.replicas", least=1,
         documentation="Replicas that must have a record before acks=all is answered. In KafScale `--durability` says "
-        "when a record is acknowledged.",
-    ),
-    ConfigDefinition(
-        name="preallocate",
-        type=ConfigType.BOOLEAN,
-        default="false",
-        broker_name="log.preallocate",
-        documentation="Whether a segment's file is allocated in full when it is created.",
-    ),
-    ConfigDefinition(
-        name="remote.log.copy.disable",
-        type=ConfigType.BOOLEAN,
-        default="false",
-        documentation="Whether tiered data becomes read-only.",
-    ),
-    ConfigDefinition(
-        name="remote.log.delete.on.disable",
-        type=ConfigType.BOOLEAN,
-        default="false",
-        documentation="Whether tiered data is deleted when tiering is turned off.",
-    ),
-    ConfigDefinition(
-        name="remote.storage.enable",
-        type=ConfigType.BOOLEAN,
-        default="false",
-        documentation="Kafka's tiered storage. It can't be turned on: every KafScale topic lives in the object store.",
-    ),
-    ConfigDefinition(
-        name="retention.bytes",
-        type=ConfigType.LONG,
-        default="-1",
-        broker_name="log.retention.bytes",
+        "when a record is acknowledged."),
+    _Config("preallocate", _BOOLEAN, "false", broker_name="log.preallocate",
+        documentation="Whether a segment's file is allocated in full when it is created."),
+    _Config("remote.log.copy.disable", _BOOLEAN, "false",
+        documentation="Whether tiered data becomes read-only."),
+    _Config("remote.log.delete.on.disable", _BOOLEAN, "false",
+        documentation="Whether tiered data is deleted when tiering is turned off."),
+    _Config("remote.storage.enable", _BOOLEAN, "false",
+        documentation="Kafka's tiered storage. It can't be turned on: every KafScale topic lives in the object store."),
+    _Config("retention.bytes", _LONG, "-1", broker_name="log.retention.bytes", acts=True,
         documentation="Size of a partition past which its oldest segments are dropped; -1 for no limit. Records that "
-        "are not in the bucket yet count, and stay.",
-        acts=True,
-    ),
-    ConfigDefinition(
-        name="retention.ms",
-        type=ConfigType.LONG,
-        default="604800000",
-        least=-1,
-        broker_name="log.retention.ms",
-        documentation="Age past which a segment is dropped, told by the latest timestamp in it; -1 for no limit. Only "
-        "segments in the bucket are dropped.",
-        acts=True,
-    ),
-    ConfigDefinition(
-        name="segment.bytes",
-        type=ConfigType.INT,
-        default="1073741824",
-        least=1 << 20,
-        broker_name="log.segment.bytes",
-        documentation="Size of a segment. The broker's `--segment-bytes` holds for every topic.",
-    ),
-    ConfigDefinition(
-        name="segment.index.bytes",
-        type=ConfigType.INT,
-        default="10485760",
-        least=4,
-        broker_name="log.index.size.max.bytes",
-        documentation="Size of a segment's offset index.",
-    ),
-    ConfigDefinition(
-        name="segment.jitter.ms",
-        type=ConfigType.LONG,
-        default="0",
-        least=0,
-        broker_name="log.roll.jitter.ms",
-        documentation="Random time by which segments roll earlier, so that they don't all roll at once.",
-    ),
-    ConfigDefinition(
-        name="segment.ms",
-        type=ConfigType.LONG,
-        default="604800000",
-        least=1,
-        broker_name="log.roll.ms",
-        documentation="Age after which a segment is rolled. The broker's `--flush-interval` holds for every topic.",
-    ),
-    ConfigDefinition(
-        name="unclean.leader.election.enable",
-        type=ConfigType.BOOLEAN,
-        default="false",
-        broker_name="unclean.leader.election.enable",
-        documentation="Whether a replica that is behind may lead. KafScale has no such replica.",
-    ),
+        "are not in the bucket yet count, and stay."),
+    _Config("retention.ms", _LONG, "604800000", broker_name="log.retention.ms", least=-1, acts=True,
+        documentation="Age past which a segment is dropped, told by the latest timestamp in it; -1 for no limit. "
+        "Only segments in the bucket are dropped."),
+    _Config("segment.bytes", _INT, "1073741824", broker_name="log.segment.bytes", least=1 << 20,
+        documentation="Size of a segment. The broker's `--segment-bytes` holds for every topic."),
+    _Config("segment.index.bytes", _INT, "10485760", broker_name="log.index.size.max.bytes", least=4,
+        documentation="Size of a segment's offset index."),
+    _Config("segment.jitter.ms", _LONG, "0", broker_name="log.roll.jitter.ms", least=0,
+        documentation="Random time by which segments roll earlier, so that they don't all roll at once."),
+    _Config("segment.ms", _LONG, "604800000", broker_name="log.roll.ms", least=1,
+        documentation="Age after which a segment is rolled. The broker's `--flush-interval` holds for every topic."),
+    _Config("unclean.leader.election.enable", _BOOLEAN, "false", broker_name="unclean.leader.election.enable",
+        documentation="Whether a replica that is behind may lead. KafScale has no such replica."),
 )
+# fmt: on
 
 TOPIC_CONFIGS: Mapping[str, ConfigDefinition] = {definition.name: definition for definition in _TABLE}
 
@@ -318,9 +129,9 @@ _LOG_ATTRIBUTES = {
 
 @attrs.frozen
 class BrokerDefaults:
-    """Configs of a topic on which nothing was set: by what brokers got at run time, their options, Kafka's defaults.
+    """Configs of a topic without overrides: those set on brokers at run time, then options, then Kafka's defaults.
 
-    `static` is what the options say. `log` is in force.
+    `static` has the options and Kafka's defaults, `log` the configs in force.
     """
 
     static: LogConfig = attrs.field(factory=LogConfig)
@@ -350,7 +161,7 @@ class BrokerDefaults:
         )
 
     def value(self, definition: ConfigDefinition) -> str:
-        """Return what the options say of a config."""
+        """Return a config's value by the options, or Kafka's default."""
         match definition.name:
             case "max.message.bytes":
                 return str(self.static.max_message_bytes)
@@ -365,17 +176,17 @@ class BrokerDefaults:
 
 @cache
 def usual_defaults() -> BrokerDefaults:
-    """Return what a topic has where nothing was set on it, nor on the broker by its options."""
+    """Return the defaults of a broker that was started without options."""
     return BrokerDefaults.of(Settings())
 
 
 def canonical_overrides(overrides: Mapping[str, str]) -> dict[str, str]:
-    """Return a topic's configs with each value as Kafka answers it. Raises KafkaError INVALID_CONFIG."""
+    """Return overrides with each value as Kafka writes it. Raises KafkaError INVALID_CONFIG."""
     return {name: _definition(name).canonical(text) for name, text in overrides.items()}
 
 
 def log_config(overrides: Mapping[str, str], defaults: BrokerDefaults) -> LogConfig:
-    """The settings of a topic's log. Raises KafkaError INVALID_CONFIG: unknown name, bad value, or two that clash."""
+    """Return the settings of a topic's log. Raises KafkaError INVALID_CONFIG for an unknown or invalid config."""
     values = {name: _definition(name).parse(text) for name, text in overrides.items()}
     if values.get("remote.storage.enable"):
         raise KafkaError(
@@ -408,7 +219,7 @@ def _definition(name: str) -> ConfigDefinition:
 
 
 def reference_page() -> str:
-    """`docs/reference/topic-configs.md`."""
+    """Return the text of `docs/reference/topic-configs.md`."""
     rows = [
         f"| `{d.name}` | {d.type.name.lower()} | {_shown(d.default)} | {valid_values(d)} | "
         f"{'yes' if d.acts else 'no'} | {d.documentation} |"
@@ -437,7 +248,7 @@ def _shown(default: str | None) -> str:
 
 
 def valid_values(definition: ConfigDefinition) -> str:
-    """Return which values a config may have, for a reference page; empty if any."""
+    """Return the accepted values of a config for a reference page; empty if all are accepted."""
     if definition.allowed:
         return ", ".join(f"`{value}`" for value in definition.allowed)
     if definition.item_pattern is not None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 
@@ -257,15 +257,6 @@ class TopicState:
         if key.startswith(LOG_START_OFFSETS):
             return self.log_start_offsets
         return self.lost_offsets if key.startswith(LOST_OFFSETS) else None
-
-    def keys(self) -> Iterator[str]:
-        """Yield the keys of all that is here."""
-        yield from map(topic_key, self.index.by_name)
-        yield from map(deleted_key, self.deleted)
-        for topic_id, offsets in self.log_start_offsets.items():
-            yield from (log_start_offset_key(topic_id, partition) for partition in offsets)
-        for topic_id, offsets in self.lost_offsets.items():
-            yield from (lost_offset_key(topic_id, partition) for partition in offsets)
 
     def _topic(self, key: str, value: bytes) -> Topic:
         name = key.removeprefix(TOPICS)

@@ -273,9 +273,6 @@ class TopicRegistry(MetadataRegistry):
             elif known_before != after:
                 yield TopicEvent(known_before, after)
 
-    def _keys(self) -> Iterable[str]:
-        return self._state.keys()
-
     def _apply(self, change: Change) -> None:
         self.revision = change.revision
         for event in self._state.apply(change):

@@ -1,33 +1,44 @@
-"""Objects of segments that have left the log, deleted some time later.
+"""Delete objects of segments, topics and orphans, some time after they have left the log.
 
-A reader may have found a segment before it was dropped: a fetch, or a Spark job that has planned its reads. So its
-objects stay for the topic's `file.delete.delay.ms`.
+A fetch or a Spark job may have found a segment before it was dropped, so its objects stay for `file.delete.delay.ms`.
+The queue is not durable: a segment is dropped only when a restart would not read it either, because it lies below a
+durable log start or a newer generation covers it. After a crash the next broker drops the former again and finds the
+latter as orphans. The `.kfs` goes before its `.index`: an `.index` alone is invisible.
 
-What waits here is not durable, and need not be. A segment is given to `drop` only when a restart would leave it out by
-itself: it lies below a log start that is durable, or a segment of a newer generation in the bucket covers it
-(`kafscale.log.rewrite.rewriting`). So a crash at any moment leaves only unread objects: those below the log start
-are dropped again by the next broker, those that are covered are found as orphans (`kafscale.log.bucket.orphans`).
+Orphans are objects that nothing refers to, found by listing. In an open partition that is a segment below the flushed
+offset that the manifest does not refer to, and which lies below the log start, or is covered by newer segments, or is
+an `.index` without `.kfs`. A newer generation that nothing covers stays: the next restart prefers it. A late segment
+(`kafscale.formats.resolution`) stays above the log start and is reported: it may have been acknowledged and exists
+nowhere else. In partitions that are not open, objects are orphans only if the metadata remembers the topic's deletion.
 
-The `.kfs` goes before its `.index`: an `.index` alone is invisible, a `.kfs` alone would get a new `.index` at a start.
+An orphan is deleted when it is `grace_seconds` old by the store's clock, and has been an orphan for as long in this
+process; in a live topic also for `file.delete.delay.ms`.
 """
 
 from __future__ import annotations
 
 import heapq
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from contextlib import aclosing
 from itertools import count
 
 import attrs
 import trio
 
 from kafscale.concurrency.signals import Signal
-from kafscale.errors import StoreError
+from kafscale.errors import DamagedObject, NotFound, StorageFull, StoreError
+from kafscale.formats.footer_reading import read_footer
 from kafscale.formats.manifest import PartitionId, Segment
+from kafscale.formats.resolution import epoch_at
+from kafscale.formats.segment import Footer
+from kafscale.log.partition.partition import Partition
 from kafscale.log.read.footers import Footers
 from kafscale.metrics import Counter, Metrics
-from kafscale.store.base import ObjectStore
+from kafscale.store.base import ObjectInfo, ObjectStore
 from kafscale.store.guarded import NOTHING_TO_PUBLISH, guarded
+from kafscale.store.paths import SegmentKey, namespace_prefix, parse_segment_key
 
 logger = logging.getLogger(__name__)
 
@@ -159,3 +170,141 @@ class TopicDeleter:
             else:
                 with trio.move_on_at(self._waiting[0][0]) if self._waiting else trio.CancelScope():
                     await self._wake.wait()
+
+
+PAGE_PAUSE_SECONDS = 1.0  # between two pages of a listing: 100,000 segments take three minutes
+CANDIDATES_MAX_COUNT = 50_000  # remembered at once, about 20 MB; what is more waits until these are deleted
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@attrs.define(eq=False, kw_only=True, repr=False)
+class OrphanCollector:
+    """Lists the namespace once in a while. `store` is the background view.
+
+    find_partition: the open partition of a topic id and an index, or None.
+    deleted_topics: the ids of topics whose deletion the metadata remembers.
+    kept_until_ms: when the objects of such a topic may go, in milliseconds since the epoch.
+    on_gone: told after each complete listing which of these ids had no object.
+    """
+
+    store: ObjectStore
+    namespace: str
+    find_partition: Callable[[bytes, int], Partition | None]
+    deleted_topics: Callable[[], Collection[bytes]]
+    kept_until_ms: Callable[[bytes], int] = lambda topic_id: 0
+    on_gone: Callable[[Collection[bytes]], Awaitable[None]]
+    interval_seconds: float
+    grace_seconds: float
+    deleted_count: Counter = attrs.field(factory=Counter, init=False)
+    now_ms: Callable[[], int] = _now_ms
+    _first_seen: dict[SegmentKey, float] = attrs.field(factory=dict, init=False)
+
+    def register(self, metrics: Metrics) -> None:
+        """Register the metrics."""
+        help = "Segments that nothing referred to and that were deleted."
+        metrics.adopt_counter("kafscale_orphans_deleted_total", help, self.deleted_count)
+
+    async def run(self) -> None:
+        """Collect at every interval, until cancelled. Raises Fenced, and what `on_gone` does."""
+        while True:
+            await trio.sleep(self.interval_seconds)
+            await self.collect()
+
+    async def collect(self) -> None:
+        """List everything once; delete the orphans whose time has come. An error of the store ends this listing."""
+        deleted_before = self.deleted_count.value
+        seen: set[SegmentKey] = set()
+        with_objects: set[bytes] = set()
+        deleted_topics = frozenset(self.deleted_topics())
+        try:
+            async with aclosing(self.store.list(namespace_prefix(self.namespace))) as pages:
+                async for page in pages:
+                    candidates = list(self._candidates(page))
+                    seen.update(key for key, _ in candidates)
+                    with_objects.update(key.topic_id for key, _ in candidates if key.topic_id in deleted_topics)
+                    await self._delete(self._due(candidates))
+                    await trio.sleep(PAGE_PAUSE_SECONDS)
+        except StoreError as exc:
+            logger.error("looking for orphaned objects stopped and waits for the next check: %s", exc)
+            return
+        self._first_seen = {key: since for key, since in self._first_seen.items() if key in seen}
+        if self.deleted_count.value > deleted_before:
+            logger.info("deleted the objects of %d orphaned segments", self.deleted_count.value - deleted_before)
+        try:
+            await self.on_gone(deleted_topics - with_objects)
+        except (StorageFull, StoreError) as exc:  # the metadata is where the store is, if several brokers share it
+            logger.error("deleted topics without objects are forgotten later: %s", exc)
+
+    # ---- which --------------------------------------------------------------------------------------------------
+
+    def _candidates(self, page: Sequence[ObjectInfo]) -> Iterable[tuple[SegmentKey, int]]:
+        """Segments that nothing refers to, each with the time of its last change in milliseconds."""
+        for info in page:
+            key = parse_segment_key(info.key)
+            if key is not None and self._is_unreferenced(key.of_kind("kfs")):
+                yield key.of_kind("kfs"), info.modified_ms
+
+    def _is_unreferenced(self, key: SegmentKey) -> bool:
+        partition = self.find_partition(key.topic_id, key.partition)
+        if partition is None:
+            return key.topic_id in self.deleted_topics()
+        return key.base_offset < partition.flushed_offset and not partition.manifest.refers_to(key)
+
+    def _due(self, candidates: Iterable[tuple[SegmentKey, int]]) -> Iterable[SegmentKey]:
+        now = trio.current_time()
+        youngest_ms: dict[SegmentKey, int] = {}
+        for key, modified_ms in candidates:
+            youngest_ms[key] = max(modified_ms, youngest_ms.get(key, 0))
+        for key, modified_ms in youngest_ms.items():
+            if key not in self._first_seen:
+                if len(self._first_seen) >= CANDIDATES_MAX_COUNT:
+                    continue
+                self._first_seen[key] = now
+            grace_seconds = self._grace_seconds(key)
+            age_seconds = (self.now_ms() - modified_ms) / 1000
+            if min(age_seconds, now - self._first_seen[key]) >= grace_seconds:
+                yield key
+
+    def _grace_seconds(self, key: SegmentKey) -> float:
+        partition = self.find_partition(key.topic_id, key.partition)
+        delay_ms = 0 if partition is None else partition.config.file_delete_delay_ms
+        return max(self.grace_seconds, delay_ms / 1000)
+
+    async def _is_orphan(self, key: SegmentKey) -> bool:
+        """Tell whether nothing refers to an object any more. Raises StoreError."""
+        if self.find_partition(key.topic_id, key.partition) is None:
+            return self._is_unreferenced(key) and self.now_ms() >= self.kept_until_ms(key.topic_id)
+        try:
+            footer = await read_footer(self.store, key)
+        except NotFound:
+            footer = None
+        except DamagedObject as exc:
+            logger.warning("an object that nothing refers to is damaged, and stays: %s", exc)
+            return False
+        return self._is_unreferenced(key) and self._has_no_use(key, footer)
+
+    def _has_no_use(self, key: SegmentKey, footer: Footer | None) -> bool:
+        partition = self.find_partition(key.topic_id, key.partition)
+        if partition is None or footer is None:
+            return True
+        if footer.last_offset < partition.log_start_offset:
+            partition.late.discard(key)
+            return True
+        if epoch_at(footer.epochs, footer.last_offset) != epoch_at(partition.epochs, footer.last_offset):
+            partition.set_aside([key])
+            return False
+        return partition.manifest.covers(key, footer.last_offset)
+
+    # ---- deletion -----------------------------------------------------------------------------------------------
+
+    async def _delete(self, due: Iterable[SegmentKey]) -> None:
+        """The `.kfs` before the `.index`, as ever. Raises StoreError."""
+        orphans = [key for key in list(due) if await self._is_orphan(key)]
+        if orphans:
+            keys = [key.key for key in orphans], [key.of_kind("index").key for key in orphans]
+            store = guarded(self.store)
+            await store.delete_in_turn(keys, store.decided())
+            self.deleted_count.value += len(orphans)

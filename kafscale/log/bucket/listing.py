@@ -1,7 +1,7 @@
-"""The segments that a namespace holds, by listing it, in several ranges at once where there is much.
+"""List the segments of a namespace, in several ranges at once where there are many.
 
-A page of 1,000 keys takes a round trip, and only its last key tells where the next one begins. So one listing of
-200,000 objects is 200 round trips; 16 ranges side by side are 13. Ranges begin at partitions, which the caller knows.
+A page of 1,000 keys takes a round trip, and only its last key tells where the next page begins: 200,000 objects take
+200 round trips one after another, and 13 in 16 ranges. Ranges begin at partitions, which the caller knows.
 """
 
 from __future__ import annotations

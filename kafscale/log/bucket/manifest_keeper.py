@@ -1,11 +1,8 @@
-"""Keeps a checkpoint of all manifests in the bucket (`kafscale.formats.manifest_checkpoint`).
+"""Keep a checkpoint of all manifests in the bucket (`kafscale.formats.manifest_checkpoint`).
 
-The newest intact one wins, and two are kept. It is written if anything has changed: at a start, then every few minutes,
-and at a clean stop. Encoded in slices between which others run: in a thread it would hold the interpreter's lock for
-longer at a time.
-
-The checkpoint of a start records the segments that this broker found, before it serves any. So the next broker knows
-that a contradicting object of an earlier broker arrived later.
+It is written at a start, every few minutes if anything has changed, and at a clean stop; two are kept. It is encoded in
+slices on the event loop: a thread would hold the interpreter's lock for longer. The checkpoint of a start is written
+before anything is served, so that a contradicting object of an earlier broker is known to be late.
 """
 
 from __future__ import annotations

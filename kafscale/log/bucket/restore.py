@@ -1,14 +1,11 @@
 """Restore every partition from the bucket at a start: its segments, and its state from the last footer.
 
-The listing tells which objects exist. The checkpoint of the manifests vouches for its segments; of the others are
-read: the footers that `kafscale.formats.resolution` asks for (the last one of each partition, as a rule), those of
-merged segments, those whose `.index` is missing, those that the checkpoint should know and does not, and those of late
-objects; and of partitions with very many producers, those that hold the state of some of them.
+The listing tells which objects exist, and the manifest checkpoint vouches for segments. Footers are read only if
+`kafscale.formats.resolution` asks for them (mostly the last one of a partition), if the segment is merged, late or not
+in the checkpoint, if its `.index` is missing, or if it holds some of very many producers.
 
-Half of a pair is enough: a `.kfs` is complete without its `.index`, which is written again
-from the footer, also where it is that of another attempt; an `.index` without its `.kfs` is not looked at. Damaged
-segments are rebuilt or quarantined (`kafscale.log.repair.quarantine`), and their sources are read where they still
-exist.
+A `.kfs` without `.index` is complete, and its `.index` is written again; an `.index` without `.kfs` is ignored. Damaged
+segments are rebuilt or quarantined (`kafscale.log.repair.repair`), and their sources are read where they still exist.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ from kafscale.formats.manifest_checkpoint import KnownPartition, ManifestCheckpo
 from kafscale.formats.resolution import NOTHING_DECIDED, Decided, Histories, Resolution, assumed_ends, resolve
 from kafscale.formats.segment import EpochStart, Footer
 from kafscale.log.bucket.listing import list_again
-from kafscale.log.repair.quarantine import Examiner, Quarantined
+from kafscale.log.repair.repair import Examiner, Quarantined
 from kafscale.metrics import Metrics
 from kafscale.store.base import ObjectStore
 from kafscale.store.paths import OFFSET_MAX, SegmentKey, topic_id_text

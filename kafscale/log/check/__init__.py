@@ -1,4 +1,4 @@
-"""Reading all that a namespace holds, and saying what is wrong (`verification`) or what it takes (`usage`).
+"""Read a whole namespace and report what is wrong (`verification`) or how much it takes (`usage`). Changes nothing.
 
-Entered by the commands `kafscale verify` and `kafscale storage`, beside a broker or without one. Changes nothing.
+Entered by the commands `kafscale verify` and `kafscale storage`, beside a broker or without one.
 """

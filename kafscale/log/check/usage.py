@@ -1,7 +1,4 @@
-"""Measure the bytes of each topic in the bucket, the part that is no longer read, and the unflushed part of the WAL.
-
-From a listing, the metadata, and the footers of merged segments. It changes nothing and can run beside a live broker.
-"""
+"""Measure the bytes of each topic in the bucket, the part that is no longer read, and the unflushed part of the WAL."""
 
 from __future__ import annotations
 

@@ -1,20 +1,14 @@
-"""Reading a namespace of the bucket, all of it, and saying what in it is not as it must be.
+"""Verify a namespace of the bucket, all of it.
 
-Proven are: every batch's CRC-32C, and the one over all batches of a segment; that footers, headers and `.index` objects
-say what is in the batches, and of earliest times what is in the records; that each aborted transaction which is told
-has its marker, that every batch of one was committed by a marker, or is of one that is told as aborted or open, and
-that what is stable grows from segment to segment; that objects are under the keys they belong to; that the segments of
-a partition, as readers resolve them, follow one another without gap or overlap; that the write-ahead logs, in the
-bucket and in the data directory of a stopped broker, are whole, go on where the segments end, and have what segments
-have, too.
+Verified are: the CRC-32C of every batch and segment; that footers, headers and `.index` objects agree with batches and
+records; that transactions in footers agree with markers and continue from segment to segment; that objects are under
+their own keys; that the segments of a partition, as readers resolve them, have no gap or overlap; that the write-ahead
+logs, in the bucket and in the data directory of a stopped broker, are whole, continue where the segments end, and agree
+with them. Lost records before the first or behind the last segment are found only if a log or checkpoint knows them.
 
-Not proven: that records were not lost behind the last segment, or before the first, where neither a log nor a
-checkpoint knows of them. Within a segment that is compacted offsets may be missing, but not between two: compaction
-keeps the first and the last offset of its sources.
-
-Memory is bounded: TASKS_COUNT segments are read at once, each in pieces; of each listed object its key is kept, of each
-segment that is whole its ends, and of each batch in a log 40 bytes. It can run beside a live broker: the log is read
-before the segments are listed, so that what is flushed meanwhile is found in both and not in neither.
+Memory is bounded: TASKS_COUNT segments are read at once in pieces; a key is kept for each object, the ends of each
+segment, and 40 bytes for each batch in a log. Can run beside a live broker: the log is read before the segments are
+listed, so that batches flushed meanwhile are found in both.
 """
 
 from __future__ import annotations
@@ -37,13 +31,12 @@ from kafscale.formats.segment import EpochStart
 from kafscale.formats.wal_entries import TOPIC_NAME
 from kafscale.formats.wal_objects import WalPosition
 from kafscale.formats.wal_runs import Listed
+from kafscale.log.check.logged_batches import LoggedBatches, SegmentsEnd
 from kafscale.log.check.wal_check import CheckedWalFile, S3WalCheck, check_kept_files, check_wal_files
-from kafscale.log.repair.findings import Finding, Kind
-from kafscale.log.repair.logged_batches import LoggedBatches, SegmentsEnd
 from kafscale.log.repair.repair import Repairer
-from kafscale.log.repair.verify_segment import CheckedSegment, check_segment
+from kafscale.log.repair.verify_segment import CheckedSegment, Finding, Kind, check_segment
 from kafscale.log.wal.disk import Disk
-from kafscale.log.wal.extent import Extents, ExtentStore, file_name
+from kafscale.log.wal.local_replay import Extents, ExtentStore, file_name
 from kafscale.store.base import ObjectInfo, ObjectStore
 from kafscale.store.paths import EPOCH_MAX, SegmentKey, namespace_prefix, parse_segment_key, topic_id_text
 

@@ -1,9 +1,7 @@
 """Check the write-ahead log, on the local disk (`check_wal_files`) or in the bucket, without changing it.
 
-Damage is what a start would refuse (`kafscale.log.wal.s3_replay`): an object with other content or another key than
-was written, and a missing object that had been acknowledged. Objects behind a gap without that proof, or behind a
-fence, were never acknowledged; beside a live broker they are on their way. With several brokers on the bucket each of
-their streams is checked by itself.
+Damage is what a start would refuse (`kafscale.log.wal.s3_replay`): an object with wrong content or key, and a missing
+object that had been acknowledged. Objects behind a gap without that proof, or behind a fence, were never acknowledged.
 """
 
 from __future__ import annotations
@@ -34,12 +32,11 @@ from kafscale.formats.wal_entries import (
 from kafscale.formats.wal_index import Span, find_index
 from kafscale.formats.wal_objects import HEADER_BYTES, ObjectHeader, WalPosition, decode_header
 from kafscale.formats.wal_runs import Listed, LogEpoch, LogRun, find_run
-from kafscale.log.repair.findings import Finding, Kind
-from kafscale.log.repair.logged_batches import LoggedBatches
+from kafscale.log.check.logged_batches import LoggedBatches
+from kafscale.log.repair.verify_segment import Finding, Kind
 from kafscale.log.wal.disk import Disk
-from kafscale.log.wal.extent import Extents
-from kafscale.log.wal.kept_aside import KEPT_PREFIX
-from kafscale.log.wal.local_replay import NAME
+from kafscale.log.wal.journal import KEPT_PREFIX
+from kafscale.log.wal.local_replay import NAME, Extents
 from kafscale.log.wal.s3_replay import READS_AT_ONCE_COUNT
 from kafscale.store.base import ObjectStore
 from kafscale.store.paths import EPOCH_MAX, NumberedKey, parse_numbered_key

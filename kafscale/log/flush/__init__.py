@@ -1,4 +1,1 @@
-"""Flush partitions to the bucket: choose which and when (`flusher`), and do one flush in three steps (`upload`).
-
-`pacing` bounds the objects a minute, `spilling` gives memory back while the bucket is away.
-"""
+"""Flush partitions to the bucket: choose which and when (`flusher`), upload (`upload`), free memory (`spilling`)."""

@@ -1,22 +1,15 @@
 """Choose which partition to flush and when. `kafscale.log.flush.upload` does one flush.
 
-One task per partition that is being flushed, in the flusher's nursery; a partition that has nothing to flush has no
-task and no timer. A partition is due when what it may flush is as large as a segment, or has waited for the flush
-interval, or when the pool runs short and it is among those that hold most; under `segment` durability at once. Where
-the log is in the bucket it is also due when very many objects have been written to that since it began to wait.
+A partition is clean, waiting, due, or being flushed, by one task at a time. It becomes due when it can fill a segment,
+when it has waited for the flush interval, or when the pool runs short and it holds much of it; under `segment`
+durability at once. With a log in the bucket it also becomes due after many small objects of the log (`early_after`).
 
-Where a write-ahead log keeps what waits, flushes by age are paced (`kafscale.log.flush.pacing`): with many partitions
-they wait for longer than the interval, the oldest first, so that their objects do not cost more than is wanted. The
-pace does not hold while the log is crowded. Under `wal`, tails that are small beside the pool are not flushed either
-when it runs short: the log has them, so they are left to spilling.
+Where a log keeps the records, flushes by age are paced (`FlushPacer`), unless the log is crowded. Under `wal`, tails
+that are small beside the pool are left to spilling when it runs short.
 
-A partition is in one of four states: clean, waiting, due, or being flushed. What a partition marks while it is being
-flushed is not looked at before that has ended, so there is one flush at a time per partition.
-
-Of those that are due, those with the oldest batches go first, so that the write-ahead log's oldest files get free. They
-go as far as uploads under way hold no more than half of the pool: an upload that hangs keeps its chunks, and the other
-half must be there for producers, by spilling if need be (`kafscale.log.flush.spilling`). Their number is bounded too,
-so that what has piled up during an outage does not drown fetches when the store is back.
+Partitions with the oldest batches go first, which frees the oldest files of the log. Uploads hold at most half of the
+pool, since one that hangs keeps its chunks; their number is bounded too, so that the backlog of an outage does not
+drown fetches.
 """
 
 from __future__ import annotations
@@ -33,12 +26,76 @@ import trio
 from kafscale.concurrency.nurseries import ungrouped
 from kafscale.concurrency.signals import Signal
 from kafscale.errors import DamagedObject, StoreError
-from kafscale.log.flush.pacing import FlushPacer, early_after
 from kafscale.log.flush.upload import Uploader
 from kafscale.log.partition.chunks import ChunkPool
 from kafscale.log.partition.partition import FetchWaiter, Partition
 from kafscale.log.wal.journal import Journal
 from kafscale.metrics import Counter, Histogram, Metrics
+
+OBJECTS_PER_FLUSH = 2  # .kfs and .index
+LOG_PUTS_PER_EARLY_PUT = 4
+BURST_FRACTION = 1 / 6
+LEFT_TO_AGE_FRACTION = 1 / 4
+ROUNDING_SECONDS = 1e-6
+
+
+def early_after(wanted_count: int, dirty_count: int) -> float:
+    """Return how many small objects of the log a partition's oldest record may be back before it is flushed early.
+
+    `wanted_count`, or eight for each partition that has something to flush if that is more: each flush is two PUTs, so
+    early ones add a quarter to those of the log at most. Infinitely many if 0 are wanted.
+    """
+    if not wanted_count:
+        return math.inf
+    return max(wanted_count, LOG_PUTS_PER_EARLY_PUT * OBJECTS_PER_FLUSH * dirty_count)
+
+
+@attrs.define(eq=False, repr=False)
+class FlushPacer:
+    """Times are in seconds, by the caller's clock."""
+
+    objects_per_minute: int
+    objects_count: Counter = attrs.field(factory=Counter, init=False)
+    _burst: float = attrs.field(init=False)
+    _per_second: float = attrs.field(init=False)
+    _tokens: float = attrs.field(init=False)
+    _filled_at: float = attrs.field(default=0.0, init=False)
+    _aged_at: float = attrs.field(default=-math.inf, init=False)  # the last flush by age
+
+    def __attrs_post_init__(self) -> None:
+        self._burst = self._tokens = max(OBJECTS_PER_FLUSH, self.objects_per_minute * BURST_FRACTION)
+        self._per_second = (self.objects_per_minute - self._burst) / 60
+
+    def register(self, metrics: Metrics) -> None:
+        """Register the metrics."""
+        help = "Objects that flushes have begun to write."
+        metrics.adopt_counter("kafscale_flush_objects_total", help, self.objects_count)
+
+    def ready_at(self, now: float, promised_count: int) -> float:
+        """Return when one more flush by age may begin; infinite while too many promised ones have not begun."""
+        self._fill(now)
+        wanted = (promised_count + 1) * OBJECTS_PER_FLUSH
+        at = now + max(0.0, wanted - self._tokens) / self._per_second if wanted <= self._burst else math.inf
+        if not promised_count:
+            at = min(at, self._aged_at + OBJECTS_PER_FLUSH / (self._per_second * LEFT_TO_AGE_FRACTION))
+        return max(now, at)
+
+    def is_ready(self, now: float, promised_count: int) -> bool:
+        """Tell whether one more flush by age may begin now."""
+        return self.ready_at(now, promised_count) <= now + ROUNDING_SECONDS
+
+    def began(self, now: float, *, by_age: bool) -> None:
+        """Note that a flush has begun."""
+        self._fill(now)
+        self._tokens = max(-self._burst, self._tokens - OBJECTS_PER_FLUSH)
+        self.objects_count.value += OBJECTS_PER_FLUSH
+        if by_age:
+            self._aged_at = now
+
+    def _fill(self, now: float) -> None:
+        self._tokens = min(self._burst, self._tokens + (now - self._filled_at) * self._per_second)
+        self._filled_at = now
+
 
 logger = logging.getLogger(__name__)
 

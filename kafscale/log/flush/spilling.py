@@ -1,9 +1,8 @@
-"""Free the chunks of batches that the write-ahead log also has, when memory runs short and flushes are too slow.
+"""Free the chunks of batches that the local log also has, when memory runs short and flushes are too slow.
 
-So a bucket outage costs disk, not memory: produces are acknowledged until the write-ahead log is full, and flush and
-fetch read what was spilled from its files. While the store keeps up nothing is spilled, as reading back costs more than
-waiting for an upload; but for tails so small that their objects would cost more than that
-(`kafscale.log.flush.flusher`).
+So an outage of the bucket costs disk, not memory: produces go on until the log is full, and flush and fetch read
+spilled batches from its files. While the store keeps up nothing is spilled, except for tails too small to be worth
+their objects (`kafscale.log.flush.flusher`): reading back costs more than waiting for an upload.
 """
 
 from __future__ import annotations

@@ -1,21 +1,16 @@
-"""One flush: build the segment, upload `.kfs` and `.index` in parallel, commit. Holds no lock: appends and fetches of
-the partition go on meanwhile.
+"""One flush: build the segment, upload `.kfs` and `.index` in parallel, commit. Holds no lock.
 
-Both objects are written with If-None-Match. The key is made of topic id, base offset, the leader epoch of this broker
-and generation, so only this broker writes it. What is there already is from an earlier attempt (`_resolve`):
+Both objects are written with If-None-Match. The key contains topic id, base offset, leader epoch and generation, so
+only this broker writes it. An object that exists already is from an earlier attempt:
 
-    what is at the key                     what it means                                    what is done
-    our own content                        our PUT, whose reply was lost                    it is committed
-    other content                          our PUT of an earlier attempt that had less      adopt it, flush the rest
-    a damaged object                       quarantined, and its batches are in the WAL      ours is a newer generation
+    our own content      a PUT whose reply was lost                    commit it
+    other content        a PUT of an attempt with fewer batches        adopt it, flush the rest
+    damaged              its batches are in the WAL                    write a newer generation
 
-What two brokers write that believe they own the same offsets has different keys, and that of the later epoch counts for
-every reader (`kafscale.formats.resolution`), whichever came first. So a flush need not know whether this broker still
-leads. Where nothing has been heard of the claim for a while, because the process was suspended, `check_lead_first`
-looks: readers of the bucket would see what is late until the other broker has written something.
-
-Where the commit of a flush is what acknowledges its records, `check_lead` is asked in between: another broker may
-have listed the bucket before these objects were there.
+Two brokers that believe to own the same offsets write different keys, and the later epoch counts for every reader
+(`kafscale.formats.resolution`). So a flush need not know whether this broker still leads. After a suspension
+`check_lead_first` looks, since readers would see late objects until the other broker has written. If the commit
+acknowledges the records, `check_lead` is asked before it: another broker may have listed the bucket earlier.
 """
 
 from __future__ import annotations
@@ -234,16 +229,7 @@ def may_be_marker(batch: TailBatch) -> bool:
 
 
 def segment_key_of(partition: Partition, identity: Identity) -> SegmentKey:
-    """The key of the segment with this identity."""
-    return SegmentKey(
-        namespace=partition.namespace,
-        topic=partition.topic,
-        topic_id=partition.topic_id,
-        partition=partition.index,
-        base_offset=identity.base_offset,
-        epoch=identity.leader_epoch,
-        generation=identity.generation,
-    )
+    return partition.segment_key(identity.base_offset, epoch=identity.leader_epoch, generation=identity.generation)
 
 
 async def crc_of(buffers: Sequence[Buffer], size_bytes: int) -> int:

@@ -1,13 +1,8 @@
-"""The chunk pool: the memory that produced data lives in from the socket until it is in the bucket.
+"""The chunk pool: the memory that produced records live in from the socket until they are in the bucket.
 
-One anonymous mapping, made once and never grown, handed out as runs of whole chunks. A user of a run holds a
-`Lease` on it; a lease that several share (a frame with batches of several partitions) is retained once for
-each. When the pool is exhausted, `acquire` waits: that blocked wait is the broker's backpressure on producers.
-
-Waiters are served strictly in order. A big one at the head holds back small ones behind it, even where these would
-fit, and `acquire_nowait` does not overtake either: otherwise a stream of small batches could starve a large one.
-
-May not import anything of KafScale but metrics: it knows bytes only.
+One anonymous mapping that never grows, handed out as runs of whole chunks. A user of a run holds a `Lease`, which is
+retained once for each further user. When the pool is exhausted, `acquire` waits: that is the backpressure on producers.
+Waiters are served strictly in order, or a stream of small batches would starve a large one.
 """
 
 from __future__ import annotations
@@ -30,7 +25,7 @@ POISON = 0xA5
 
 @attrs.frozen
 class ChunkPoolStatistics:
-    """A look at a pool. `free_runs_count` and `largest_free_bytes` show how fragmented it is."""
+    """A look at a pool. `free_runs_count` and `largest_free_bytes` show its fragmentation."""
 
     size_bytes: int
     used_bytes: int
@@ -42,7 +37,7 @@ class ChunkPoolStatistics:
 
 @attrs.define(eq=False, repr=False)
 class Lease:
-    """A share in a run of chunks. Made with one reference; the chunks are free again after as many releases."""
+    """A share of a run of chunks, made with one reference. The chunks are free after as many releases."""
 
     _pool: ChunkPool
     _first_chunk: int
@@ -52,22 +47,22 @@ class Lease:
 
     @property
     def view(self) -> memoryview:
-        """The bytes, writable, exactly as many as were asked for. Not to be used after the last release."""
+        """The requested bytes, writable. Not to be used after the last release."""
         assert self._reference_count > 0, "a lease was used after its last release"
         return self._view
 
     @property
     def held_bytes(self) -> int:
-        """The bytes that the pool misses because of the lease, in whole chunks."""
+        """The size of the lease's whole chunks."""
         return self._chunk_count * self._pool.chunk_bytes
 
     def retain(self) -> None:
-        """Add a reference, for somebody else who will release it."""
+        """Add a reference for another user, who will release it."""
         assert self._reference_count > 0, "a lease was retained after its last release"
         self._reference_count += 1
 
     def release(self) -> None:
-        """Give back one reference; with the last one the chunks are free and waiters are served."""
+        """Give back one reference; after the last one the chunks are free and waiters are served."""
         assert self._reference_count > 0, "a lease was released once too often"
         self._reference_count -= 1
         if not self._reference_count:
@@ -83,14 +78,13 @@ class _Waiter:
 
 @attrs.define(eq=False, repr=False)
 class ChunkPool:
-    """Runs of chunks out of one mapping of `size_bytes` (rounded down to whole chunks).
+    """Runs of chunks from one mapping of `requested_size_bytes`, rounded down to whole chunks.
 
-    Free runs are kept sorted by address and merged with their neighbours when they are given back. Small requests take
-    the lowest run that fits, large ones the highest, so that small batches, which tend to stay longest, do not break
-    up the room for large ones.
+    Free runs are sorted by address and merged with their neighbours. Small requests take the lowest run that fits,
+    large ones the highest, so that small batches, which stay longest, do not fragment the room for large ones.
 
-    The callbacks in `on_pressure` are called when usage crosses 75 % upwards, and each time an `acquire` must wait.
-    `poison` overwrites what is given back, so that a test sees who still reads it.
+    The callbacks in `on_pressure` are called when usage rises above 75 %, and whenever an `acquire` must wait. `poison`
+    overwrites freed chunks, for tests.
     """
 
     requested_size_bytes: int
@@ -117,12 +111,12 @@ class ChunkPool:
 
     @property
     def size_bytes(self) -> int:
-        """The bytes that the pool can hand out, in whole chunks."""
+        """The size of all chunks."""
         return self._chunk_count * self.chunk_bytes
 
     @property
     def used_bytes(self) -> int:
-        """The bytes that are handed out, in whole chunks."""
+        """The size of the leased chunks."""
         return self._used_chunks * self.chunk_bytes
 
     @property
@@ -132,11 +126,10 @@ class ChunkPool:
 
     @property
     def waiting_count(self) -> int:
-        """The number of those who wait for a lease."""
         return len(self._waiters)
 
     def acquire_nowait(self, size_bytes: int) -> Lease | None:
-        """A lease of `size_bytes`, or None when no run is long enough or others are waiting already.
+        """Return a lease of `size_bytes`, or None when no run is long enough or others are waiting already.
 
         Raises ValueError for a size that the pool can never have.
         """
@@ -146,7 +139,9 @@ class ChunkPool:
         return self._take(size_bytes)
 
     async def acquire(self, size_bytes: int) -> Lease:
-        """A lease of `size_bytes`, in the order of the calls. Raises ValueError for more than the whole pool."""
+        """Wait for a lease of `size_bytes`, in the order of the calls. Raises ValueError if it exceeds the whole
+        pool.
+        """
         self._check_size(size_bytes)
         await trio.lowlevel.checkpoint()
         lease = self.acquire_nowait(size_bytes)
@@ -178,7 +173,6 @@ class ChunkPool:
         )
 
     def register(self, metrics: Metrics) -> None:
-        """Register the metrics."""
         metrics.gauge("kafscale_pool_bytes", "Size of the chunk pool.", lambda: self.size_bytes)
         metrics.gauge("kafscale_pool_used_bytes", "Of the chunk pool, in use.", lambda: self.used_bytes)
         metrics.gauge("kafscale_pool_waiting", "Leases that wait for memory.", lambda: self.waiting_count)

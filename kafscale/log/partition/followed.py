@@ -1,7 +1,6 @@
-"""Takes what another broker, who leads a partition, has acknowledged behind the end of the bucket.
+"""Add batches of a leader's stream to the tail of a partition that this broker only follows.
 
-Nothing of it is flushed here, and who produced it is not remembered. Its transactions are, as they tell what is
-decided.
+They are never flushed here, and their producers are not remembered; transactions are, as they bound committed reads.
 """
 
 from __future__ import annotations
@@ -11,12 +10,12 @@ from kafscale.formats.wal_index import LoggedBatch
 from kafscale.formats.wal_objects import WalObject
 from kafscale.log.partition.partition import Partition
 from kafscale.log.partition.tail import ALONE, Memory, TailBatch
-from kafscale.log.wal.followed_stream import FollowedObject
+from kafscale.log.wal.streams import FollowedObject
 from kafscale.wire.batch_header import MIN_TIMESTAMP_UNKNOWN
 
 
 def follow_object(partition: Partition, followed: FollowedObject) -> bool:
-    """Take what an object has of a partition; False if something is missing before it."""
+    """Add an object's batches of this partition; False if a batch before them is missing."""
     return all(
         _follow(partition, followed_batch, followed.written, followed.memory)
         for followed_batch in followed.batches.get(partition.partition_id, ())
@@ -24,11 +23,7 @@ def follow_object(partition: Partition, followed: FollowedObject) -> bool:
 
 
 def _follow(partition: Partition, logged: LoggedBatch, file: WalObject, memory: Memory | None) -> bool:
-    """Take the next batch of the leader's stream into the tail; False if one before it is missing.
-
-    What the bucket has already, or what was written in another epoch than the partition's, is passed over. `memory` has
-    the object, where it is at hand.
-    """
+    """Add a batch, unless the bucket has it or it is of another epoch; False if one before it is missing."""
     if logged.leader_epoch != partition.leader_epoch or logged.base_offset < partition.next_offset:
         return True
     missing_before = max(partition.log_start_offset, partition.lost_before)

@@ -1,8 +1,4 @@
-"""A topic's configs as typed values for its log, with Kafka's defaults.
-
-`kafscale.cluster.registries.topic_configs` makes one from a topic's configs; an attribute has the name of its config,
-with `_` for `.`.
-"""
+"""A topic's configs as typed values for its log, with Kafka's defaults. Attributes are named like the configs."""
 
 from __future__ import annotations
 
@@ -36,7 +32,7 @@ class LogConfig:
 
     @cached_property  # these are asked for with each batch
     def log_append_time(self) -> bool:
-        """Tell whether the broker's clock at append replaces the timestamps that the producer gave."""
+        """Tell whether the broker's clock at append replaces the producer's timestamps."""
         return self.message_timestamp_type == "LogAppendTime"
 
     @cached_property
@@ -46,5 +42,4 @@ class LogConfig:
 
     @property
     def delete(self) -> bool:
-        """Tell whether `retention_ms` and `retention_bytes` apply."""
         return "delete" in self.cleanup_policy

@@ -1,13 +1,11 @@
-"""One partition's state: offsets, the memory tail, producers, waiting fetches. Every change here is synchronous.
+"""One partition's state: offsets, memory tail, producers, waiting fetches. All changes are synchronous.
 
     log_start_offset ≤ ... segments in the bucket ... ≤ flushed_offset ≤ ... tail ... ≤ high_watermark ≤ next_offset
 
-The way of a batch: `place_nowait` copies it into a chunk (large frames were received into one), `append` gives it its
-offsets and hands it to the journal, `on_durable` moves the high watermark and wakes who waits for it, and a flush takes
-it from the tail into a segment: `prepare_flush`, an upload that holds no lock, `commit_flush`.
-
-The journal decides when a batch is durable (`kafscale.log.wal.journal`): the write-ahead log, or, where that keeps
-nothing, the flush itself, and then a batch is acknowledged by `commit_flush`.
+The path of a batch: `place_nowait` copies it into a chunk (large frames were received into one), `append` assigns
+offsets and hands it to the journal, `on_durable` moves the high watermark and wakes fetches, and a flush moves it into
+a segment: `prepare_flush`, an upload that holds no lock, `commit_flush`. If the journal keeps no entries, the commit
+of the flush acknowledges the batch.
 """
 
 from __future__ import annotations
@@ -17,12 +15,13 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
+from typing import Literal
 
 import attrs
 import trio
 
 from kafscale.concurrency.signals import Signal
-from kafscale.errors import StorageFailed
+from kafscale.errors import KafkaError, StorageFailed
 from kafscale.formats.log_end import LogEnd
 from kafscale.formats.manifest import Manifest, PartitionId, Segment
 from kafscale.formats.resolution import epoch_at
@@ -30,18 +29,28 @@ from kafscale.formats.segment import EpochStart, Footer
 from kafscale.formats.transactions import AbortedTransaction, OpenTransaction, Producer
 from kafscale.formats.wal_entries import WalEntry
 from kafscale.formats.wal_runs import is_superseded
-from kafscale.log.partition.applying import take_transactional
 from kafscale.log.partition.chunks import ChunkPool, Lease
 from kafscale.log.partition.log_config import LogConfig
-from kafscale.log.partition.producer_budget import ProducerBudget
-from kafscale.log.partition.producers import ProducerStates
+from kafscale.log.partition.producers import ProducerBudget, ProducerStates
 from kafscale.log.partition.tail import ALONE, Tail, TailBatch, without_holes
-from kafscale.log.partition.traffic import Traffic
 from kafscale.log.partition.transactions import NEVER, Transactions
 from kafscale.log.wal.journal import EntryJournal, Round
-from kafscale.store.paths import SegmentKey, partition_prefix
+from kafscale.metrics import Counter
+from kafscale.store.paths import EPOCH_UNKNOWN, SegmentKey, partition_prefix
 from kafscale.wire.batch_header import TRANSACTIONAL, BatchHeader, set_base_offset
+from kafscale.wire.control_records import EndMarker
 from kafscale.wire.error_codes import NONE, UNKNOWN_TOPIC_OR_PARTITION
+
+
+@attrs.define(eq=False, repr=False)
+class Traffic:
+    """Counters of records and bytes written to and read from a topic."""
+
+    bytes_in: Counter = attrs.field(factory=Counter)
+    records_in: Counter = attrs.field(factory=Counter)
+    bytes_out: Counter = attrs.field(factory=Counter)
+    records_out: Counter = attrs.field(factory=Counter)
+
 
 logger = logging.getLogger(__name__)
 
@@ -52,8 +61,8 @@ CHUNK_GROWTH_MAX_BYTES = 1 << 20  # a busy partition leases this much at a time;
 class FetchWaiter:
     """A fetch that waits until `missing_bytes` more have become readable in any of its partitions.
 
-    One that reads only what is committed looks again whenever the last stable offset of a partition has moved in which
-    transactions are open: how much that makes readable is not counted.
+    A `committed_only` one looks again whenever the last stable offset of a partition with open transactions has moved:
+    how much that makes readable is not counted.
     """
 
     missing_bytes: int
@@ -78,7 +87,7 @@ class EpochEnd:
 class Placed:
     """A batch's bytes in the pool. Its holder owes `lease` one release. `start` is as in TailBatch.
 
-    Not frozen: one is made per batch, and that costs half.
+    Not frozen, which doubles the cost: one is made for each batch.
     """
 
     data: memoryview
@@ -88,7 +97,9 @@ class Placed:
 
 @attrs.frozen(eq=False, repr=False)
 class FlushPlan:
-    """The input of one flush: the batches from `base_offset` to `end_offset` (exclusive), and the footer."""
+    """The input of one flush: batches from `base_offset` to `end_offset` (exclusive), and the content of their
+    footer.
+    """
 
     batches: Sequence[TailBatch]
     base_offset: int
@@ -102,17 +113,12 @@ class FlushPlan:
     open_transactions: Sequence[OpenTransaction]
 
 
-def _ignore(partition: Partition) -> None:
-    pass
-
-
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Partition:
     """One partition, led here with `leader_epoch`.
 
-    `on_dirty` is called when there is something to flush where there was nothing, and when that has grown to a
-    segment's size; not for the rest after a flush: the flusher looks at `flushable_bytes` afterwards. `on_flushed`
-    is called when the manifest has one segment more.
+    `on_dirty` is called when there is something to flush, and when that has grown to a segment's size; after a flush
+    the flusher looks at `flushable_bytes` itself. `on_flushed` is called when the manifest has a new segment.
     """
 
     topic: str
@@ -126,7 +132,7 @@ class Partition:
     journal: EntryJournal
     manifest: Manifest = attrs.field(factory=Manifest)
     on_dirty: Callable[[Partition], None]
-    on_flushed: Callable[[Partition], None] = _ignore
+    on_flushed: Callable[[Partition], None] = lambda partition: None
     producer_budget: ProducerBudget = attrs.field(factory=ProducerBudget)
     traffic: Traffic = attrs.field(factory=Traffic)
     clock: Callable[[], float] = trio.current_time
@@ -159,17 +165,16 @@ class Partition:
     _chunk_used_bytes: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.producers = ProducerStates(self.producer_budget, self.transactions.open)
+        self.producers = ProducerStates(self.producer_budget, self.transactions)
         self.acknowledges_flushes = not self.journal.keeps_entries
 
     @property
     def partition_id(self) -> PartitionId:
-        """Return its id, which lasts while its topic exists, under any leader."""
         return self.topic_id, self.index
 
     @property
     def last_stable_offset(self) -> int:
-        """The end of what `read_committed` may read (LSO): up to here each transaction is decided, and durably so.
+        """The end of what `read_committed` may read (LSO): all transactions up to here are durably decided.
 
         A deletion may pass it, as in Kafka; then it is the log start.
         """
@@ -180,7 +185,7 @@ class Partition:
 
     @property
     def flushable_offset(self) -> int:
-        """The end of what a flush may take: what is durable already, or all of it if only a flush makes it so."""
+        """The end of what a flush may take: durable batches, or all if only a flush makes them durable."""
         return self.next_offset if self.acknowledges_flushes else self.high_watermark
 
     @property
@@ -195,8 +200,22 @@ class Partition:
 
     @property
     def objects_prefix(self) -> str:
-        """The text that the keys of this partition's objects begin with."""
+        """The prefix of the keys of this partition's objects."""
         return partition_prefix(self.topic, self.topic_id, self.index, namespace=self.namespace)
+
+    def segment_key(
+        self, base_offset: int, *, epoch: int = EPOCH_UNKNOWN, generation: int = 0, version: Literal[1, 2] = 2
+    ) -> SegmentKey:
+        return SegmentKey(
+            namespace=self.namespace,
+            topic=self.topic,
+            topic_id=self.topic_id,
+            partition=self.index,
+            base_offset=base_offset,
+            epoch=epoch,
+            generation=generation,
+            version=version,
+        )
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.index}"
@@ -204,7 +223,7 @@ class Partition:
     # ---- produce ----------------------------------------------------------------------------------------------
 
     def place_nowait(self, data: memoryview) -> Placed | None:
-        """Copy a batch behind the one before it in this partition's chunk; None if the pool is exhausted."""
+        """Copy a batch into this partition's chunk; None if the pool is exhausted."""
         size = len(data)
         chunk, used = self._chunk, self._chunk_used_bytes
         if chunk is None or used + size > len(view := chunk.view):
@@ -220,7 +239,6 @@ class Partition:
         return Placed(place, chunk, used)
 
     def _lease_chunk(self, size: int) -> Lease | None:
-        """A chunk twice as large as the one before, so that a busy partition has few; the smallest one if idle."""
         previous = 0 if self._chunk is None else len(self._chunk.view)
         wanted = max(size, min(2 * previous, CHUNK_GROWTH_MAX_BYTES), self.pool.chunk_bytes)
         chunk = self.pool.acquire_nowait(wanted) or self.pool.acquire_nowait(max(size, self.pool.chunk_bytes))
@@ -235,7 +253,7 @@ class Partition:
             self._chunk = None
 
     def give_back(self, placed: Placed) -> None:
-        """Return the chunks of a batch that is not appended; without a coming flush none is kept."""
+        """Release a batch that is not appended, and the chunk if no flush will."""
         placed.lease.release()
         if self.closed or not self.tail.batches:
             self._leave_chunk()
@@ -243,12 +261,10 @@ class Partition:
     def append(
         self, header: BatchHeader, placed: Placed, now_ms: int, *, min_timestamp_ms: int | None = None
     ) -> TailBatch:
-        """Give a validated batch the next offsets, in place, and hand it to the journal. Takes over `placed`.
+        """Assign the next offsets to a validated batch, in place, and hand it to the journal. Takes over `placed`.
 
-        `min_timestamp_ms` is the earliest of its records' times; without it, it is what the header tells of that.
-
-        Raises StorageFailed if the journal takes nothing any more; then nothing has changed, and `placed` is still the
-        caller's.
+        `min_timestamp_ms` is the earliest of its records' times, by default as the header tells. Raises StorageFailed
+        if the journal takes nothing any more; then nothing has changed, and the caller still owns `placed`.
         """
         base_offset = self.next_offset
         data = placed.data
@@ -273,7 +289,7 @@ class Partition:
         if header.producer_id >= 0:
             durable_before = self.high_watermark
             if header.attributes & TRANSACTIONAL:
-                self._take_transactional(header, data, base_offset, now_ms, durable_before)
+                self.producers.take(header, data, base_offset, now_ms, durable_before=durable_before)
             else:
                 self.producers.record(header, base_offset, now_ms, durable_before=durable_before)
         if not self.epochs or self.epochs[-1].epoch != self.leader_epoch:
@@ -287,20 +303,17 @@ class Partition:
         return batch
 
     def replay(self, entry: WalEntry, header: BatchHeader, now_ms: int, *, placed: Placed | None = None) -> TailBatch:
-        """Take back a batch that the WAL had made durable before a restart.
+        """Take back a batch that the journal had made durable before a restart.
 
-        Its bytes stay in the WAL's file, unless they are `placed` in the pool, which is taken over. Its producer counts
-        as heard of now: the record's timestamps are the producer's own, and may be years old.
+        Its bytes stay in the journal unless they are `placed`, which is taken over. Its producer counts as heard of
+        now: the record's timestamps are the producer's own, and may be years old.
         """
         assert entry.base_offset == self.next_offset, (entry.base_offset, self.next_offset)
         if placed is None and self.tail.pooled_bytes:
             self.spill()  # in a tail, those that memory does not have come before those that it has
         if header.producer_id >= 0:
             offset = entry.base_offset
-            if header.attributes & TRANSACTIONAL:
-                self._take_transactional(header, memoryview(entry.data), offset, now_ms, offset)
-            else:
-                self.producers.record(header, offset, now_ms, durable_before=offset)
+            self.producers.take(header, memoryview(entry.data), offset, now_ms, durable_before=offset)
         if not self.epochs or self.epochs[-1].epoch != entry.leader_epoch:
             self.epochs.append(EpochStart(entry.leader_epoch, entry.base_offset))
         batch = TailBatch(
@@ -325,23 +338,18 @@ class Partition:
         self._became_flushable(batch.size_bytes)
         return batch
 
-    def _take_transactional(
-        self, header: BatchHeader, data: memoryview, base_offset: int, now_ms: int, durable_before: int
-    ) -> None:
-        take_transactional(
-            self.producers,
-            self.transactions,
-            header,
-            data,
-            base_offset=base_offset,
-            now_ms=now_ms,
-            durable_before=durable_before,
-        )
-
     def on_durable(self, end_offset: int, size_bytes: int) -> None:
-        """The WAL holds everything before `end_offset`, `size_bytes` more than before: consumers may see it."""
+        """Let consumers see the batches before `end_offset`, which have `size_bytes` more than before."""
         self._move_high_watermark(end_offset, size_bytes)
         self._became_flushable(size_bytes)
+
+    def wants_marker(self, marker: EndMarker) -> bool:
+        """Tell whether a marker would change anything. Raises KafkaError as `Transactions.check_marker`, or if
+        closed.
+        """
+        if self.closed:
+            raise KafkaError(self.closed_error)
+        return self.transactions.check_marker(marker, self.producers.producers.get(marker.producer_id))
 
     def _move_high_watermark(self, end_offset: int, size_bytes: int) -> None:
         assert end_offset > self.high_watermark, (end_offset, self.high_watermark)
@@ -377,12 +385,12 @@ class Partition:
     # ---- fetch ------------------------------------------------------------------------------------------------
 
     def wake_waiters(self) -> None:
-        """Let every waiting fetch look again, as after a deletion."""
+        """Let every waiting fetch look again."""
         for waiter in self.waiters:
             waiter.event.set()
 
     def select_tail(self, offset: int, max_bytes: int, end_offset: int | None = None) -> Sequence[TailBatch]:
-        """Durable batches of the tail from the one that holds `offset`; none if `offset` is not in the tail.
+        """Return durable batches from the one that holds `offset`; none if that is not in the tail.
 
         `end_offset` bounds the read (exclusive) below the high watermark.
         """
@@ -391,14 +399,14 @@ class Partition:
         return self.tail.select(offset, self.high_watermark if end_offset is None else end_offset, max_bytes)
 
     def epoch_of(self, offset: int) -> int:
-        """The leader epoch under which the record at `offset` was written; the current one past the end."""
+        """Return the leader epoch of the record at `offset`; the current one past the end."""
         if offset >= self.next_offset:
             return self.leader_epoch
         epochs = [start.epoch for start in self.epochs if start.start_offset <= offset]
         return epochs[-1] if epochs else self.leader_epoch
 
     def is_superseded_by(self, entry: WalEntry) -> bool:
-        """Tell whether the bucket has at this entry's offset what a broker of an earlier epoch wrote too late."""
+        """Tell whether the bucket has, at this entry's offset, a late record of an earlier epoch."""
         if self.tail.batches or entry.base_offset >= self.next_offset:
             return False
         return 0 <= epoch_at(self.epochs, entry.base_offset) < entry.leader_epoch
@@ -408,10 +416,9 @@ class Partition:
         return is_superseded(EpochStart(entry.leader_epoch, entry.base_offset), self.epochs, self.next_offset)
 
     def epoch_end(self, epoch: int) -> EpochEnd | None:
-        """The largest epoch of this log that is not above `epoch`, and where it ended (KIP-101, KIP-279).
+        """Return the largest epoch of this log that is not above `epoch`, and its end (KIP-101, KIP-279).
 
-        None for an epoch that is still to come. For one older than any that is known, as in Kafka, that epoch itself
-        and where the log begins.
+        None for a future epoch. For one before all known epochs, as in Kafka, that epoch and the begin of the log.
         """
         if epoch > self.leader_epoch:
             return None
@@ -424,7 +431,7 @@ class Partition:
     # ---- flush ------------------------------------------------------------------------------------------------
 
     def prepare_flush(self) -> FlushPlan | None:
-        """Choose the flushable batches to upload next; None if no batch is flushable yet."""
+        """Choose the batches to upload next; None if none is flushable yet."""
         batches = self.tail.select(self.flushed_offset, self.flushable_offset, self.segment_bytes)
         if not batches:
             return None
@@ -452,14 +459,14 @@ class Partition:
         )
 
     def plan_until(self, last_offset: int) -> FlushPlan | None:
-        """A plan for the batches that a segment in the bucket holds already; None if it ends inside a batch."""
+        """Plan the batches that a segment in the bucket has already; None if it ends inside a batch."""
         batches = self.tail.batches[: self.tail.find(last_offset) + 1]
         return self._plan(batches) if batches and batches[-1].last_offset == last_offset else None
 
     def commit_flush(self, plan: FlushPlan, segment: Segment, footer: Footer) -> None:
-        """The plan's batches are in the bucket as `segment`: drop them from the tail and acknowledge what waits.
+        """Drop the plan's batches from the tail, as `segment` is in the bucket, and acknowledge what waits for it.
 
-        Its `footer` may be that of an earlier attempt, which holds other producers than the plan does.
+        `footer` may be that of an earlier attempt, with other producers than the plan.
         """
         assert not self.closed
         assert plan.base_offset == self.tail.batches[0].base_offset, (plan.base_offset, self.flushed_offset)
@@ -482,8 +489,8 @@ class Partition:
     def restore(self, segments: Sequence[Segment], end: LogEnd | None, *, lost_before: int = 0) -> None:
         """Begin with what the bucket holds; `end` is the state after the last segment.
 
-        `lost_before` is behind the last offset that a segment which can't be read may have held. What the WAL has of
-        them is replayed; the others are left out by `skip_missing`.
+        Offsets below `lost_before` may be in an unreadable segment: the journal's are replayed, `skip_missing` skips
+        others.
         """
         self.manifest = Manifest(list(segments))
         self.lost_before = lost_before
@@ -501,45 +508,45 @@ class Partition:
         self.flushed_offset = self.high_watermark = self.next_offset
 
     def skip_to(self, offset: int) -> None:
-        """Go on at `offset`: what is below is deleted, or lost. Offsets never go back."""
+        """Go on at `offset`: everything below it is deleted or lost. Offsets never go back."""
         assert offset <= max(self.log_start_offset, self.lost_before)
         assert not self.tail.batches
         self.next_offset = self.flushed_offset = self.high_watermark = max(offset, self.next_offset)
 
     def skip_lost(self, offset: int) -> None:
-        """Go on at `offset`: what is below and not here was lost with files of the WAL. The tail keeps what it has."""
+        """Go on at `offset`: missing offsets below it were lost with files of the local log. The tail stays."""
         if not self.tail.batches:
             self.flushed_offset = offset
         self.next_offset = self.high_watermark = offset
 
     def skip_missing(self) -> None:
-        """The WAL has been replayed: go on behind what may have been acknowledged. It ends there if it has anything."""
+        """After the replay, go on behind all offsets that may have been acknowledged."""
         if not self.tail.batches:
             self.skip_to(max(self.log_start_offset, self.lost_before))
         if self.lost_offset > self.next_offset:
             self.skip_lost(self.lost_offset)
 
     def release(self, batch: TailBatch) -> None:
-        """A batch has left the tail: its chunk and its WAL file are no longer held by it."""
+        """Release the chunk and the journal's file of a batch that has left the tail."""
         if batch.lease is not None:
             batch.lease.release()
         if batch.file is not None:
             self.journal.release(batch.file)
 
     def spill(self, max_count: int = sys.maxsize) -> int:
-        """Give up the chunks of at most `max_count` batches that the WAL can give back; return the freed bytes."""
+        """Give up the chunks of at most `max_count` batches that the local log has. Return the freed bytes."""
         self._leave_chunk()
         return self.tail.spill_before(self.high_watermark, max_count)
 
     # ---- deletion ---------------------------------------------------------------------------------------------
 
     def delete_records(self, before_offset: int) -> None:
-        """Move the log start; what lies below is gone for readers at once (KIP-107)."""
+        """Move the log start; readers don't see what lies below any more (KIP-107)."""
         self.log_start_offset = max(self.log_start_offset, before_offset)
         self.wake_waiters()
 
     def set_aside(self, late: Iterable[SegmentKey]) -> None:
-        """Tell the operator of objects that came too late to be part of this log, each once."""
+        """Report each late object to the operator once."""
         for key in late:
             if key not in self.late:
                 self.late.add(key)
@@ -550,25 +557,25 @@ class Partition:
                 )
 
     def quarantine(self, segment: Segment) -> bool:
-        """Read a damaged segment no more; False if it is not read any more anyway."""
+        """Stop reading a damaged segment; False if it is not read any more anyway."""
         if not self.manifest.remove(segment):
             return False
         self.quarantined[segment.key] = segment.last_offset
         return True
 
     def drop_deleted(self) -> Sequence[Segment]:
-        """Take the segments below the log start out of the manifest, but for the last one of all.
+        """Take the segments below the log start out of the manifest, except for the last of all.
 
-        Those stay, too, whose footers hold producers that are in no later one yet: some flushes later they are.
+        Those whose footers hold producers that no later footer has stay, for some flushes.
         """
         kept_from = self.producers.kept_from
         return self.manifest.take_below(min(self.log_start_offset, sys.maxsize if kept_from is None else kept_from))
 
     def replace_segments(self, sources: Sequence[Segment], merged: Segment) -> Sequence[Segment]:
-        """Read `merged` instead of `sources`, which adjoin in order of offset; return the replaced segments.
+        """Read `merged` instead of `sources`, which adjoin in order of offset. Return the replaced segments.
 
-        What retention has taken out of the manifest meanwhile stays below the log start, also where it is in `merged`.
-        If somebody else has rewritten some of the sources, nothing happens.
+        A source that retention has taken meanwhile stays below the log start. If a source was rewritten, nothing
+        happens.
         """
         left = [segment for segment in sources if self.manifest.refers_to(segment.key)]
         taken = sources[: len(sources) - len(left)]
@@ -584,8 +591,8 @@ class Partition:
     def close(self, error: int = UNKNOWN_TOPIC_OR_PARTITION) -> None:
         """Release the memory: the topic was deleted or the partition handed over, as `error` says.
 
-        Batches that the WAL has not written yet keep their chunks until it has: `on_durable` of a closed partition
-        releases the batch. The transactions stay as they were, for reads under way.
+        Batches that the journal has not written yet keep their chunks until `became_durable`. The transactions stay,
+        for reads under way.
         """
         self.closed = self.is_leaving = True
         self.closed_error = error

@@ -1,8 +1,8 @@
 """The memory tail of a partition: record batches that are ordered and not yet in the bucket.
 
-A batch's bytes are in a chunk of the pool, from which WAL, fetch and upload send them without a copy. A batch that is
-durable in the WAL may give up its chunk when the pool runs short (`spill`); it is then read from the WAL file. After a
-restart every replayed batch begins like that, so replay needs no chunk at all.
+A batch's bytes are in a chunk of the pool; journal, fetch and upload send them without a copy. A batch that the local
+log has may give up its chunk when the pool runs short (`spill`), and is then read from the log's file. After a restart
+every replayed batch starts spilled.
 """
 
 from __future__ import annotations
@@ -26,21 +26,17 @@ if TYPE_CHECKING:
 _last_offset = attrgetter("last_offset")
 
 
-def _is_pooled(batch: TailBatch) -> bool:
-    return batch.lease is not None
-
-
 ALONE = -1  # `start` of a batch that was received into a lease of its frame
 
 
 class Releasable(Protocol):
-    """A share in some memory, given back by one call."""
+    """A share of some memory."""
 
     def release(self) -> None: ...
 
 
 class Memory(Releasable, Protocol):
-    """Memory that batches are in: a `Lease` on a run of the chunk pool, where a broker leads what is in it."""
+    """Memory that holds batches: a `Lease` on a run of the chunk pool, for partitions that this broker leads."""
 
     @property
     def view(self) -> memoryview: ...
@@ -55,9 +51,9 @@ class Memory(Releasable, Protocol):
 class TailBatch(WalEntry):
     """One record batch: its WAL entry, and where its bytes are.
 
-    `lease` and `start` locate the bytes in the pool, `start` being ALONE if no other batch follows in the same lease:
-    then `data` is what has them. Otherwise `data` is empty once the log has them: it is a third of what a batch takes.
-    After a spill `lease` is None and `data` empty, and `file` and `position` (of WalEntry) locate them in the WAL.
+    `lease` and `start` locate the bytes in the pool. `start` is ALONE if no other batch follows in the same lease; then
+    `data` keeps them. Otherwise `data` is emptied once the log has them, which saves a third of a batch's memory. After
+    a spill `lease` is None, and `file` and `position` (of WalEntry) locate the bytes in the WAL.
     """
 
     owner: Partition
@@ -69,12 +65,11 @@ class TailBatch(WalEntry):
     start: int
 
     def became_durable(self) -> None:
-        """The log has been given `data`."""
+        """Empty `data`, which the log has written."""
         if self.start != ALONE:
             self.data = b""
 
     def spill(self) -> None:
-        """Give up the chunk; the WAL has the bytes."""
         assert self.file is not None
         assert self.lease is not None
         self.data = b""
@@ -84,7 +79,7 @@ class TailBatch(WalEntry):
 
 @attrs.define(eq=False, repr=False)
 class Tail:
-    """Consecutive batches in order of offset, and their size."""
+    """Consecutive batches in order of offset."""
 
     batches: list[TailBatch] = attrs.field(factory=list, init=False)
     size_bytes: int = attrs.field(default=0, init=False)
@@ -97,11 +92,13 @@ class Tail:
             self.pooled_bytes += batch.size_bytes
 
     def find(self, offset: int) -> int:
-        """Index of the batch that holds `offset`, or of the first one after it."""
+        """Return the index of the batch that holds `offset`, or of the first one after it."""
         return bisect_left(self.batches, offset, key=_last_offset)
 
     def select(self, offset: int, end_offset: int, max_bytes: int) -> Sequence[TailBatch]:
-        """Batches from the one that holds `offset`, all below `end_offset`, at most `max_bytes` but at least one."""
+        """Return batches from the one that holds `offset`, all below `end_offset`, at most `max_bytes` but at least
+        one.
+        """
         selected: list[TailBatch] = []
         size = 0
         for index in range(self.find(offset), len(self.batches)):
@@ -113,7 +110,7 @@ class Tail:
         return selected
 
     def chunks_bytes(self, max_bytes: int) -> int:
-        """Return how many bytes of the pool the oldest batches hold, of about `max_bytes` together."""
+        """Return how many bytes of the pool the oldest batches hold, up to about `max_bytes` of batches."""
         size_bytes = held_bytes = 0
         last: Memory | None = None
         for batch in self.batches:
@@ -127,22 +124,15 @@ class Tail:
 
     def drop_first(self, count: int) -> Sequence[TailBatch]:
         """Remove the oldest `count` batches and return them; their chunks are still held."""
-        return self._drop(0, count)
-
-    def drop_from(self, offset: int) -> Sequence[TailBatch]:
-        """Remove and return every batch from the one that holds `offset` on; their chunks are still held."""
-        return self._drop(self.find(offset), len(self.batches))
-
-    def _drop(self, start: int, end: int) -> Sequence[TailBatch]:
-        dropped = self.batches[start:end]
-        del self.batches[start:end]
+        dropped = self.batches[:count]
+        del self.batches[:count]
         self.size_bytes -= sum(batch.size_bytes for batch in dropped)
         self.pooled_bytes -= sum(batch.size_bytes for batch in dropped if batch.lease is not None)
         return dropped
 
     def spill_before(self, offset: int, max_count: int = sys.maxsize) -> int:
-        """Give up the chunks of the oldest batches that end before `offset`; returns how many bytes that were."""
-        first = bisect_left(self.batches, True, key=_is_pooled)
+        """Give up the chunks of the oldest batches that end before `offset`. Return the freed bytes."""
+        first = bisect_left(self.batches, True, key=lambda batch: batch.lease is not None)
         spilled_bytes = 0
         for batch in self.batches[first : min(self.find(offset), first + max_count)]:
             batch.spill()
@@ -152,7 +142,7 @@ class Tail:
 
 
 def without_holes(batches: Sequence[TailBatch]) -> Sequence[TailBatch]:
-    """Return the first batches, up to the first one that does not begin where the one before it ends."""
+    """Return the first batches, up to the first gap in their offsets."""
     for at, (batch, following) in enumerate(pairwise(batches), 1):
         if following.base_offset != batch.last_offset + 1:
             return batches[:at]
@@ -161,11 +151,11 @@ def without_holes(batches: Sequence[TailBatch]) -> Sequence[TailBatch]:
 
 @attrs.define(eq=False, repr=False)
 class Slices:
-    """Buffers on their way to a socket, and what must not be reused, or counts as in use, before they have left.
+    """Buffers on their way to a socket, and the leases to release after they have left.
 
-    `end_offset` is the one behind the last record in them, or behind what a batch without any is to lead over.
-    `aborted` are the aborted transactions that have offsets in them, where only what is committed is to be read.
-    `is_damaged` tells that some of the batches are damaged: the reader leaves the whole ones only.
+    `end_offset` is behind their last record, or behind the hole that an empty batch stands for. `aborted` are the
+    aborted transactions with offsets in them. `is_damaged`: some batches are damaged, and the reader keeps only whole
+    ones.
     """
 
     buffers: list[Buffer] = attrs.field(factory=list)
@@ -180,12 +170,11 @@ class Slices:
         return size_of(self.buffers)
 
     def add(self, other: Slices) -> None:
-        """Take over what `other` has."""
         self.buffers += other.buffers
         self.leases += other.leases
 
     def release(self) -> None:
-        """The bytes have been sent, or are not wanted any more."""
+        """Release the memory: the bytes have been sent, or are not wanted any more."""
         for lease in self.leases:
             lease.release()
         self.leases.clear()
@@ -193,7 +182,7 @@ class Slices:
 
 
 def coalesce(batches: Iterable[TailBatch]) -> Slices:
-    """The bytes of batches that are in the pool; neighbours in one chunk become one buffer.
+    """Return the bytes of batches in the pool; neighbours in one chunk become one buffer.
 
     A partition fills its chunks in order, so a thousand small batches become a few dozen buffers.
     """
@@ -221,3 +210,29 @@ def coalesce(batches: Iterable[TailBatch]) -> Slices:
     if batch is not None:
         slices.end_offset = batch.last_offset + 1
     return slices
+
+
+def topic_name(entry: WalEntry) -> str:
+    """Return the topic of an entry that a partition has appended."""
+    assert isinstance(entry, TailBatch)
+    return entry.owner.topic
+
+
+def became_durable(entries: Iterable[WalEntry]) -> None:
+    """Advance the high watermarks past these durable entries, in the order of their appends.
+
+    A journal calls this before it wakes the waiters of a round.
+    """
+    ends: dict[Partition, int] = {}
+    sizes: dict[Partition, int] = {}
+    for batch in entries:
+        assert isinstance(batch, TailBatch)
+        batch.became_durable()
+        partition = batch.owner
+        if partition.closed:
+            partition.release(batch)
+        else:
+            ends[partition] = batch.last_offset + 1
+            sizes[partition] = sizes.get(partition, 0) + batch.size_bytes
+    for partition, end_offset in ends.items():
+        partition.on_durable(end_offset, sizes[partition])

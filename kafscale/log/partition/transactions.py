@@ -1,16 +1,10 @@
-"""The transactions of one partition: which are open, which were aborted, and up to where all of it is decided.
+"""The transactions of one partition: open and aborted ones, and the last stable offset.
 
-    a batch with the first records of a producer's transaction      opens it
-    its marker, a control batch of the coordinator's                ends it: committed or aborted
+The first batch of a producer's transaction opens it; its marker commits or aborts it. The last stable offset (LSO) is
+the first offset of the oldest transaction that is open or whose marker is not durable yet, else the high watermark.
 
-Decided is what lies below the last stable offset (LSO): the first offset of the oldest transaction that is open, or
-whose marker is not durable yet, else the high watermark. Offsets are given out in order, so it never goes back.
-
-What has ended is remembered until a segment in the bucket tells of it, since a footer is to say what was open at its
-segment's end, also where the marker has come since. So everything here follows from the batches of the log alone.
-
-Pure and synchronous: the rules of KIP-98, KIP-360 and KIP-890, as Kafka's ProducerStateManager has them. Sequence
-numbers are the affair of `kafscale.log.partition.producers`.
+An ended transaction is remembered until a segment has its marker, because a footer tells which transactions were open
+at its segment's end, also when the marker has come since. Synchronous; the rules of KIP-98, KIP-360 and KIP-890.
 """
 
 from __future__ import annotations
@@ -39,9 +33,9 @@ _first_offset = attrgetter("first_offset")
 
 @attrs.define(eq=False, repr=False)
 class Expectation:
-    """A first batch of a producer's transaction is on its way, as its coordinator, a broker elsewhere, knows.
+    """A producer's first transactional batch that its coordinator on another broker has announced.
 
-    It `holds` until a marker of the producer has come: then that transaction is over.
+    It `holds` until a marker of the producer has come.
     """
 
     holds: bool = True
@@ -49,10 +43,7 @@ class Expectation:
 
 @attrs.define(eq=False, repr=False)
 class Transactions(OpenTransactions):
-    """All transactions of a partition that matter still.
-
-    `first_unstable_offset` is what bounds the LSO beside the high watermark; NEVER if nothing does.
-    """
+    """All transactions of a partition that still matter. `first_unstable_offset`, or NEVER, bounds the LSO."""
 
     first_unstable_offset: int = attrs.field(default=NEVER, init=False)
     _ended: list[Ended] = attrs.field(factory=list, init=False)  # and in no segment; by marker
@@ -63,10 +54,10 @@ class Transactions(OpenTransactions):
     # ---- what may come next -------------------------------------------------------------------------------------
 
     def check_data(self, header: BatchHeader, *, is_enrolled: bool) -> None:
-        """Check that a data batch, which repeats no earlier one, goes with the transactions there are.
+        """Check that a data batch, which repeats no earlier one, agrees with the open transactions.
 
-        `is_enrolled` says that the coordinator has enrolled this partition in a transaction of this producer and epoch.
-        Raises KafkaError INVALID_TXN_STATE (data of no transaction, or beside one), INVALID_PRODUCER_EPOCH.
+        `is_enrolled`: the coordinator has enrolled this partition in a transaction of this producer and epoch. Raises
+        KafkaError INVALID_TXN_STATE (data outside of its transaction), INVALID_PRODUCER_EPOCH.
         """
         current = self.open.get(header.producer_id)
         if current is not None and header.producer_epoch < current.epoch:
@@ -87,11 +78,10 @@ class Transactions(OpenTransactions):
             )
 
     def check_marker(self, marker: EndMarker, producer: Producer | None) -> bool:
-        """Check whether a marker may be appended: False if it repeats the last one, which has done all that it would.
+        """Check whether a marker may be appended: False if it repeats the last one.
 
-        `producer` is what is remembered of its producer. Raises KafkaError INVALID_PRODUCER_EPOCH for an epoch that is
-        over, and for a marker that is late and would end the transaction behind its own; TRANSACTION_COORDINATOR_FENCED
-        for a coordinator that another one has followed.
+        Raises KafkaError INVALID_PRODUCER_EPOCH for an old epoch, and for a late marker that would end the next
+        transaction; TRANSACTION_COORDINATOR_FENCED for a replaced coordinator.
         """
         if self._expected is not None and (expected := self._expected.pop(marker.producer_id, None)) is not None:
             expected.holds = False
@@ -120,7 +110,7 @@ class Transactions(OpenTransactions):
         return current is not None or is_news
 
     def expect(self, producer_id: int) -> Expectation:
-        """Expect a first batch of this producer, until a marker of it comes. Ask its coordinator afterwards."""
+        """Expect a first batch of this producer, until a marker of it comes."""
         if self._expected is None:
             self._expected = WeakValueDictionary()
         expected = self._expected.get(producer_id)
@@ -129,19 +119,18 @@ class Transactions(OpenTransactions):
         return expected
 
     def has_open(self, producer_id: int, epoch: int) -> bool:
-        """Tell whether this producer has a transaction open with this epoch; then the partition is enrolled in it."""
+        """Tell whether this producer has a transaction open with this epoch."""
         current = self.open.get(producer_id)
         return current is not None and current.epoch == epoch
 
     # ---- what has come ------------------------------------------------------------------------------------------
 
     def take_data(self, header: BatchHeader, base_offset: int, coordinator_epoch: int) -> None:
-        """A transactional batch was appended: it opens a transaction, or goes on with the open one."""
         if self.take_batch(header, base_offset, coordinator_epoch):
             self.first_unstable_offset = min(self.first_unstable_offset, base_offset)
 
     def take_marker(self, marker: EndMarker, offset: int) -> OpenTransaction | None:
-        """Take a marker that was appended at this offset. Return the transaction that it ends here, or None."""
+        """Record a marker. Return the transaction that it ends, or None."""
         ended = self.end_by(marker, offset)
         if ended is None:
             return None
@@ -152,7 +141,7 @@ class Transactions(OpenTransactions):
         return ended.before
 
     def became_durable(self, high_watermark: int) -> None:
-        """All below the high watermark is durable: markers there count for readers."""
+        """Let markers below the high watermark count for readers."""
         undurable = self._undurable
         while undurable and undurable[0].marker_offset < high_watermark:
             undurable.popleft()
@@ -165,31 +154,33 @@ class Transactions(OpenTransactions):
     # ---- what segments tell -------------------------------------------------------------------------------------
 
     def open_at(self, end_offset: int) -> Sequence[OpenTransaction]:
-        """The transactions that are open in a log that ends at this offset (exclusive), in order of first offset."""
+        """Return the transactions that are open in a log that ends at this offset (exclusive), in order of first
+        offset.
+        """
         later = self._ended[bisect_left(self._ended, end_offset, key=_marker_offset) :]
         candidates = [*self.open.values(), *(ended.before for ended in later)]
         return sorted((candidate for candidate in candidates if candidate.first_offset < end_offset), key=_first_offset)
 
     def aborted_by_markers(self, first_offset: int, end_offset: int) -> Sequence[AbortedTransaction]:
-        """The aborted transactions of the tail whose marker is from `first_offset` on and before `end_offset`."""
+        """Return the aborted transactions of the tail with markers from `first_offset` to `end_offset` (exclusive)."""
         begin = bisect_left(self._aborted, first_offset, key=_marker_offset)
         return self._aborted[begin : bisect_left(self._aborted, end_offset, begin, key=_marker_offset)]
 
     def aborted_between(self, offset: int, end_offset: int) -> Sequence[AbortedTransaction]:
-        """The aborted transactions of the tail that have offsets from `offset` on and before `end_offset`."""
+        """Return the aborted transactions of the tail that have offsets from `offset` to `end_offset` (exclusive)."""
         if not self._aborted:
             return ()
         begin = bisect_left(self._aborted, offset, key=_marker_offset)
         return [transaction for transaction in self._aborted[begin:] if transaction.first_offset < end_offset]
 
     def flushed(self, end_offset: int) -> None:
-        """Segments tell of all that lies before this offset, which is durable."""
+        """Forget what segments tell, which is all before this offset."""
         if self._ended:
             del self._ended[: bisect_left(self._ended, end_offset, key=_marker_offset)]
             del self._aborted[: bisect_left(self._aborted, end_offset, key=_marker_offset)]
 
     def restore(self, open_transactions: Iterable[OpenTransaction]) -> None:
-        """Begin with those that are open at the end of the last segment."""
+        """Begin with the transactions that are open at the end of the last segment."""
         self.begin_with(open_transactions)  # in the same dictionary: the producers' states look into it
         self._ended, self._aborted, self._undurable = [], [], deque()
         self.first_unstable_offset = self._first_open_offset()

@@ -1,9 +1,9 @@
-"""Reading a partition, from memory or from the bucket by one ranged GET: entered by `reader.Reader`.
+"""Read a partition, from memory or from the bucket by one ranged GET. Entered by `reader.LogReader`.
 
-reader        the way of one fetch: the tail, else a footer and a range
+reader        one fetch: the tail, else a footer and a range
 footers       the cache of footers
-ranges        the cache of what segments hold, in memory (`segment_cache`) and on disk (`disk_cache`)
-read_ahead    what a consumer that goes on will ask for next
-file_ranges   what the kernel sends by itself
+ranges        ranges of segments, from caches in memory (`segment_cache`) and on disk (`disk_cache`), or the store
+read_ahead    what a sequential consumer will request next
+file_ranges   ranges of files that the kernel sends
 unpacking, time_search   compressed batches, off the event loop and within bounds
 """

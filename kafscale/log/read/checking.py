@@ -1,7 +1,7 @@
-"""Checking the CRC-32C of record batches when they are first read from the store.
+"""Check the CRC-32C of record batches once, when they are first read from the store.
 
-A range is checked once, before a cache keeps it or the kernel sends it from a file, and not for each fetch. Bytes of a
-range that is damaged are kept nowhere: a fetch gets the whole batches before the damaged one, or a refusal.
+A range is checked before a cache keeps it or the kernel sends it from a file. Damaged ranges are not kept: a fetch gets
+the whole batches before the damaged one, or a refusal.
 """
 
 from __future__ import annotations

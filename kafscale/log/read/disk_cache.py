@@ -1,10 +1,8 @@
-"""The part of the segment cache that is on disk, if there is to be one: ranges that memory had no room for.
+"""The disk part of the segment cache: ranges that memory has no room for.
 
-A range goes to disk shortly before memory would evict it: one at a time, by a thread, as long as memory is nearly full.
-What comes faster than the disk takes it is evicted without.
-
-Nothing relies on it: a file that can't be written or read costs a GET and a line in the log. Files are of one run of
-the broker only; what an earlier one has left is removed at the start, and not looked at.
+A range is written shortly before memory evicts it, one at a time by a thread, while memory is nearly full. Ranges that
+come faster are evicted without. Nothing relies on it: a file that can't be written or read costs a GET and a log line.
+Files of an earlier run are removed at a start.
 """
 
 from __future__ import annotations

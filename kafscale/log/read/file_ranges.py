@@ -1,7 +1,7 @@
 """Ranges of segments that the kernel sends by itself, where the store is a directory and its page cache has them.
 
-They take no memory of the broker's, so they need neither a cache nor the fetch budget. The files that were used last
-stay open, since opening one costs as much as sending it; but for what the broker deletes, so that the disk has room.
+They take no memory of the broker, so they need neither a cache nor the fetch budget. Recently used files stay open,
+since opening one costs as much as sending it.
 """
 
 from __future__ import annotations

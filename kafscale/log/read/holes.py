@@ -1,13 +1,8 @@
 """Answer a fetch with an empty batch where no record follows below the high watermark.
 
-A segment at the end of the log that has gone, or is quarantined, leaves such a hole: its offsets may have been
-acknowledged, so they are not given out again, and the log goes on behind them. In the middle of the log a consumer
-gets the next record. At the end an empty answer would make it ask for the same offset for ever, below an end that it
-never reaches. Kafka avoids that by keeping the last batch of each compacted segment, empty if need be. So the answer is
-such a batch: every client moves its position behind a batch without records.
-
-OFFSET_OUT_OF_RANGE would not help: with `auto.offset.reset=earliest` the consumer would read everything again, up to
-the same gap.
+A missing or quarantined segment at the end of the log leaves a hole whose offsets are not given out again. An empty
+answer would make a consumer ask for the same offset for ever; OFFSET_OUT_OF_RANGE would make it read everything again.
+Every client moves its position behind a batch without records, as Kafka keeps one in compacted segments.
 """
 
 from __future__ import annotations

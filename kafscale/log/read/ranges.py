@@ -1,7 +1,6 @@
-"""Ranges of segments for fetches: from the cache, from a read that is under way, from disk, or by one ranged GET.
+"""Read ranges of segments for fetches: from the cache, from a read under way, from disk, or by one ranged GET.
 
-What is read for a fetch is within the fetch budget until the cache has taken it over or it has been sent. Each range is
-checked once, when it is read from the store.
+A range counts in the fetch budget until the cache has taken it over or it has been sent.
 """
 
 from __future__ import annotations

@@ -1,18 +1,14 @@
-"""Reading ahead of consumers that go through a partition in order.
+"""Read ahead of consumers that go through a partition in order.
 
-A stream is one consumer's way through one partition. A fetch continues the stream that ended where it begins; which
-connection it came from does not matter. From its third fetch on, a stream has the next bytes read into the cache before
-they are asked for, in pieces. The window, which is how far it may be ahead, doubles with each fetch up to the limit. A
-fetch elsewhere is another stream, at its beginning; what the old one had read ahead may be evicted once it was idle for
-`STREAM_IDLE_SECONDS`.
+A stream is one consumer's path through one partition: a fetch continues the stream that ended where it begins. From its
+third fetch on, the next bytes are read into the cache in pieces. The window doubles with each fetch up to the limit. A
+stream that was idle for STREAM_IDLE_SECONDS ends, and its pieces may be evicted.
 
-Nothing waits for a piece that could not be had: it is skipped if the store has no place free (`PrefetchStore`), if the
-cache has no free room, or if `PIECES_MAX_COUNT` are under way. Then a fetch reads exactly what it
-needs, as without all this. A piece stays in the cache until its stream has passed it, so nothing is read twice because
-many streams share the cache.
+Nothing waits for a piece: it is skipped if the store has no free place, the cache has no room, or PIECES_MAX_COUNT are
+under way; then a fetch reads for itself. A piece stays in the cache until its stream has passed it.
 
-What is read and not used is counted. While it is more than `WASTE_MAX_FRACTION` of the served bytes, a stream may
-be ahead only by that fraction of the bytes that it has taken itself, which keeps the sum below 1.1 of the served bytes.
+While more than WASTE_MAX_FRACTION of the served bytes were read in vain, a stream may be ahead only by that fraction of
+the bytes that it has taken, which keeps the sum below 1.1 of the served bytes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Reading a partition: the memory tail, else a segment by its footer and at most one ranged GET.
+"""Read a partition: the memory tail, else a segment by its footer and at most one ranged GET.
 
-What is returned are whole record batches, as Kafka does: the first one may begin before the offset that was asked for,
-and is returned even if it is larger than `max_bytes`.
+Returns whole record batches, as Kafka does: the first one may begin before the requested offset, and is returned even
+if it is larger than `max_bytes`.
 """
 
 from __future__ import annotations
@@ -20,16 +20,15 @@ from kafscale.formats.segment import Footer
 from kafscale.formats.transactions import AbortedTransaction
 from kafscale.log.partition.partition import Partition
 from kafscale.log.partition.tail import Slices, TailBatch, coalesce
-from kafscale.log.read.aborted import aborted_behind, aborted_behind_nowait, aborted_in
 from kafscale.log.read.checking import keep_whole
 from kafscale.log.read.file_ranges import NO_END, FileRanges, FileSlice
-from kafscale.log.read.footers import Footers
+from kafscale.log.read.footers import Footers, aborted_behind, aborted_behind_nowait, aborted_in
 from kafscale.log.read.holes import empty_batch
 from kafscale.log.read.ranges import RangeReader
 from kafscale.log.read.read_ahead import ReadAhead
 from kafscale.log.read.time_search import FoundOffset, TimeSearch
 from kafscale.log.read.unpacking import Unpacking
-from kafscale.log.repair.quarantine import Examiner
+from kafscale.log.repair.repair import Examiner
 from kafscale.metrics import Counter, Metrics
 from kafscale.store.paths import SegmentKey
 from kafscale.wire.batch_header import batches, parse_header

@@ -1,16 +1,14 @@
-"""Cache ranges of segments in memory: recently read ones and those that are being read. No I/O.
+"""Cache ranges of segments in memory: recently read ones and those being read. No I/O.
 
-A range begins and ends at a row of its segment's footer, and no two of a segment overlap. What a key refers to never
-changes, so a range is never stale; only a repair writes an object again, and then its ranges are forgotten.
+A range begins and ends at rows of its segment's footer; no two of a segment overlap. Objects never change, except by a
+repair, which forgets their ranges. Every byte is counted once, while somebody can reach it:
 
-Every byte is counted exactly once, for as long as somebody can reach it:
+    being read for a fetch    in the fetch's share of the fetch budget
+    being read ahead          in the cache, which made room before
+    read                      in the cache if it has room, else in that share until its last user releases it
+    being sent                where it was; pinned ranges are not evicted
 
-    being read for a fetch          in the share of the fetch budget that the fetch brings
-    being read ahead                in the cache, which made room before
-    read                            in the cache, if it has room; if not, in that share until its last user releases it
-    being sent                      where it was: its user has pinned it, and what is pinned is not evicted
-
-So the cache is never larger than its limit, however slowly consumers take what was sent to them.
+So the cache never exceeds its limit, however slowly consumers take their bytes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Search batches for the first record that is late enough, or for the latest (ListOffsets), at no cost to others.
+"""Search batches for the first record that is late enough, or for the latest one (ListOffsets), in small steps.
 
-A stored batch may unpack to much more than it has, and a row of the index may hold 150,000 records.
+A stored batch may unpack to much more than its size, and a row of the index may hold 150,000 records.
 """
 
 from __future__ import annotations

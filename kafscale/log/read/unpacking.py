@@ -1,9 +1,8 @@
-"""Unpacking compressed batches off the event loop, within bounds of memory that no batch can stretch.
+"""Unpack compressed batches off the event loop, within bounds of memory.
 
-Up to USUAL_MAX_BYTES a few are unpacked at once, above that one of all. A batch holds room for its stated
-unpacked size, or for USUAL_MAX_BYTES until that is known; one that states too little is taken for large. So memory is
-bounded, small ones keep no room from others while their records are looked at, and only another large one waits behind
-a large one. The work is done without the interpreter's lock.
+Up to USUAL_MAX_BYTES a few are unpacked at once, above that one in the whole broker. A batch holds room for its stated
+unpacked size, or for USUAL_MAX_BYTES until that is known; one that states too little counts as large. So only another
+large batch waits behind a large one. The work runs without the interpreter's lock.
 """
 
 from __future__ import annotations

@@ -1,34 +1,43 @@
-"""Rebuilding what `verify_segment` found that can be rebuilt.
+"""Rebuild damaged segments, and quarantine those that can't be rebuilt.
 
-Batches are never changed, left out or made up: a `.kfs` that is written again has the same ones at the same place, and
-is checked in memory before it is written. Writes are conditional on what was read, so whatever else writes meanwhile
-wins. A segment is read again before its repair, as replies of the store may have come damaged, and after it: it is
-repaired only if nothing is wrong with it then.
+Batches are never changed, left out or made up: a rewritten `.kfs` has the same ones at the same place, and is checked
+before it is written. Writes are conditional on what was read. A segment is read again before and after its repair,
+since replies of the store may arrive damaged.
+
+A lost footer is made from the `.index`, or from the batches if the header says that all are there. A segment that can't
+be rebuilt is quarantined: the object stays in place, no reader uses it, and consumers go on at the next offset. It is
+logged once, counted by `kafscale_quarantined_segments`, and reported by `kafscale verify`. Only damage that two reads
+in a row find alike is quarantined. A segment with a whole footer stays: only fetches of its damaged batch are refused.
+
+Acknowledged offsets are never given out again. If the quarantined segment is the last one, the log goes on behind the
+last offset that it can have held, as told by its `.index`, the manifest checkpoint, the write-ahead log, or the header
+of version 1; otherwise UNKNOWN_END_GAP behind its base offset.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 import attrs
 import trio
 
 from kafscale.buffers import Buffer
-from kafscale.errors import DamagedObject, NotFound, PreconditionFailed
+from kafscale.errors import DamagedObject, NewerVersion, NotFound, PreconditionFailed, StoreUnavailable
 from kafscale.formats import segment, segment_v1
-from kafscale.formats.footer_reading import index_of, read_footer
+from kafscale.formats.footer_reading import index_of, read_footer, read_index
+from kafscale.formats.manifest import Segment
 from kafscale.formats.segment import HEADER, EpochStart, Footer, Identity, build_footer
 from kafscale.formats.segment_check import BodyCheck
 from kafscale.formats.segment_v1 import read_exact_footer_v1
-from kafscale.log.partition.applying import take_transactional
+from kafscale.log.partition.partition import Partition
 from kafscale.log.partition.producers import ProducerStates
 from kafscale.log.partition.transactions import Transactions
-from kafscale.log.repair.findings import Kind
-from kafscale.log.repair.verify_segment import CheckedSegment, check_segment
+from kafscale.log.repair.verify_segment import CheckedSegment, Kind, check_segment
+from kafscale.metrics import Counter, Metrics
 from kafscale.store.base import ObjectStore
-from kafscale.store.paths import EPOCH_UNKNOWN, SegmentKey
+from kafscale.store.paths import EPOCH_UNKNOWN, OFFSET_MAX, SegmentKey
 from kafscale.wire.batch_header import BatchHeader, batches, parse_header
 
 logger = logging.getLogger(__name__)
@@ -150,26 +159,16 @@ def footer_of_batches(key: SegmentKey, body: memoryview, before: Footer | None, 
 def _replay(
     found: Iterable[tuple[BatchHeader, memoryview]], before: Footer | None
 ) -> tuple[ProducerStates, Transactions]:
-    """Return the state after these batches, of which each begins where the one before it ends."""
-    states, transactions = ProducerStates(), Transactions()
+    """Return the state after these batches, which have no gap."""
+    states = ProducerStates()
     if before is not None:
         states.restore(before.producers)
-        transactions.restore(before.open_transactions)
+        states.transactions.restore(before.open_transactions)
     for header, batch in found:
-        base_offset, now_ms = header.base_offset, header.max_timestamp_ms
-        if header.is_transactional and header.has_producer_id:
-            take_transactional(
-                states,
-                transactions,
-                header,
-                batch,
-                base_offset=base_offset,
-                now_ms=now_ms,
-                durable_before=base_offset,
-            )
-        elif header.has_producer_id and not header.is_control:
-            states.record(header, base_offset, now_ms, durable_before=base_offset)
-    return states, transactions
+        if header.has_producer_id and (header.is_transactional or not header.is_control):
+            base_offset = header.base_offset
+            states.take(header, batch, base_offset, header.max_timestamp_ms, durable_before=base_offset)
+    return states, states.transactions
 
 
 def _trailer_of(body: memoryview) -> bytes:
@@ -186,3 +185,140 @@ def _prove(footer: Footer, body: memoryview, key: SegmentKey) -> None:
     check.finish()
     if check.damage or footer.end_position != check.end:
         raise DamagedObject(f"{key.key}: the batches have changed since they were read")
+
+
+# More than a segment can hold: 64 MiB would have a quarter of a bit for each record.
+UNKNOWN_END_GAP = 1 << 31
+LOOKS_MAX_COUNT = 5  # at one segment, as long as each finds something else
+
+
+@attrs.frozen(kw_only=True)
+class Quarantined:
+    """A segment that is not read. `end_offset` is behind the last one that it can have held."""
+
+    key: SegmentKey
+    reason: str
+    end_offset: int
+    end_is_known: bool
+
+    def report(self, instead: str) -> None:
+        """Tell the operator, and what is done `instead`."""
+        logger.error("%s is damaged and quarantined: %s; %s", self.key.key, self.reason, instead)
+
+
+@attrs.define(eq=False, kw_only=True, repr=False)
+class Examiner:
+    """Looks closely at damaged segments. `store` is the view of those who wait for it: a start, and fetches."""
+
+    store: ObjectStore
+    rebuilt_segment_count: Counter = attrs.field(factory=Counter, init=False)
+    rebuilt_index_count: Counter = attrs.field(factory=Counter, init=False)
+    _under_way: dict[SegmentKey, trio.Event] = attrs.field(factory=dict, init=False)
+
+    def register(self, metrics: Metrics) -> None:
+        """Register the metrics."""
+        metrics.counts(
+            "kafscale_rebuilt_objects_total",
+            "Damaged or missing objects of segments that were rebuilt from intact ones.",
+            "kind",
+            lambda: {"kfs": self.rebuilt_segment_count.value, "index": self.rebuilt_index_count.value},
+        )
+
+    async def examine(
+        self, key: SegmentKey, damage: DamagedObject, previous: SegmentKey | None
+    ) -> Footer | Quarantined:
+        """Read all of it, and rebuild what can be; the footer if the segment is whole then.
+
+        `previous` is the segment before it, from whose producers and leader epochs those of a new footer follow.
+        Raises NotFound, StoreError; StoreUnavailable if it seems to be damaged in another way each time.
+        """
+        before: tuple[Quarantined, Sequence[tuple[Kind, str, str]]] | None = None
+        for _ in range(LOOKS_MAX_COUNT):
+            checked = await check_segment(self.store, key)
+            if checked.gone:
+                raise NotFound(key.key)
+            found = await self._footer(checked, damage, previous)
+            if isinstance(found, Footer):
+                return found
+            seen = found, checked.damage
+            if seen == before and checked.damage:  # otherwise it was whole a moment before its footer was not
+                return found
+            before = seen
+        raise StoreUnavailable(f"{key.key} comes damaged in another way each time that it is read") from damage
+
+    async def _footer(
+        self, checked: CheckedSegment, damage: DamagedObject, previous: SegmentKey | None
+    ) -> Footer | Quarantined:
+        """Rebuild what can be, and read the footer."""
+        key = checked.key
+        if any(finding.can_repair for finding in checked.findings):
+            await Repairer(self.store).repair_segment(checked, previous)
+        try:
+            footer = await read_footer(self.store, key)
+        except DamagedObject as exc:
+            return await self._quarantined(checked, exc)
+        if any(finding.repaired and finding.kind is not Kind.INDEX for finding in checked.findings):
+            self.rebuilt_segment_count.value += 1
+            logger.warning("%s was damaged and has been rebuilt: %s", key.key, _without_name(damage, key))
+        return footer
+
+    async def _quarantined(self, checked: CheckedSegment, damage: DamagedObject) -> Quarantined:
+        key = checked.key
+        known = await self._told_end(checked)
+        readable = key.base_offset if checked.last_offset is None else checked.last_offset + 1
+        unknown = min(key.base_offset + UNKNOWN_END_GAP, OFFSET_MAX)
+        return Quarantined(
+            key=key,
+            reason=_without_name(damage, key),
+            end_offset=max(readable, unknown if known is None else known),
+            end_is_known=known is not None,
+        )
+
+    async def _told_end(self, checked: CheckedSegment) -> int | None:
+        key = checked.key
+        if key.version == segment_v1.VERSION:
+            try:
+                head = (await self.store.get_range(key.key, 0, HEADER.size)).data if checked.size_bytes else b""
+                header = segment_v1.decode_header(head, key.key)
+            except DamagedObject:
+                return None
+            return key.base_offset + header.record_count if header.base_offset == key.base_offset else None
+        if checked.footer is not None:
+            return checked.footer.last_offset + 1
+        footer = await read_index(self.store, key)
+        return None if footer is None else footer.last_offset + 1
+
+    async def rebuild_index(self, key: SegmentKey, footer: Footer) -> None:
+        """Write the `.index` again that goes with a whole `.kfs`. Raises StoreError."""
+        logger.warning("%s has no .index that goes with it; writing it again", key.key)
+        await self.store.put(key.of_kind("index").key, [await index_of(self.store, key, footer)])
+        self.rebuilt_index_count.value += 1
+
+    async def settle(self, partition: Partition, segment: Segment, damage: DamagedObject) -> None:
+        """Rebuild a segment in which a reader met damage, or take it out of the manifest.
+
+        Raises `damage` again if the segment is whole: it was damaged on its way, or is of a newer version. Raises
+        NotFound, StoreError.
+        """
+        if isinstance(damage, NewerVersion):
+            raise damage
+        under_way = self._under_way.get(segment.key)
+        if under_way is not None:
+            await under_way.wait()
+            return
+        done = self._under_way[segment.key] = trio.Event()
+        rebuilt_before = self.rebuilt_segment_count.value
+        try:
+            found = await self.examine(segment.key, damage, partition.manifest.key_before(segment.base_offset))
+            if isinstance(found, Quarantined):
+                if partition.quarantine(segment):
+                    found.report(f"consumers of {partition} go on behind offset {segment.last_offset}")
+            elif self.rebuilt_segment_count.value == rebuilt_before:
+                raise damage
+        finally:
+            del self._under_way[segment.key]
+            done.set()
+
+
+def _without_name(damage: DamagedObject, key: SegmentKey) -> str:
+    return str(damage).removeprefix(f"{key.key}: ")

@@ -1,16 +1,16 @@
 """Verify both objects of one segment: list the faults and what can be rebuilt.
 
-what is wrong                                  what can be rebuilt, and from what
+fault                                          what can be rebuilt, and from what
 `.index` missing, damaged, or another's        the `.index`, from the `.kfs`
-footer or trailer damaged or cut off           the `.kfs`: the batches as they are, with the footer that the
-                                               `.index` has, or else one made of the batches, if the header says
-                                               that they are all there
+footer or trailer damaged or cut off           the `.kfs`, with the footer of the `.index`, or one made of the
+                                               batches if the header says that all are there
 header damaged (version 2)                     the `.kfs`, with the header that the footer tells
 a batch damaged or missing                     nothing
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing
 
@@ -24,8 +24,6 @@ from kafscale.formats.body import LocatedBatch, read_pieces
 from kafscale.formats.footer_reading import FOOTER_READ_BYTES, check_identity
 from kafscale.formats.segment import HEADER, EpochStart, Footer, Index
 from kafscale.formats.segment_check import BodyCheck
-from kafscale.log.repair.findings import Finding, Kind
-from kafscale.log.repair.logged_batches import BatchMark
 from kafscale.log.repair.verify_transactions import Told, TransactionCheck
 from kafscale.store.base import ObjectStore
 from kafscale.store.paths import SegmentKey
@@ -33,7 +31,54 @@ from kafscale.wire import compression, error_codes
 from kafscale.wire.batch_header import HEADER_BYTES, MIN_TIMESTAMP_UNKNOWN, BatchHeader
 from kafscale.wire.records import check_of
 
+
+class Kind(enum.StrEnum):
+    """The subject of a finding."""
+
+    BATCHES = "batches"
+    FOOTER = "footer"
+    HEADER = "header"
+    INDEX = "index"
+    ORPHAN_INDEX = "orphan-index"
+    GAP = "gap"
+    OVERLAP = "overlap"
+    SUPERSEDED = "superseded"
+    LATE = "late"
+    UNKNOWN_OBJECT = "unknown-object"
+    UNKNOWN_TOPIC = "unknown-topic"
+    CHANGED = "changed"
+    WAL = "wal"
+    WAL_OBJECT = "wal-object"
+    CHECKPOINT = "checkpoint"
+    CLAIM = "claim"
+    METADATA = "metadata"
+
+
+@attrs.define(kw_only=True)
+class Finding:
+    """A finding about an object, a partition or a WAL file.
+
+    What is not `damage` is worth knowing and no fault. `position` is in bytes from the start of the object or file.
+    """
+
+    name: str
+    kind: Kind
+    message: str
+    position: int | None = None
+    damage: bool = True
+    can_repair: bool = False
+    repaired: bool = False
+
+
 THREAD_BYTES = 128 << 10  # a piece below this is checked in less time than a thread hop takes
+
+
+@attrs.frozen
+class BatchMark:
+    """Fields that distinguish a batch from another one at the same offset."""
+
+    crc: int
+    leader_epoch: int
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)

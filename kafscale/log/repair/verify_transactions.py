@@ -1,12 +1,11 @@
 """Check the transactions in a segment's footer against its batches and against the footer of the segment before it.
 
-    each aborted transaction that is told     has its marker there, which says that it was aborted
-    each batch of a transaction               is followed by a marker that committed it, or told as aborted, or as open
-    each open transaction that is told        begins where its first batch is, and no marker follows
-    what was open at the end before           is open still, or was ended by a marker here
+    an aborted transaction          has its marker at the given offset
+    a batch of a transaction        is committed by a later marker, or in the footer as aborted or open
+    an open transaction             begins with its first batch, and no marker follows
+    open at the end before          is still open, or was ended by a marker here
 
-Sans-IO; faults are returned as sentences about the segment. Compaction removes batches of aborted transactions and
-old markers, so compacted segments can be checked less.
+Sans-IO; yields faults as sentences. Compaction removes batches and markers, so less can be checked then.
 """
 
 from __future__ import annotations

@@ -1,44 +1,50 @@
-"""Decide which records and markers of each batch compaction keeps, as Kafka's Cleaner does. Sans-IO.
+"""Decide which records and markers compaction keeps, as Kafka's Cleaner does, and rewrite batches. Sans-IO.
 
-    a record            goes if a later one of the dirty part has its key, if it has no key, or if it was aborted
+    a record            goes if a later dirty one has its key, if it has no key, or if it was aborted
     a tombstone         goes too once its batch's delete horizon has passed: `delete.retention.ms` after the first
                         compaction that met it (KIP-534); until then a reader from the start sees the deletion
-    a marker            as a tombstone, once nothing is left of its transaction
-    a batch             goes with its last record, but that which holds a producer's last sequence number stays, empty
-                        if need be, and so does the last one of a segment: its end must be seen by readers
-    offsets, sequences  are never changed: a batch keeps its first and last offset, whatever is left between
+    a marker            as a tombstone, once nothing is left of its transaction, because readers need it until then
+    a batch             goes with its last record, except that it stays, empty, if it holds a producer's last sequence
+                        number or ends its segment
+    offsets, sequences  never change: a batch keeps its first and last offset
 
-Only records below `end_offset` are judged; later ones have not been read.
-
-Transactions follow Kafka's CleanedTransactionMetadata: records of an aborted transaction go at once; a marker stays
-while a batch of its transaction does, because readers need it. `Outcomes` learns which transactions were aborted from
-the markers of the stretch that is cleaned for the first time, so that stretch must not end inside a transaction.
+Only records below `end_offset` are judged. `Outcomes` learns from the markers of the dirty part which transactions were
+aborted, so that part must not end inside a transaction.
 
 `OffsetMap` keeps the latest offset of each key in a fixed number of bytes, like Kafka's SkimpyOffsetMap: an
-open-addressed table of 128-bit digests, 24 bytes a key (a dict takes 200). Two keys with the same digest would count as
-one: with a billion keys once in 10^20 compactions.
+open-addressed table of 128-bit digests, 24 bytes a key (a dict takes 200).
+
+The dirty part is read with a `KeyPass`; then each group of segments with a `RewritePass`. Both run in a thread.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Iterable, Sequence
+from array import array
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from mmap import mmap
+from typing import overload
 
 import attrs
+from crc32c import crc32c
 
 from kafscale.buffers import Buffer
-from kafscale.errors import CorruptBatch, DecodeError
+from kafscale.errors import CorruptBatch, DecodeError, KafkaError
 from kafscale.wire import compression
 from kafscale.wire.batch_header import (
     CONTROL,
     DELETE_HORIZON,
     HEADER_BYTES,
     LOG_APPEND_TIME,
+    MIN_TIMESTAMP_UNKNOWN,
     TRANSACTIONAL,
     BatchHeader,
+    compute_crc,
     encode_batch,
+    parse_header,
+    parse_whole,
 )
 from kafscale.wire.primitives import read_uvarint, read_varlong, varint
 from kafscale.wire.records import MAX_DECOMPRESSED_BYTES, record_heads
@@ -378,3 +384,169 @@ def _with_timestamp_delta(data: Buffer, start: int, delta: int) -> bytes:
     _, after_delta = read_varlong(data, position + 1)
     encoded = b"".join((data[position : position + 1], varint(delta), data[after_delta:end]))
     return varint(len(encoded)) + encoded
+
+
+@attrs.frozen
+class BatchSpan:
+    """The fields of a written batch that the index needs."""
+
+    base_offset: int
+    last_offset: int
+    max_timestamp_ms: int
+    size_bytes: int
+    min_timestamp_ms: int = MIN_TIMESTAMP_UNKNOWN  # a batch may have lost the record that has it
+
+
+@attrs.define(eq=False, repr=False)
+class BatchSpans(Sequence[BatchSpan]):
+    """Spans in columns, 32 bytes each: a segment may have a million batches."""
+
+    _columns: tuple[array[int], ...] = attrs.field(factory=lambda: tuple(array("q") for _ in range(4)), init=False)
+
+    def append(self, header: BatchHeader) -> None:
+        told = (header.base_offset, header.last_offset, header.max_timestamp_ms, header.size_bytes)
+        for column, value in zip(self._columns, told, strict=True):
+            column.append(value)
+
+    def __len__(self) -> int:
+        return len(self._columns[0])
+
+    @overload
+    def __getitem__(self, index: int) -> BatchSpan: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[BatchSpan]: ...
+    def __getitem__(self, index: int | slice) -> BatchSpan | Sequence[BatchSpan]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        return BatchSpan(*(column[index] for column in self._columns))
+
+    def __iter__(self) -> Iterator[BatchSpan]:
+        return map(BatchSpan, *self._columns)
+
+
+@attrs.define(eq=False, repr=False)
+class OutcomePass:
+    """Finds how the transactions of a stretch ended, and where the first one begins that has not."""
+
+    outcomes: Outcomes = attrs.field(factory=Outcomes, init=False)
+
+    @property
+    def is_over(self) -> bool:
+        return False
+
+    def take(self, batch: memoryview) -> None:
+        """Take the next batch. Raises CorruptBatch."""
+        self.outcomes.read(batch, parse_whole(batch))
+
+
+@attrs.define(eq=False, repr=False)
+class Unreadable:
+    """Batches that are as their clients sent them, and whose records are not what their lengths say, or too many.
+
+    They were taken by a version that did not parse records. They stay as they are, and hold up nothing.
+    """
+
+    count: int = attrs.field(default=0, init=False)
+    first_offset: int = attrs.field(default=-1, init=False)
+    reason: str = attrs.field(default="", init=False)
+
+    def note(self, batch: memoryview, header: BatchHeader, exc: KafkaError) -> None:
+        """One of them. Raises `exc` if it was damaged since."""
+        if compute_crc(batch) != header.crc:
+            raise exc
+        if not self.count:
+            self.first_offset, self.reason = header.base_offset, str(exc)
+        self.count += 1
+
+
+@attrs.define(eq=False, kw_only=True, repr=False)
+class KeyPass:
+    """Puts the keys of dirty records into the map, until it is full: `end_offset` is then less.
+
+    `aborted` is None before transactions were searched. If the pass meets one then, it must be repeated:
+    `needs_outcomes`.
+    """
+
+    latest: OffsetMap
+    start_offset: int
+    end_offset: int
+    aborted: Sequence[AbortedTransaction] | None = None
+    needs_outcomes: bool = attrs.field(default=False, init=False)
+    unreadable: Unreadable = attrs.field(factory=Unreadable, init=False)
+    _is_full: bool = attrs.field(default=False, init=False)
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether more batches would change nothing."""
+        return self.needs_outcomes or self._is_full
+
+    def take(self, batch: memoryview) -> None:
+        """Take the next batch. Raises CorruptBatch: a damaged key would supersede the records of another one."""
+        header = parse_whole(batch)
+        if header.base_offset >= self.end_offset or header.is_control or not header.record_count:
+            return
+        if header.is_transactional:
+            if self.aborted is None:
+                self.needs_outcomes = True
+                return
+            if any(transaction.holds(header) for transaction in self.aborted):
+                return
+        try:
+            places = locate_records(batch, header)
+        except KafkaError as exc:
+            self.unreadable.note(batch, header, exc)
+            return
+        wanted = [
+            (key, offset)
+            for key, offset in zip(places.keys, places.offsets, strict=True)
+            if key is not None and offset >= self.start_offset
+        ]
+        full_at = self.latest.put_all(wanted)
+        if full_at is not None:
+            self.end_offset = full_at
+            self._is_full = True
+
+
+@attrs.define(eq=False, repr=False)
+class RewritePass:
+    """Gathers what is left of the batches of one group of segments, in one buffer.
+
+    `last_offset` is that of the group, whose last batch stays in any case. `marker_offsets` are those of the markers
+    that are left: a reader must not be told of an aborted transaction whose end it never meets.
+    """
+
+    filter: CompactionFilter
+    last_offset: int
+    body: bytearray = attrs.field(factory=bytearray, init=False)
+    spans: BatchSpans = attrs.field(factory=BatchSpans, init=False)
+    record_count: int = attrs.field(default=0, init=False)
+    max_timestamp_ms: int = attrs.field(default=-1, init=False)
+    has_changed: bool = attrs.field(default=False, init=False)
+    marker_offsets: set[int] = attrs.field(factory=set, init=False)
+
+    @property
+    def is_over(self) -> bool:
+        return False
+
+    def take(self, batch: memoryview) -> None:
+        """The next batch. Raises CorruptBatch: what is damaged must not get a new checksum."""
+        header = parse_whole(batch)
+        left: Buffer | None = batch
+        with suppress(KafkaError):  # the pass before has noted it
+            left = self.filter.compact(batch, header, ends_segment=header.last_offset == self.last_offset)
+        if left is not batch:
+            self.has_changed = True
+        if left is None:
+            return
+        if left is not batch:
+            header = parse_header(memoryview(left))
+        self.body += left
+        self.spans.append(header)
+        self.record_count += header.record_count
+        if header.is_control and header.record_count:
+            self.marker_offsets.add(header.base_offset)
+        self.max_timestamp_ms = max(self.max_timestamp_ms, header.max_timestamp_ms)
+
+    def crc(self) -> int:
+        """CRC-32C of all that is left."""
+        return crc32c(self.body)

@@ -1,14 +1,10 @@
 """Merge small neighbouring segments in the background: choose them, read and check them, build the merged footer.
 
-One task, one merge at a time in the whole broker. It looks at a partition when that got a segment or was compacted, so
-an idle broker does nothing, and goes first to where one merge takes away most objects; who waits gets more of them. A
-merge holds its sources in memory: the target size, and their footers.
+One task, one merge at a time in the broker. It looks at a partition that got a segment or was compacted, and goes first
+where one merge removes most objects. A merge holds its sources in memory. While producers fill the chunk pool, only
+merges that remove many objects are made.
 
-While producers fill the chunk pool as fast as flushes empty it, only merges that take away as many objects as pay for
-themselves are made: in front of two halves of a segment, producers go first.
-
-A source that is damaged or missing is reported once, and left alone from then on; its neighbours are merged without it.
-When the store fails, all merging pauses: the sources stay as they are.
+A damaged or missing source is reported once and excluded. When the store fails, all merging pauses.
 """
 
 from __future__ import annotations

@@ -1,18 +1,12 @@
-"""Retention: which segments a partition has no more use for, by age, by size and by DeleteRecords. Kafka's rules.
+"""Retention: drop segments by age, by size and below the log start, by Kafka's rules.
 
-    by age    the oldest segments whose latest timestamp is more than `retention.ms` ago; the first that is not ends it
-              (a clock that has gone far ahead is believed at the second check that finds it there)
+    by age    the oldest segments whose latest timestamp is older than `retention.ms`, up to the first that is not
     by size   the oldest segments without which the partition still has `retention.bytes`
-    always    segments that lie below the log start, wherever that came from
+    always    segments below the log start
 
-The first two need `delete` in `cleanup.policy`, and end at the last stable offset: what is not decided yet is not old.
-
-Only what is in the bucket goes. Of that the last segment's objects stay, even below the log start, until another one
-follows: their footer has what a restart needs.
-
-For each partition: the new log start is made durable, then it holds for readers, then the segments below it leave the
-manifest, and some time later their objects the bucket (`kafscale.log.bucket.deletion`). The log start only grows; so a
-crash in between leaves a partition whose first objects are not read and are dropped by the next pass.
+The first two need `delete` in `cleanup.policy` and end at the last stable offset. The objects of the last segment stay
+until another one follows: a restart needs its footer. The new log start is made durable before readers see it, then the
+segments leave the manifest, and later their objects the bucket (`kafscale.log.bucket.deletion`).
 """
 
 from __future__ import annotations
@@ -30,7 +24,7 @@ from kafscale.formats.footer_reading import read_footer_with_timestamps
 from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN, Segment
 from kafscale.log.bucket.deletion import Deleter
 from kafscale.log.partition.partition import Partition
-from kafscale.log.repair.quarantine import Examiner
+from kafscale.log.repair.repair import Examiner
 from kafscale.store.base import ObjectStore
 from kafscale.store.paths import SegmentKey
 

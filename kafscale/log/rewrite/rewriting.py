@@ -1,27 +1,19 @@
-"""Putting one segment of a newer generation into the place of others: what merging and compaction have in common.
+"""Replace segments by one of a newer generation: what merging and compaction have in common.
 
     claim      does this broker still lead?
-    .kfs       put with If-None-Match, one generation above its sources. What an earlier attempt left there is taken if
-               it is the same; otherwise this one goes a generation above that
-    .index     put: the `.kfs` at this key is ours, so it is the one that goes with it
+    .kfs       put with If-None-Match, a generation above its sources. An equal object of an earlier attempt is taken;
+               otherwise the next generation is tried
+    .index     put: the `.kfs` at this key is ours
     claim      does it still lead?
-    commit     in one step the manifest has the new segment instead of its sources, if they are still there
-    drop       the sources' objects stay for `file.delete.delay.ms`, then they go
+    commit     the manifest has the new segment instead of its sources, if they are still there
+    drop       the sources' objects stay for `file.delete.delay.ms`
 
-The `.kfs` comes first. It is complete by itself: readers that list the bucket prefer it from then on, and
-a start writes its `.index` again. An `.index` that is there first would tell of an object that is not there.
+The `.kfs` comes first: it is complete by itself, and a start writes its `.index` again. A rewriting that is cut short
+leaves the sources in place, and perhaps a new `.kfs` that the next start reads, or that stays unread; it is right in
+both cases, since the durable log start holds for it as well.
 
-Whatever is cut short leaves the sources where they are, and read. The new `.kfs` that it may leave behind is
-
-    found by the next start, which reads it, and leaves its sources to the collection of orphans
-    or arrives too late for that; then it stays unread until something newer covers it
-
-and in both cases says nothing wrong: it has the sources' records, and the log start, which is made durable before a
-segment is dropped, holds for it as well.
-
-A broker that has been superseded must not delete sources that its successor reads. The second look at the claim sees to
-that: while it is still ours, every later broker will list the bucket with the new `.kfs` in it, so none will read the
-sources. A broker that finds itself superseded leaves everything as it is.
+A superseded broker must not delete sources that its successor reads. The second look at the claim sees to that: while
+it is ours, every later broker lists the bucket with the new `.kfs` in it.
 """
 
 from __future__ import annotations

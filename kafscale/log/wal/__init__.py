@@ -1,12 +1,12 @@
-"""The three journals, one for each `--durability`: they keep acknowledged records until a segment has them.
+"""The three journals, one for each `--durability`. They keep acknowledged records until a segment has them.
 
-    journal                    the protocol that all of them follow, and by which partition, log and broker know them
-    local_wal, local_replay    the log on the local disk (`wal`); `disk` and `direct_io` are the disk itself
-    local_files                the files of that log: made ahead, used again, and waited for while the disk is full
-    kept_aside                 acknowledged batches of it that a start can't put back
-    s3_wal, s3_replay          the log in the bucket (`s3-wal`); metadata uses it under `segment`, too
-    flush_on_append            no log (`segment`)
-    data_directory             whose disk it is
+    journal                    the protocol of all journals; the journal without a log (`segment`)
+    local_wal, local_replay    the log on the local disk (`wal`)
+    local_files                its files: made in advance, reused, deleted; waiting while the disk is full
+    disk, direct_io            the disk itself
+    s3_wal, s3_replay          the log in the bucket (`s3-wal`); also used for metadata under `segment`
+    streams                    the logs of several brokers in one bucket
+    data_directory             lock and file modes of the data directory
 
 A partition appends to its journal and waits; the log replays it at a start. Knows entries, not partitions.
 """

@@ -1,8 +1,4 @@
-"""Lock the data directory to one process at a time, and keep its files private to the user.
-
-`keep_files_private` sets the mode of files that the process creates. Files of an earlier version are made private at
-the start, except the bucket, which others may be meant to read.
-"""
+"""Lock the data directory to one process at a time, and keep its files private to the user."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""The local disk as the WAL needs it: a directory of files that are written once, front to back.
+"""The local disk as the log needs it: a directory of files that are written once, front to back.
 
-`Disk` is the seam: `RealDisk` does each operation in one thread hop, `kafscale.testing.disk.MemoryDisk` in memory, with
-faults. An operation either raises OSError, or is cancelled before it had any effect, or has fully happened and
-survives a power cut.
+`RealDisk` does each operation in one thread hop; `kafscale.testing.disk.MemoryDisk` in memory, with faults. An
+operation raises OSError, or is cancelled before it had an effect, or has happened and survives a power cut.
 """
 
 from __future__ import annotations

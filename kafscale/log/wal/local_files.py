@@ -1,16 +1,12 @@
-"""The files of the local write-ahead log: those that there are, the one that comes next, and how room is found for it.
+"""The files of the local log: those in use, the next one, and spares.
 
     in use     oldest first; the last one is being written, those before it are sealed
-    the next   made before it is needed, so that a write waits for none
-    spares     released files, kept for reuse
+    next       made in advance, so that a write need not wait for it
+    spares     released files, kept for reuse: overwriting needs no transaction of the file system's journal
 
-To overwrite what was written before is to write data alone, where new files need a transaction of the file system's
-journal with every sync, one to be made and one to be deleted, and others wait for these. Files are allocated before
-they are used, so on most file systems a full disk shows only when the next one is made: that waits until deletions
-have made room. They are deleted from the oldest on, so that the remaining numbers have no gap.
-
-Entries are not known here, only how many of a file's are pending. Order of use: `restore`, then `prepare` as a task,
-and `rotate` by the writer.
+Files are allocated when they are made, so a full disk shows when the next one is made; that waits until deletions have
+made room. Files are deleted from the oldest on, so that numbers have no gap. Knows no entries, only how many of a file
+are pending. Order of use: `restore`, then `prepare` as a task, and `rotate` by the writer.
 """
 
 from __future__ import annotations
@@ -29,9 +25,8 @@ from kafscale.concurrency.signals import Signal
 from kafscale.errors import StorageFailed, StorageFull
 from kafscale.formats.wal_entries import FILE_HEADER_BYTES, FileHeader, WalFile, encode_file_header
 from kafscale.log.wal.disk import NO_SPACE_ERRORS, Disk
-from kafscale.log.wal.extent import Extents, file_name
-from kafscale.log.wal.kept_aside import kept_name
-from kafscale.log.wal.local_replay import SPARE_PREFIX, Replay
+from kafscale.log.wal.journal import kept_name
+from kafscale.log.wal.local_replay import SPARE_PREFIX, Extents, Replay, file_name
 
 NO_SPACE_RETRY_SECONDS = 1.0
 SPARES_MAX_COUNT = 4  # files kept to be used again; one flush frees about one

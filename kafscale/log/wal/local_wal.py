@@ -1,18 +1,14 @@
-"""The write-ahead log of all partitions on the local disk: group commit, replay, and what waits for room.
+"""The write-ahead log of all partitions on the local disk: group commit and replay.
 
-`append` is synchronous and its order is the order of the log. What has been appended while a sync was under way is
-written and synced together by the next one; all of it shares one `Round`. When a round is durable the partitions are
-told first, by `on_durable`, and then the waiters for the round wake.
+`append` is synchronous, and its order is the order of the log. Entries that arrive during a sync share the next one and
+its `Round`. When a round is durable, `on_durable` tells the partitions, then the waiters wake. There is no queue to
+bound here: the data of every entry is in the chunk pool or in a bounded frame.
 
-There is no queue of requests here: every entry's data is in the chunk pool or in a bounded frame, so these bound
-what can be waiting to be written.
+A failed write or sync is final, because the content of the page cache is unknown then: every waiter gets StorageFailed
+and the broker stops. A full disk is no failure: appends wait for the next file (`local_files`), and a file system that
+needs room to overwrite gets the same bytes again.
 
-A failed write or sync is final: what is in the page cache then is unknown, so nothing is retried, every waiter gets
-StorageFailed, and the broker stops. A full disk is not a failure: appends wait until there is a next file
-(`local_files`). Where a file system needs room to overwrite, the same bytes are written and synced once more, whatever
-of them is there already.
-
-Order of use: `replay`, then `tasks`. May not know requests, topics or the object store.
+Order of use: `replay`, then `tasks`.
 """
 
 from __future__ import annotations
@@ -44,11 +40,18 @@ from kafscale.formats.wal_entries import (
 )
 from kafscale.log.wal.direct_io import PAGE_BYTES
 from kafscale.log.wal.disk import NO_SPACE_ERRORS, Disk
-from kafscale.log.wal.extent import Extents, ExtentStore
-from kafscale.log.wal.journal import CROWDED_ENTRIES_COUNT, CROWDED_FRACTION, Handle, LogJournal, ReplayProgress, Round
-from kafscale.log.wal.kept_aside import KeptAside, keep_copies
+from kafscale.log.wal.journal import (
+    CROWDED_ENTRIES_COUNT,
+    CROWDED_FRACTION,
+    Handle,
+    KeptAside,
+    LogJournal,
+    ReplayProgress,
+    Round,
+    keep_copies,
+)
 from kafscale.log.wal.local_files import NO_SPACE_RETRY_SECONDS, LocalFiles, Room
-from kafscale.log.wal.local_replay import Replay
+from kafscale.log.wal.local_replay import Extents, ExtentStore, Replay
 from kafscale.metrics import Histogram, Metrics
 from kafscale.store.file.slices import SLICE_BYTES
 

@@ -1,30 +1,19 @@
-"""Taking over the write-ahead log in the bucket at a start: where it ends, a fence at that place, and its entries.
+"""Take over the log in the bucket at a start: find its end, put a fence there, and read its entries.
 
-What counts of the log, and why, is in `kafscale.formats.wal_runs`. `take_over` puts a fence into the first gap of each
-epoch before its own: the object that an older broker must still write before it can acknowledge anything more.
-Whichever of the two conditional writes comes first decides, for both, whether that object is part of the log:
+`kafscale.formats.wal_runs` decides which objects belong to the log. `take_over` puts a fence into the first gap of each
+earlier epoch, at the number that the older broker must write before it can acknowledge anything more. Of the two
+conditional writes the first one decides, for both brokers:
 
-    the fence is first      the older broker's write is refused; it has not acknowledged it and never will, nor
-                            anything behind it, which is deleted here
-    the object is first     the fence is refused; the object is part of the log, and the fence goes behind it
+    the fence     the older broker's write is refused; nothing from there on was acknowledged, and is deleted here
+    the object    the fence is refused; the object belongs to the log, and the fence goes behind it
 
-A conditional write can also arrive late: when what was at its number has been deleted, and then nothing refuses it. It
-may be a fence of a start that was killed, or an object whose writer tried again. A fence up to `kept_until` is a
-leftover. An object up to there is replayed for safety's sake, and found not to be needed.
+A conditional write can arrive late, after the object at its number was deleted. So a fence up to `kept_until` is
+ignored, and an object up to there is replayed, and found not to be needed. The earlier leader may go on with deletions
+for a moment: a listed object that is gone is ignored up to `kept_until`. A gap behind `kept_until` is damage if a later
+object tells that the missing one was acknowledged; so is a gap up to there if an entry before it is still needed.
 
-A crash may end a deletion of many objects half way: any of them are left, up to `kept_until`, and not needed.
-
-The earlier leader may go on for a moment with deletions it had decided. So a listed object may be gone when it is read;
-up to `kept_until` that is as if it had not been listed.
-
-A gap behind `kept_until` that comes before an object which was made when the missing one had been acknowledged is
-damage. So is one up to there, if what comes before it is still needed.
-
-With several brokers on the bucket, `end_stream` does the same with the stream of one incarnation: the next leaders of
-its partitions end it, all at the same place (`kafscale.log.wal.streams`).
-
-Fences stay when everything before them is deleted, so that a broker that was suspended for hours still meets its own:
-one object of some 60 bytes for each start, of which the last FENCES_KEPT_COUNT are kept.
+`end_stream` does the same with the stream of one incarnation (`kafscale.log.wal.streams`). The last FENCES_KEPT_COUNT
+fences stay, about 60 bytes each, so that a broker that was suspended for long still meets its own.
 """
 
 from __future__ import annotations

@@ -1,29 +1,21 @@
-"""The write-ahead log in the bucket, which `--durability s3-wal` acknowledges by: objects of entries of all partitions.
+"""The write-ahead log in the bucket (`--durability s3-wal`): objects with entries of all partitions.
 
-What arrives together goes into one object, whichever partitions it is for, so the number of PUTs follows from time and
-bytes alone. The interval is an upper bound: when nothing is under way an entry goes at once, what arrives meanwhile
-shares the next object, which goes when the one under way is done, or when its first entry has waited for the interval,
-or when it is as large as an object may be. A least interval bounds the rate of PUTs, which cost money one by one: an
-object goes so long after the one before, or when it is full; the first after a pause still goes at once. A bounded
-number is under way at once; past it objects queue, and what is in them is bounded by the chunk pool.
+Entries that arrive together share one object. When nothing is under way an entry goes at once; later ones share the
+next object, which goes when the one under way is done, when its first entry has waited for the interval, or when it is
+full. A least interval bounds the rate of PUTs. A bounded number is under way; further objects queue, within the chunk
+pool's bound.
 
-Objects are acknowledged strictly in order, however their PUTs end: when one is durable and all before it are, the
-partitions are told first, by `on_durable`, and then the waiters for its `Round` wake. A PUT that fails is tried
-again until it succeeds, and produces wait: nothing is lost and nothing acknowledged early while the store is away.
+Objects are acknowledged strictly in order: when one and all before it are durable, `on_durable` tells the partitions,
+then the waiters wake. A failed PUT is repeated until it succeeds, and produces wait.
 
-Keys are made of epoch and number, and every PUT is conditional. A broker that takes over (`kafscale.log.wal.s3_replay`)
-puts a fence at the number that this one would have to write next, so the write is refused and `run` raises Fenced. With
-one sequence of numbers for all epochs the fence would be the newer broker's first object, but then an older broker's
-later objects, which can be in the bucket already, would be in the newer one's way.
+Keys contain epoch and number, and every PUT is conditional. A broker that takes over (`kafscale.log.wal.s3_replay`)
+puts a fence at the number that this one would write next, so that write is refused and `run` raises Fenced. With one
+sequence for all epochs, later objects of the older broker could be in the newer one's way.
 
-An object is deleted when all of its entries are in segments, and the metadata up to it in a checkpoint; many by one
-request. A crash leaves any of these, which a start finds up to where the checkpoint tells that what is missing was
-deleted, and not needed. The newest stays, so that the numbers are not forgotten.
-
-Where several brokers share the bucket this is a *stream* (`kafscale.log.wal.streams`): it has no metadata, so an object
-is deleted when the newest says that it had been acknowledged. The oldest object goes before others that are
-deleted with it, and all of those before any behind them: a follower of the stream concludes from the oldest one, while
-it exists, that nothing was deleted. Objects of earlier incarnations stay, as others may have to recover from them.
+An object is deleted when all its entries are in segments and a checkpoint has its metadata. The newest one stays, so
+that the number is not forgotten. In a *stream* (`kafscale.log.wal.streams`) there is no metadata, and an object is
+deleted when the newest one tells that it was acknowledged. The oldest goes first: while it exists, followers know that
+nothing was deleted.
 """
 
 from __future__ import annotations
@@ -64,8 +56,15 @@ from kafscale.formats.wal_objects import (
     encode_object,
     wal_object,
 )
-from kafscale.log.wal.journal import CROWDED_ENTRIES_COUNT, CROWDED_FRACTION, Handle, LogJournal, ReplayProgress, Round
-from kafscale.log.wal.kept_aside import KeptAside
+from kafscale.log.wal.journal import (
+    CROWDED_ENTRIES_COUNT,
+    CROWDED_FRACTION,
+    Handle,
+    KeptAside,
+    LogJournal,
+    ReplayProgress,
+    Round,
+)
 from kafscale.log.wal.s3_replay import EarlierLog
 from kafscale.log.wal.streams import Earlier
 from kafscale.metrics import Histogram, Metrics

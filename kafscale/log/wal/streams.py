@@ -1,25 +1,29 @@
-"""Streams: the write-ahead log in the bucket where several brokers share it, one of each incarnation (`s3-wal`).
+"""Streams: the log of each incarnation, where several brokers share a bucket (`s3-wal`). Replay and follow them.
 
-A stream has record batches only. Its broker acknowledges by it, and deletes from it, as a broker alone does from its
-log. When an incarnation ends without having released what it leads, the metadata says of each of these partitions that
-who leads next has to recover from its stream:
+A stream has record batches only. When an incarnation ends without releasing its partitions, the metadata names, for
+each of them, the streams from which the next leader must recover:
 
-    end       a fence, before anything is listed: from then on nothing more is acknowledged by that stream, and what
-              it has of the partition will be found, in the stream or in a segment
-    replay    what no segment has; of several streams in the order in which their brokers led the partition
+    end       put a fence, before anything is listed: nothing more is acknowledged by that stream
+    replay    what no segment has, of several streams in the order of the leaders
     lead      decide where the new epoch begins, serve, flush; then the partition needs the stream no more
 
-Ended in between, it is done again, by the same broker or another one. A stream that no partition needs any more, and
-whose broker has been replaced, is deleted by the controller (`delete_unneeded`), all but its fence.
+These steps can be repeated after an interruption. The controller deletes streams that no partition needs
+(`delete_unneeded`), except for their fences. The log of a broker that was alone before counts as one stream, numbered
+by its last epoch: `alone_until`.
 
-What a broker alone left in its log, before it became the first of several, counts as one stream, whose number is that
-of its last epoch: `alone_until`.
+A broker can follow another one's stream (`FollowedStream`) to serve its acknowledged, unflushed batches: list the
+objects, then GET the next number repeatedly while a fetch waits. Now and then it checks that the oldest object still
+exists; it is deleted before any other, so then nothing was deleted. Otherwise it lists again, and begins anew if the
+next object was deleted. An object counts when all before it exist, even if its writer does not know of its PUT yet:
+who ends the stream puts the fence behind it. A reader of segments looks at the stream first: what has gone since is in
+a segment.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import Counter
+import math
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Protocol
@@ -27,14 +31,18 @@ from typing import Protocol
 import attrs
 import trio
 
+from kafscale.buffers import Buffer
+from kafscale.errors import NotFound, StorageFailed
 from kafscale.formats.manifest import PartitionId
-from kafscale.formats.wal_entries import WalEntry
-from kafscale.formats.wal_objects import HEADER_BYTES, WalObject, WalPosition
-from kafscale.formats.wal_runs import list_log, wal_key
-from kafscale.log.wal.journal import Handle, ReplayProgress
+from kafscale.formats.wal_entries import WalEntry, WalFile, decode_run, run_bytes, run_start
+from kafscale.formats.wal_index import LoggedBatch, LoggedObject
+from kafscale.formats.wal_objects import HEADER_BYTES, WalObject, WalPosition, decode_header, wal_object
+from kafscale.formats.wal_runs import LogEpoch, LogRun, check_place, list_epoch, list_log, wal_key
+from kafscale.log.wal.journal import CROWDED_ENTRIES_COUNT, Handle, LogJournal, ReplayProgress, Round
 from kafscale.log.wal.s3_replay import FENCES_KEPT_COUNT, EarlierLog, end_stream, find_log
 from kafscale.store.base import ObjectStore
 from kafscale.store.guarded import guarded
+from kafscale.store.versions import undisturbed
 
 DELETED_AT_ONCE_COUNT = 1000  # S3's, of one request
 
@@ -153,3 +161,231 @@ async def delete_unneeded(
 def _batches(keys: Sequence[str]) -> Iterator[Sequence[str]]:
     for at in range(0, len(keys), DELETED_AT_ONCE_COUNT):
         yield keys[at : at + DELETED_AT_ONCE_COUNT]
+
+
+LOOK_BACK_SECONDS = 5.0  # from one look back to the next
+PAUSE_MAX_SECONDS = 1.0  # between two looks: much can't have been written, flushed and deleted meanwhile
+KEPT_MAX_COUNT = 10_000  # objects: of 50 ms each, those of eight minutes
+
+
+@attrs.define(eq=False, repr=False)
+class ObjectMemory:
+    """The bytes of an object, which live as long as they are referenced: a `Memory` that is never reused."""
+
+    view: memoryview
+
+    @property
+    def held_bytes(self) -> int:
+        """Return how many bytes that are."""
+        return len(self.view)
+
+    def retain(self) -> None:
+        """Do nothing: a reference keeps the bytes."""
+
+    def release(self) -> None:
+        """Do nothing, likewise."""
+
+
+@attrs.define(eq=False, repr=False)
+class FollowedObject:
+    """An object of the stream; `memory` has its bytes while there is room for them."""
+
+    written: WalObject
+    next_sequence: int
+    batches: Mapping[PartitionId, Sequence[LoggedBatch]]
+    memory: ObjectMemory | None
+
+    @property
+    def batch_count(self) -> int:
+        """Return how many batches it has, of all partitions."""
+        return sum(map(len, self.batches.values()))
+
+
+@attrs.define(eq=False, repr=False)
+class Contents:
+    """The bytes of objects of all streams that are followed, those that came last.
+
+    `on_evicted` is told of those for which there is no room any more.
+    """
+
+    max_bytes: int
+    on_evicted: Callable[[FollowedObject], None]
+    used_bytes: int = attrs.field(default=0, init=False)
+    _objects: deque[FollowedObject] = attrs.field(factory=deque, init=False)
+
+    def add(self, followed: FollowedObject) -> None:
+        """Keep what an object has for a while."""
+        self._objects.append(followed)
+        self.used_bytes += followed.written.size_bytes
+        while self.used_bytes > self.max_bytes:
+            oldest = self._objects.popleft()
+            self.used_bytes -= oldest.written.size_bytes
+            self.on_evicted(oldest)
+            oldest.memory = None
+
+
+@attrs.define(eq=False, kw_only=True, repr=False)
+class FollowedStream:
+    """Reads the stream of an incarnation. `on_object` is told of each object that has come, in order.
+
+    `on_lost` is called when objects were deleted before they were read: the followed partitions have a gap then.
+    """
+
+    store: ObjectStore
+    namespace: str
+    incarnation: int
+    contents: Contents
+    on_object: Callable[[FollowedObject], None]
+    on_lost: Callable[[FollowedStream], None]
+    objects: deque[FollowedObject] = attrs.field(factory=deque, init=False)  # without a gap; oldest first
+    has_ended: bool = attrs.field(default=False, init=False)  # by a fence
+    looked_at: float = attrs.field(default=-math.inf, init=False)
+    _next_number: int = attrs.field(default=0, init=False)  # 0 before it is listed
+    _oldest_number: int = attrs.field(default=0, init=False)  # when it was listed last, or the first to come
+    _looked_back_at: float = attrs.field(default=-math.inf, init=False)
+    _batch_count: int = attrs.field(default=0, init=False)
+    _looking: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+    _begun_count: int = attrs.field(default=0, init=False)
+    _done_count: int = attrs.field(default=0, init=False)
+
+    @property
+    def next_number(self) -> int:
+        """Return the number of the object that comes next; 0 where that is not known."""
+        return self._next_number
+
+    async def catch_up(self) -> None:
+        """Read all that had been acknowledged when this was called; a look that begins later will do for it.
+
+        Raises DamagedObject, StoreError.
+        """
+        begun_before = self._begun_count
+        async with self._looking:
+            if self._done_count > begun_before:
+                return
+            self._begun_count += 1
+            began = self._begun_count
+            await self._look()
+            self._done_count = began
+
+    def begin_anew(self) -> None:
+        """List it again at the next look, as the known objects are gone."""
+        self.objects.clear()
+        self._next_number = self._batch_count = 0
+        self.on_lost(self)
+
+    async def _look(self) -> None:
+        now = trio.current_time()
+        paused_seconds, self.looked_at = now - self.looked_at, now
+        if not self._next_number:
+            await self._list()
+        while not self.has_ended and await self._get_next():
+            self._looked_back_at = now
+        if not self.has_ended and (
+            paused_seconds > PAUSE_MAX_SECONDS or now - self._looked_back_at > LOOK_BACK_SECONDS
+        ):
+            await self._look_back()
+            self._looked_back_at = now
+
+    async def _list(self) -> None:
+        run = await undisturbed(self._find_run)
+        keys = [wal_key(self.namespace, self.incarnation, number) for number in run.numbers]
+        kept_until = WalPosition(self.incarnation, run.kept_number)
+        earlier = EarlierLog(self.store, keys, kept_until, dict(zip(keys, run.sizes, strict=True)))
+        self.objects.clear()
+        self._batch_count = 0
+        for group in earlier.groups(keys):
+            for key, data in await earlier.read_all(group):
+                await self._take(key.number, data)
+        self._next_number, self.has_ended = run.end, run.has_fence
+        self._oldest_number = _oldest_of(run)
+        self._looked_back_at = self.looked_at
+
+    async def _find_run(self) -> LogRun:
+        listed = await list_epoch(self.store, self.namespace, self.incarnation)
+        return await LogEpoch(self.store, self.namespace, self.incarnation).look_at_stream(listed)
+
+    async def _get_next(self) -> bool:
+        """Read the next object, and tell whether there was one that counts."""
+        number = self._next_number
+        try:
+            data = (await self.store.get(wal_key(self.namespace, self.incarnation, number).key)).data
+        except NotFound:
+            return False
+        if len(data) <= HEADER_BYTES and decode_header(str(number), data).is_fence:
+            self.has_ended = True
+            return False
+        await self._take(number, data)
+        self._next_number = number + 1
+        return True
+
+    async def _take(self, number: int, data: Buffer) -> None:
+        key = wal_key(self.namespace, self.incarnation, number)
+        view = memoryview(data)
+        logged = LoggedObject.decode(key, view)
+        last = self.objects[-1] if self.objects else None
+        expected: WalPosition | None = None
+        if last is not None and last.written.position.number + 1 == number:
+            expected = WalPosition(self.incarnation, last.next_sequence)
+        check_place(key, logged.header, expected)
+        followed = FollowedObject(
+            wal_object(key.key, self.incarnation, logged.header),
+            logged.header.sequence + logged.header.entry_count,
+            logged.batches,
+            ObjectMemory(view),
+        )
+        await trio.lowlevel.checkpoint()
+        self.objects.append(followed)
+        self._batch_count += followed.batch_count
+        while len(self.objects) > KEPT_MAX_COUNT or self._batch_count > CROWDED_ENTRIES_COUNT:
+            self._batch_count -= self.objects.popleft().batch_count
+        self.contents.add(followed)
+        self.on_object(followed)
+
+    async def _look_back(self) -> None:
+        """Begin anew if the next object has been there, and was deleted."""
+        if await self._has_all():
+            return
+        run = await undisturbed(self._find_run)
+        while not self.has_ended and await self._get_next():
+            pass
+        if self._next_number <= run.kept_number:
+            self.begin_anew()
+            await self._list()
+        else:
+            self._oldest_number = _oldest_of(run)
+
+    async def _has_all(self) -> bool:
+        """Tell whether nothing was deleted since the stream was listed."""
+        if self._oldest_number == self._next_number:
+            return False  # nothing has come
+        try:
+            await self.store.head(wal_key(self.namespace, self.incarnation, self._oldest_number).key)
+        except NotFound:
+            return False
+        return True
+
+
+def _oldest_of(run: LogRun) -> int:
+    return run.numbers[0] if run.numbers else run.end
+
+
+@attrs.frozen(eq=False, repr=False)
+class FollowedJournal(LogJournal):
+    """The journal of partitions that this broker only follows: it reads objects and keeps none."""
+
+    store: ObjectStore
+
+    def append(self, entry: WalEntry) -> Round:
+        """Refuse it: this broker does not lead the partition."""
+        raise StorageFailed("the partition is led by another broker")
+
+    def retain(self, file: WalFile) -> None:
+        """Do nothing: its broker decides how long an object stays."""
+
+    def release(self, file: WalFile, count: int = 1) -> None:
+        """Do nothing, likewise."""
+
+    async def read(self, file: WalFile, places: Sequence[tuple[int, int]]) -> bytes:
+        """Read data of entries by one ranged GET. Raises NotFound if it has been flushed; DamagedObject, StoreError."""
+        part = await self.store.get_range(file.name, run_start(places), run_bytes(places))
+        return decode_run(memoryview(part.data), places, name=file.name, salt=file.header.salt)

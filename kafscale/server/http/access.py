@@ -1,12 +1,8 @@
-"""Access control of the admin server: by token, and by the address of the request. Probes are answered to anyone.
+"""Access control of the admin server. Probes are answered to anyone.
 
-With `--admin-token-file`, a request for more than a probe brings the token. Without one, a server that listens beyond
-the loopback changes nothing, and browsers are kept out, which send what any page tells them to:
-
-A page can have a browser ask an address that only its user reaches. The browser then says in `Origin` where the page is
-from, which is refused unless it is this server. A name that the page's owner points at 127.0.0.1 (DNS rebinding) makes
-both the same, and lets the page read the answer; but it is in `Host`, and no such name is one of the broker's own.
-Other programs send no `Origin`, and reach the server by an IP address or a name of its own.
+With `--admin-token-file`, any other request needs the token. Without one, a server that listens beyond the loopback
+changes nothing, and requests from web pages are refused: a browser names the page's site in `Origin`, and after DNS
+rebinding a foreign name in `Host`. Other programs send no `Origin`, and use an IP address or one of the broker's names.
 """
 
 from __future__ import annotations
@@ -33,7 +29,7 @@ _SCHEME = "bearer "
 
 @attrs.define(eq=False, repr=False)
 class AdminToken:
-    """The token of `--admin-token-file` (RFC 6750), which is read again when the file changes."""
+    """The token of `--admin-token-file` (RFC 6750), read again when the file changes."""
 
     _token: bytes
     paths: Sequence[Path]
@@ -45,11 +41,11 @@ class AdminToken:
         return cls(_read_token(path), [path])
 
     def load(self) -> None:
-        """Read the file again. Raises StartupError, and leaves what was there."""
+        """Read the file again. Raises StartupError, without effect."""
         self._token = _read_token(self.paths[0])
 
     def is_in(self, request: h11.Request) -> bool:
-        """Tell whether a request brings the token, in constant time."""
+        """Tell, in constant time, whether a request has the token."""
         given = _values(request, b"authorization")
         if len(given) != 1 or not given[0].lower().startswith(_SCHEME):
             return False
@@ -62,10 +58,7 @@ def _read_token(path: Path) -> bytes:
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class AdminAccess:
-    """`own_names` are the names by which the broker is reached, as far as its settings tell.
-
-    is_exposed: the server listens beyond the loopback.
-    """
+    """Access rules. `own_names` are the broker's host names; `is_exposed`: other machines reach the server."""
 
     own_names: Collection[str] = ()
     token: AdminToken | None = None
@@ -94,15 +87,15 @@ class AdminAccess:
         return self.token is None or self.token.is_in(request)
 
     def refusal(self, request: h11.Request) -> str | None:
-        """Return why a known request may have no more than a probe; None if it may.
+        """Return why a known request may have no more than a probe, or None.
 
-        A page in a browser does not know the token, so bringing it is enough.
+        A page in a browser does not know the token, so the token is enough.
         """
         return refusal(request, self.own_names) if self.token is None else None
 
     @property
     def refused_change(self) -> str | None:
-        """Return why no request may change anything; None if known requests may."""
+        """Return why no request may change anything, or None."""
         if self.token is not None or not self.is_exposed:
             return None
         return (
@@ -112,7 +105,7 @@ class AdminAccess:
 
 
 def admin_server(routes: Sequence[Route], access: AdminAccess) -> HttpServer:
-    """Return an admin server, of a broker or of a supervisor, that lets in as `access` says."""
+    """Return the admin server of a broker or a supervisor."""
     tls = access.tls
     return HttpServer(
         "the admin server",
@@ -124,13 +117,12 @@ def admin_server(routes: Sequence[Route], access: AdminAccess) -> HttpServer:
 
 
 def own_names(settings: Settings) -> set[str]:
-    """Return the names by which the broker may be reached."""
     listeners = (*settings.listeners, *settings.advertised_listeners)
     return {name.lower() for name in (settings.admin_listen.host, *(listener.host for listener in listeners))}
 
 
 def refusal(request: h11.Request, names: Iterable[str]) -> str | None:
-    """Return why a request is refused, for its sender; None if it is allowed."""
+    """Return why a request is refused, for its sender, or None."""
     hosts = _values(request, b"host")
     host = _host_of(f"//{hosts[0]}") if len(hosts) == 1 else None
     if host is None or not (_is_address(host) or host in {LOCAL_NAME, *names}):

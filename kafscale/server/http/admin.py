@@ -1,9 +1,7 @@
 """The admin endpoint: `/healthz` (the process runs), `/readyz` (it serves), `/metrics` (Prometheus' text format).
 
-    POST /flush?topic=NAME    takes what is not in the bucket yet there, of these topics (`topic` may repeat) or of all;
-                              answers with a line of JSON each second, `FlushProgress`, the last one when it is done
-
-`kafscale.server.http.loop` serves it; `kafscale.server.http.access` says who may ask for what.
+POST /flush?topic=NAME    flushes these topics (`topic` may repeat) or all to the bucket;
+                          answers with a line of JSON each second, `FlushProgress`, the last one when it is done
 """
 
 from __future__ import annotations
@@ -38,9 +36,8 @@ NAME_MAX_COUNT = 300  # characters of a topic's name that is quoted; those that 
 
 @attrs.define(eq=False, repr=False)
 class AdminServer:
-    """`not_ready` says why the broker does not serve, or None if it does; `log` is asked only then.
-
-    Probes need no token: an orchestrator has none to send.
+    """The admin server of a broker. `not_ready` returns why the broker does not serve, or None; `log` is called only
+    then.
     """
 
     metrics: Metrics
@@ -62,7 +59,6 @@ class AdminServer:
         self._server = admin_server(routes, self.access)
 
     async def accept(self, listeners: Sequence[trio.SocketListener]) -> None:
-        """Serve connections until cancelled."""
         await self._server.accept(listeners)
 
     async def serve(self, stream: trio.SocketStream) -> None:
@@ -105,7 +101,7 @@ class AdminServer:
 
 
 async def _flush_and_tell(log: Log, topics: frozenset[str] | None, exchange: HttpExchange) -> None:
-    """Flush, and send a line now and then and at the end. What is under way goes on if the client goes away."""
+    """Flush, and send progress. A flush goes on if the client goes away."""
     report = FlushReport(topics=topics)
     began = trio.current_time()
     done = trio.Event()
@@ -140,10 +136,10 @@ REST_FACTOR: Final = 4  # the pause after a page was made, as a multiple of the 
 
 @attrs.define(eq=False, repr=False)
 class Exposition:
-    """Makes the pages of metrics of one registry, in turns between which other tasks run.
+    """Makes pages of metrics, in turns between which other tasks run.
 
-    One page serves all requests that wait for it, and making pages takes a fifth of the event loop at most. A page is
-    never older than the request that it answers.
+    One page serves all requests that wait for it, is never older than their arrival, and takes at most a fifth of the
+    event loop.
     """
 
     metrics: Metrics

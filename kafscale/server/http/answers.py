@@ -1,4 +1,4 @@
-"""Answers of admin servers, of brokers and of a supervisor: content types, and the progress of a flush."""
+"""Answers of admin servers: content types, and the progress of a flush."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FLUSH_PROGRESS_SECONDS = 1.0
 
 @attrs.frozen(kw_only=True)
 class FlushProgress:
-    """A line of the answer to `POST /flush`. `wanted_bytes` is what there was to flush when it began."""
+    """A line of the answer to `POST /flush`. `wanted_bytes` are the unflushed bytes when it began."""
 
     done: bool
     segments: int
@@ -27,7 +27,6 @@ class FlushProgress:
     seconds: float
 
     def encode(self) -> builtins.bytes:
-        """Write the line."""
         return json.dumps(attrs.asdict(self)).encode() + b"\n"
 
     @classmethod
@@ -40,5 +39,4 @@ class FlushProgress:
 
 
 def unavailable(reason: str) -> Page:
-    """Return a 503 that says why a request can't be done now."""
     return text_page(HTTPStatus.SERVICE_UNAVAILABLE, reason)

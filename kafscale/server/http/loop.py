@@ -1,11 +1,8 @@
-"""An HTTP/1.1 server on h11 over trio: keep-alive, one table of routes, and a bound on all that a peer sends.
+"""An HTTP/1.1 server on h11 over trio: keep-alive, a table of routes, and a bound on everything that a peer sends.
 
-A route answers an `HttpExchange`: with a page, or with a stream that goes on for as long as it has something to tell.
-Bodies of requests are received and thrown away. HEAD is answered where GET is, without the body.
-
-Connections have a maximum. Past it, the one whose last request is the oldest gives way to the new one, so that silent
-connections, and those that do not take their answers, keep out no requests. A route that `keeps_place` is excepted: it
-bounds its own requests.
+A route answers an `HttpExchange` with a page or a stream. Bodies of requests are ignored. HEAD is answered like GET.
+Above CONNECTIONS_MAX_COUNT, the connection whose last request is the oldest is closed for a new one, except for routes
+that `keeps_place`, which bound their own requests.
 """
 
 from __future__ import annotations
@@ -38,8 +35,6 @@ READ_METHODS = ("GET", "HEAD")
 
 @attrs.frozen
 class Page:
-    """An answer that is made at once."""
-
     status: HTTPStatus
     content_type: str
     body: str | bytes
@@ -47,7 +42,6 @@ class Page:
 
 
 def text_page(status: HTTPStatus, text: str) -> Page:
-    """Return a page of one line."""
     return Page(status, TEXT, f"{text}\n")
 
 
@@ -61,9 +55,9 @@ UNKNOWN_PAGE = Page(
 
 @attrs.frozen(eq=False, kw_only=True, repr=False)
 class HttpExchange:
-    """One request, and the means to answer it: `send_page`, or `begin`, any number of `send`, and `end`.
+    """One request, and its answer: `send_page`, or `begin`, any number of `send`, and `end`.
 
-    Each of these raises TooSlowError if the peer does not take what is sent, and BrokenResourceError if it is gone.
+    Each raises TooSlowError if the peer does not read, and BrokenResourceError if it is gone.
     """
 
     request: h11.Request
@@ -77,7 +71,6 @@ class HttpExchange:
         return parse_qs(self.query).get(name, [])
 
     async def send_page(self, page: Page) -> None:
-        """Answer with a page."""
         body = page.body.encode() if isinstance(page.body, str) else page.body
         headers = [("content-type", page.content_type), ("content-length", str(len(body))), *page.headers]
         events: list[h11.Event] = [h11.Response(status_code=page.status, headers=headers)]
@@ -91,11 +84,9 @@ class HttpExchange:
         await self._send(h11.Response(status_code=HTTPStatus.OK, headers=headers))
 
     async def send(self, data: bytes) -> None:
-        """Send a part of it."""
         await self._send(h11.Data(data=data))
 
     async def end(self) -> None:
-        """End the answer."""
         await self._send(h11.EndOfMessage())
 
     async def _send(self, *events: h11.Event) -> None:
@@ -106,7 +97,7 @@ class HttpExchange:
 
 @attrs.frozen(eq=False, repr=False)
 class Route:
-    """The handler of one path, and the methods that it answers. One that `is_open` needs no token."""
+    """The handler of one path. One that `is_open` needs no token."""
 
     path: str
     answer: Callable[[HttpExchange], Awaitable[None]]
@@ -126,10 +117,10 @@ def page_route(path: str, make: Callable[[], Page], *, is_open: bool = False) ->
 
 @attrs.define(eq=False, repr=False)
 class HttpServer:
-    """Answers requests by its routes. `name` is its name in the log.
+    """Answers requests by its routes. `name` names it in the log.
 
-    `is_known` says whether a request may have routes that are not open, and `refusal` why its origin may not have them.
-    `context` returns the TLS context of a new connection, whose handshake is part of the wait for its first request.
+    `is_known` tells whether a request may use routes that are not open, and `refusal` why its origin may not. `context`
+    returns the TLS context of a new connection, whose handshake is part of the wait for its first request.
     """
 
     name: str
@@ -147,7 +138,7 @@ class HttpServer:
             await accept_all(listeners, self.serve, name=self.name, nursery=nursery, quiet=self._quiet)
 
     async def serve(self, stream: trio.abc.Stream) -> None:
-        """Serve one connection until it closes, errs, idles, or has to give way. Raises StorageFailed."""
+        """Serve one connection. Raises StorageFailed."""
         if len(self._open) >= CONNECTIONS_MAX_COUNT:
             self._make_room()
         if self.context is not None:
@@ -168,7 +159,7 @@ class HttpServer:
             await trio.aclose_forcefully(stream)
 
     def _make_room(self) -> None:
-        """End the connection whose last request is the oldest, but for those that keep their place."""
+        """Close the connection whose last request is the oldest, except for those that keep their place."""
         for scope in self._open:
             if scope not in self._keeping_place:
                 del self._open[scope]
@@ -216,7 +207,7 @@ class HttpServer:
 async def _wait_for_request(
     connection: h11.Connection, stream: trio.abc.Stream, idle_seconds: float
 ) -> h11.Request | None:
-    """Return the next request, without its body; None at the end of the connection, or if it does not come in time."""
+    """Return the next request, without its body; None at the end of the connection, or after the timeout."""
     request = None
     with trio.CancelScope(deadline=trio.current_time() + idle_seconds) as scope:
         while True:

@@ -1,18 +1,16 @@
-"""Bounds on the memory and the time of requests that have come in part, or wait for their turn.
+"""Bounds on the memory and time of requests that were received in part, or wait for their turn.
 
-Memory and time follow the bytes that have come, not the size that a peer announces. An `Arrival` is the part of one
-connection, `Arrivals` are those of all with their shared bounds.
+Both follow the received bytes, not the announced size.
 
-- Each connection has FREE_BYTES for itself, so that small requests never wait for large ones of others. What it holds
-  beyond that counts against `buffer_bytes`. Once these are used up, connections that count stop reading; but one of
-  them whose frame has begun may always go on until it is whole, so that not all of them wait for each other.
-- Frames that are coming may have a part of the chunk pool, `pool`: the rest is for those that are here.
-- A frame has a deadline from its first byte: `timeout_seconds`, and a second more for each SLOWEST_BYTES that have
-  come. While others wait for room, a connection that has some and receives less than PROGRESS_BYTES in STALL_SECONDS is
+- Each connection has FREE_BYTES, so that small requests never wait for large ones of others. Bytes beyond that count
+  against `buffer_bytes`. When these are used up, counted connections stop reading, but one of them whose frame has
+  begun (the favourite) may always continue, so that they don't all wait for each other.
+- Frames that are coming may have a part of the chunk pool, `pool`.
+- A frame has a deadline from its first byte: `timeout_seconds`, and a second more for each SLOWEST_BYTES received.
+  While others wait for room, a connection that holds some and receives less than PROGRESS_BYTES in STALL_SECONDS is
   closed.
 
-No frame has a timer: one task looks at all of them, while there are any. Time for which a connection is not read from
-does not count, nor does time for which the whole process stood still.
+One task checks all deadlines. Time in which a connection is not read from, or the process does not run, does not count.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ STOOD_STILL_SECONDS = 3.0  # between two sweeps
 
 @attrs.define(eq=False, repr=False)
 class Arrival:
-    """The bytes that one connection holds. `give_up` ends the connection, for a given reason."""
+    """The bytes that one connection holds. `give_up` ends the connection for a reason."""
 
     arrivals: Arrivals
     give_up: Callable[[str], None]
@@ -52,7 +50,7 @@ class Arrival:
     _got_on_bytes: int = attrs.field(default=0, init=False)
 
     def note(self, frame_bytes: int) -> None:
-        """Note how much of the frame is here; 0 means that it is whole."""
+        """Note the received bytes of the frame that is coming; 0 when it is complete."""
         now = trio.current_time()
         if not frame_bytes:
             self._begun_at = math.inf
@@ -65,7 +63,7 @@ class Arrival:
         self.recount()
 
     def recount(self) -> None:
-        """Count anew what this connection holds, as it has changed."""
+        """Update the counted bytes of this connection."""
         held_bytes = self.queued_bytes + (0 if self.pool_bytes else self.frame_bytes)
         if held_bytes > FREE_BYTES or self.counted_bytes:
             self.arrivals.count(self, max(0, held_bytes - FREE_BYTES))
@@ -75,13 +73,13 @@ class Arrival:
             self.arrivals.remove(self)
 
     def end(self) -> None:
-        """End the arrival: nothing more is read, and what was read is let go."""
+        """Release all bytes of the connection."""
         self.queued_bytes = 0
         self.note(0)
 
     @contextmanager
     def excused(self) -> Iterator[None]:
-        """Stop the clock for a block that waits for something which is not the peer's to give."""
+        """Stop the clock of the deadlines while the block waits for something other than the peer."""
         since = trio.current_time()
         begun_at, got_on_at = self._begun_at, self._got_on_at
         self._begun_at = self._got_on_at = math.inf
@@ -92,7 +90,6 @@ class Arrival:
             self._begun_at, self._got_on_at = begun_at + waited_seconds, got_on_at + waited_seconds
 
     def excuse(self, seconds: float) -> None:
-        """Do not count these seconds against the peer."""
         self._begun_at += seconds
         self._got_on_at += seconds
 
@@ -105,7 +102,7 @@ class Arrival:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Arrivals:
-    """Bounds shared by the arrivals of all connections. `pool_is_short`: somebody waits for room in the chunk pool."""
+    """Bounds shared by the arrivals of all connections. `pool_is_short` tells whether tasks wait for the chunk pool."""
 
     buffer_bytes: int
     pool: ByteBudget
@@ -120,7 +117,6 @@ class Arrivals:
     _begun: Signal = attrs.field(factory=Signal, init=False)
 
     def register(self, metrics: Metrics) -> None:
-        """Register the metrics."""
         help = "Of --queued-max-request-bytes, in use."
         metrics.gauge("kafscale_arriving_bytes", help, lambda: self.used_bytes)
         metrics.gauge("kafscale_arriving_waiting", "Connections that wait for it.", lambda: self.waiting_count)
@@ -128,7 +124,7 @@ class Arrivals:
         metrics.adopt_counter("kafscale_requests_given_up_total", help, self.given_up_count)
 
     async def run(self) -> None:
-        """Look after the deadlines of all arrivals until cancelled."""
+        """Enforce the deadlines of all arrivals until cancelled."""
         while True:
             if not self._under_way:
                 self._begun.clear()
@@ -138,11 +134,10 @@ class Arrivals:
             self._sweep(trio.current_time() - since)
 
     def has_much_room(self, size_bytes: int) -> bool:
-        """Tell whether frames that are coming would have half of `pool` at most with so much more."""
+        """Tell whether coming frames would take at most half of `pool` with `size_bytes` more."""
         return 2 * (self.pool.used_bytes + size_bytes) <= self.pool.size_bytes
 
     def add(self, arrival: Arrival) -> None:
-        """Watch the deadlines of an arrival."""
         if not self._under_way:
             self._begun.set()
         self._under_way[arrival] = None
@@ -151,7 +146,7 @@ class Arrivals:
         self._under_way.pop(arrival, None)
 
     def count(self, arrival: Arrival, size_bytes: int) -> None:
-        """Count `size_bytes` for an arrival, in place of earlier ones."""
+        """Set the counted bytes of an arrival."""
         change = size_bytes - arrival.counted_bytes
         self.used_bytes += change
         arrival.counted_bytes = size_bytes
@@ -159,17 +154,17 @@ class Arrivals:
             self._wake()
 
     def drop_favourite(self, arrival: Arrival) -> None:
-        """Let another arrival be the favourite: the frame of this one is whole, or it is not read from for now."""
+        """Let another arrival be the favourite."""
         if self._favourite is arrival:
             self._favourite = None
             self._wake()
 
     def must_wait(self, arrival: Arrival) -> bool:
-        """Tell whether it has to `wait_for_room` before it reads on."""
+        """Tell whether the arrival has to `wait_for_room` before its next read."""
         return arrival.counted_bytes > 0 and self.used_bytes > self.buffer_bytes
 
     async def wait_for_room(self, arrival: Arrival) -> None:
-        """Wait until it may read on: there is room, or what it holds has had its turn, or it is the favourite."""
+        """Wait until there is room, the arrival holds nothing, or it is the favourite."""
         self.waiting_count += 1
         try:
             with arrival.excused():

@@ -1,4 +1,4 @@
-"""Listening sockets, opened as the settings say, and told of if strangers reach them."""
+"""Listening sockets, opened by the settings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kafscale.server.tls.contexts import Tls
 
 @attrs.frozen(eq=False, repr=False)
 class BoundListener:
-    """A listener with its sockets open; `port` is the real one."""
+    """A listener with open sockets; `port` is the real one."""
 
     name: str
     host: str
@@ -46,9 +46,9 @@ async def bind(
     protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT,
     receive_buffer_bytes: int = 0,
 ) -> BoundListener:
-    """Open the sockets. `option` names the setting in the error. Raises StartupError.
+    """Open the sockets; `option` names the setting in errors. Raises StartupError.
 
-    receive_buffer_bytes: of each connection; 0 for what the kernel finds right.
+    receive_buffer_bytes: of each connection; 0 for the kernel's default.
     """
     try:
         sockets = await trio.open_tcp_listeners(address.port, host=address.host)
@@ -77,13 +77,13 @@ SENT_AS_THEY_ARE = (SaslMechanism.PLAIN, SaslMechanism.OAUTHBEARER)  # the passw
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class ListenerTls:
-    """The broker's certificate, and the rules from clients' certificates to principals."""
+    """The broker's certificate, and the rules that map clients' certificates to principals."""
 
     files: Tls
     principals: SslPrincipalMapper
 
     def principal_of(self, secured: ssl.SSLObject) -> Principal:
-        """Return who the client is by its certificate, of which the handshake is done. Raises ValueError."""
+        """Return the principal of a client after its handshake. Raises ValueError."""
         shown = secured.getpeercert(binary_form=True)
         return ANONYMOUS if shown is None else self.principals.principal(ParsedCertificate.parse(shown).subject)
 
@@ -100,7 +100,7 @@ def open_listener_tls(settings: Settings) -> ListenerTls | None:
 
 
 async def open_listener(listener: Listener, settings: Settings) -> BoundListener:
-    """Open its sockets. Raises StartupError."""
+    """Open the sockets of a listener. Raises StartupError."""
     protocol = settings.protocol_of(listener)
     return await bind(
         listener.name,
@@ -114,7 +114,7 @@ async def open_listener(listener: Listener, settings: Settings) -> BoundListener
 def warn_of_listeners(
     listeners: Sequence[BoundListener], client_auth: SslClientAuth, mechanisms: Sequence[SaslMechanism]
 ) -> None:
-    """Warn of listeners that other machines reach without authentication, or with passwords in the clear."""
+    """Warn of listeners that other machines reach without authentication, or with plain-text passwords."""
     exposed = [listener for listener in listeners if not listener.is_loopback]
     if open_ := [listener for listener in exposed if _is_open(listener, client_auth)]:
         logger.warning(

@@ -1,13 +1,11 @@
 """One client connection: a reader task and a writer task, and a queue of requests between them.
 
-    reader   receives, cuts frames, and takes every Produce into the log at once (`kafscale.api.produce`);
-             puts requests into the queue in the order of their arrival, Produces that are like earlier ones in groups
+    reader   receives, cuts frames, and appends every Produce to the log at once (`kafscale.api.produce`);
+             queues requests in the order of their arrival, Produces that are like earlier ones in groups
     writer   answers them in that order: waits until a Produce is durable, runs any other request at its turn,
-             and sends what is ready in one go
+             and sends ready replies together
 
-A request in progress never mutes the connection. The reader stops only while one of `PauseReason` holds.
-What it has received in part, or not begun to answer, is held within the bounds of `kafscale.server.kafka.arrivals`.
-A connection that breaks the protocol, or whose peer goes away, ends without an effect on others.
+The reader stops only while a `PauseReason` holds. An error of a connection has no effect on others.
 """
 
 from __future__ import annotations
@@ -70,8 +68,6 @@ EOF_GRACE_SECONDS = 1.0  # how long requests that were sent before the peer clos
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class ConnectionMetrics:
-    """Shared by all connections."""
-
     bytes_in: Counter = attrs.field(factory=Counter)
     bytes_out: Counter = attrs.field(factory=Counter)
     pauses: dict[PauseReason, Counter] = attrs.field(factory=lambda: {reason: Counter() for reason in PauseReason})
@@ -79,7 +75,6 @@ class ConnectionMetrics:
     quiet: QuietLog = attrs.field(factory=lambda: QuietLog(logger))
 
     def register(self, metrics: Metrics) -> None:
-        """Register the metrics."""
         count = metrics.adopt_counter
         count("kafscale_connections_errors_total", "Connections ended by an error.", self.ended_by_error_count)
         count("kafscale_network_bytes_in_total", "Bytes received.", self.bytes_in)
@@ -94,7 +89,7 @@ class ConnectionMetrics:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class ServedConnection:
-    """Serves one client until it goes away, errs, or the broker drains."""
+    """Serves one client until it goes away, makes an error, or the broker drains."""
 
     transport: Transport
     peer: Peer
@@ -145,12 +140,12 @@ class ServedConnection:
         return not self._queue and not self.arrival.frame_bytes
 
     def drain(self) -> None:
-        """Read no more; answer what has been read, then end."""
+        """Read no more; answer received requests, then end."""
         self._reading.cancel()
         self.pauses.end_holds()
 
     def takes_too_long(self, now: float) -> bool:
-        """Tell whether the peer takes a reply too slowly, while others wait for its memory. Asked every second then."""
+        """Tell whether the peer reads a reply too slowly, while others wait for the reply's memory."""
         if self.sending_since == math.inf:
             return False
         untaken_bytes = self.transport.untaken_bytes()
@@ -161,11 +156,9 @@ class ServedConnection:
         return now - self._stuck_since >= STUCK_SECONDS or now - self.sending_since >= allowed_seconds
 
     def abort(self) -> None:
-        """End at once."""
         self._serving.cancel()
 
     async def run(self) -> None:
-        """Serve the connection, and close it."""
         refused: ProtocolError | None = None
         try:
             with self._serving:
@@ -198,7 +191,6 @@ class ServedConnection:
             await trio.aclose_forcefully(self.transport)  # type: ignore[arg-type]
 
     def _give_up(self, reason: str) -> None:
-        """Read no more, as its peer keeps others waiting."""
         self._given_up = ProtocolError(reason)
         self._reading.cancel()
 
@@ -209,7 +201,7 @@ class ServedConnection:
     # ---- reader -----------------------------------------------------------------------------------------------
 
     async def _read_until_end(self) -> ProtocolError | None:
-        """Read until there is no more to read, or something that ends the connection: earlier requests are answered."""
+        """Read until the end of the stream, or an error that ends the connection after the earlier replies."""
         with self._reading:
             try:
                 await self._read()
@@ -221,10 +213,7 @@ class ServedConnection:
         return self._given_up
 
     async def _read(self) -> None:
-        """Read until the end of the stream.
-
-        No received data is referenced here, as the next data, or the end of all pauses, may take long.
-        """
+        """Read until the end of the stream, without a reference to received data during a wait."""
         while await self._receive():
             await self._take_frames(perf_counter())
             if self._frames.begun_bytes:
@@ -241,7 +230,6 @@ class ServedConnection:
                     await self.arrivals.wait_for_room(self.arrival)
 
     async def _receive(self) -> bool:
-        """Give what is there to the frame reader. False at the end of the stream."""
         data = await self._counted(self.transport.receive(RECEIVE_BYTES))
         if not data:
             return False
@@ -260,7 +248,7 @@ class ServedConnection:
                     await self._take(frame, received_at, None)
 
     def _wake_writer(self) -> None:
-        """Wake the writer; if a group of Produces is the first in the queue, once that is durable."""
+        """Wake the writer; if a group of Produces is first in the queue, once that is durable."""
         first = self._queue[0].pending if self._queue else None
         if isinstance(first, ProduceGroup):
             first.round.tell(self._work)
@@ -268,7 +256,7 @@ class ServedConnection:
             self._work.set()
 
     def _note_whole(self) -> None:
-        """Frames have become whole: only that counts as a sign of life."""
+        """Note that frames became complete: only that counts as activity."""
         self.last_active = now = trio.current_time()
         self.has_asked = self.has_asked or self._session is None
         if self._session is not None and not self._session.admits(PRODUCE, now):
@@ -278,7 +266,7 @@ class ServedConnection:
             self.arrival.note(0)
 
     def _counted(self, work: Awaitable[T]) -> Awaitable[T]:
-        """Count the time of work outside of requests, if there are quotas on it."""
+        """Count the time of work outside of requests, if there are quotas for it."""
         if self.dispatcher.services.quotas.request is None:
             return work
         if self._last_call is None:
@@ -286,7 +274,7 @@ class ServedConnection:
         return self.dispatcher.counted(self._last_call, work)
 
     def _note_call(self, call: Call) -> None:
-        """Count the traffic from now on for this client, and a frame that came before the first call, too."""
+        """Count the traffic from now on for this client, and that before its first call."""
         if self.dispatcher.is_countable(call):
             self._last_call = call
             if self._early.seconds:
@@ -295,7 +283,7 @@ class ServedConnection:
             self._early.take()  # of a login, which is free
 
     def _take_plain(self, frame: memoryview, received_at: float) -> bool:
-        """Add a Produce that is like an earlier one to the group of this read; False if the general way has to."""
+        """Add a Produce like an earlier one to the group of this read; False if the general way must take it."""
         group = self._short_way.take(frame)
         if group is None:
             return False
@@ -311,14 +299,13 @@ class ServedConnection:
         return True
 
     def _end_group(self) -> None:
-        """End the group: later replies are not sent together with earlier ones."""
         self._group = None
         self._short_way.interrupt()
 
     async def _take(self, frame: memoryview, received_at: float, lease: Lease | None) -> None:
-        """Queue one request; awaits only if a Produce has to wait for the pool, or for a thread.
+        """Queue one request; awaits only if a Produce waits for the pool, or for a thread.
 
-        `lease` is that of the frame, if it was received into the pool. What is kept of the frame retains it.
+        `lease` is that of a frame in the pool. Kept parts of the frame retain it.
         """
         self._end_group()
         request = self.dispatcher.accept(frame, self.peer, received_at)
@@ -340,7 +327,6 @@ class ServedConnection:
         self._queue.append(request)
 
     async def _take_produce(self, request: Request, lease: Lease | None) -> PendingProduce:
-        """Take a Produce into the log by the general way."""
         pending = await self.dispatcher.begin(request, lease)
         if pending.throttle_ms:
             self._mute(pending.throttle_ms)
@@ -366,7 +352,7 @@ class ServedConnection:
                 raise
 
     async def _end_if_closed(self) -> None:
-        """End the connection soon after its peer has closed it: long checks of its requests would be in vain."""
+        """End the connection soon after its peer has closed it, as long checks of its requests are useless then."""
         await self.transport.wait_closed()
         await trio.sleep(EOF_GRACE_SECONDS)
         self.abort()
@@ -375,9 +361,9 @@ class ServedConnection:
         return ROOM_AGAIN_MAX_SECONDS if self._was_refused else ROOM_MAX_SECONDS
 
     async def _receive_large(self) -> bool:
-        """Receive the rest of a large frame into the pool if it is a Produce. False at the end of the stream.
+        """Receive the rest of a large Produce into the pool. False at the end of the stream.
 
-        Other frames, and those without room in the pool, are received as small ones are: a Produce has to be read to be
+        Other frames, and those without room in the pool, are received like small ones: a Produce must be read to be
         refused.
         """
         size_bytes = self._frames.announced_bytes
@@ -405,11 +391,10 @@ class ServedConnection:
 
     @property
     def _usual_max_bytes(self) -> int:
-        """The largest size that frames usually have: producers send about one batch of the largest size at a time."""
         return max(LARGE_FRAME_BYTES, 2 * self.limits.max_message_bytes)
 
     def _check_announced(self, size_bytes: int, is_produce: bool | None) -> None:
-        """Raises ProtocolError for a frame that is not to be received at all."""
+        """Raise ProtocolError for a frame that must not be received."""
         if is_produce and self._session is not None and not self._session.admits(PRODUCE, trio.current_time()):
             raise ProtocolError("a large Produce of a client that has not authenticated, or has to do it again")
         if not self.has_asked and size_bytes > self._usual_max_bytes:
@@ -420,7 +405,7 @@ class ServedConnection:
             raise ProtocolError(f"a Produce of {size_bytes} bytes is larger than the chunk pool, --chunk-pool-bytes")
 
     async def _receive_rest(self, frame: memoryview) -> bool:
-        """Receive the frame that has begun into a buffer of its size, which is of the pool."""
+        """Receive the frame that has begun into a buffer of the pool."""
         large = self._frames.take_large_frame()
         assert large is not None
         self.arrival.pool_bytes = len(frame)
@@ -441,9 +426,9 @@ class ServedConnection:
             self.arrivals.pool.release(len(frame))
 
     async def _acquire(self, size_bytes: int, *, is_usual: bool) -> Lease | None:
-        """Acquire room in the pool, and in the part of it for coming frames; None if it is not free in time.
+        """Acquire room in the pool, and in its part for coming frames; None if it is not free in time.
 
-        A frame of unusual size does not wait: it would keep room from those of usual size.
+        A frame of unusual size does not wait, as it would block those of usual size.
         """
         if (is_usual or self.arrivals.has_much_room(size_bytes)) and self.arrivals.pool.acquire_nowait(size_bytes):
             lease = self.pool.acquire_nowait(size_bytes)
@@ -472,22 +457,19 @@ class ServedConnection:
         )
 
     def _update_pauses(self) -> None:
-        """Set the pauses that follow from how many requests and bytes are in flight now."""
         self.pauses.set(PauseReason.IN_FLIGHT_REQUESTS, self._queued_count >= self.limits.max_in_flight_requests_count)
         self.pauses.set(PauseReason.IN_FLIGHT_BYTES, self._queued_bytes >= self.limits.max_in_flight_bytes)
 
     def _mute(self, throttle_ms: int) -> float:
-        """Do not read for so long, as the reply to a client above its quota says; return until when."""
         until = trio.current_time() + throttle_ms / 1000
         self.pauses.mute(until)
         self.last_active = max(self.last_active, until)  # it is silent as it was told to be
         return until
 
     async def _wait_until_resumed(self, *, may_end: bool = False) -> None:
-        """Wait until there is no reason to pause any more. What was read is answered meanwhile.
+        """Wait until no reason to pause is left. Received requests are answered meanwhile.
 
-        With `may_end` all that was read has been taken: then a client that is muted is waited for no longer than it is
-        there, unless it has sent more.
+        With `may_end` all received bytes were taken: then the wait for a muted client ends when it goes away.
         """
         self._work.set()
         self._end_group()
@@ -509,7 +491,6 @@ class ServedConnection:
     # ---- writer -----------------------------------------------------------------------------------------------
 
     async def _write(self) -> None:
-        """Answer the queue in order until the reader has ended and nothing is left."""
         outgoing: list[tuple[Request, EncodedReply]] = []
         try:
             while True:
@@ -527,7 +508,7 @@ class ServedConnection:
                 reply.release()
 
     async def _answer_first(self, outgoing: list[tuple[Request, EncodedReply]]) -> None:
-        """Answer the first request of the queue; before one that may take a while, send the ready replies.
+        """Answer the first request of the queue; before one that may wait, send the ready replies.
 
         The answer is not referenced here afterwards, as the next request may take long.
         """
@@ -551,7 +532,7 @@ class ServedConnection:
         self._queued_bytes -= request.size_bytes
 
     async def _follow(self, session: SaslSession, outgoing: list[tuple[Request, EncodedReply]]) -> None:
-        """End the connection after the answer that a login has failed; lift the limits once one has not.
+        """End the connection after the answer to a failed login; lift the limits after a successful one.
 
         Raises ProtocolError.
         """
@@ -564,13 +545,11 @@ class ServedConnection:
             self.has_asked = True
 
     def _begin_turn(self, request: Request) -> None:
-        """Stop counting the frame of a request whose turn has come: it is decoded before its handler waits."""
         self.arrival.queued_bytes -= request.waiting_bytes
         if self.arrival.counted_bytes:
             self.arrival.recount()
 
     async def _send(self, outgoing: list[tuple[Request, EncodedReply]]) -> None:
-        """Send the replies, in order and in one go, and release what they hold."""
         buffers: list[Sendable] = [buffer for _, reply in outgoing for buffer in reply.buffers]
         if buffers:
             size_bytes = size_of(buffers)

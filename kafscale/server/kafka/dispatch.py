@@ -1,7 +1,7 @@
-"""Dispatch frames to handlers, and encode their responses as replies. No I/O here.
+"""Dispatch frames to handlers, and encode their responses. No I/O here.
 
-The table of `kafscale.api.table` decides: what is not in it ends the connection, as in Kafka. The exception is a
-version of ApiVersions that is not known: it is answered in version 0, with the versions that are (KIP-511).
+An API or version that `kafscale.api.table` lacks ends the connection, as in Kafka; an unknown version of ApiVersions is
+answered in version 0 with the known versions (KIP-511).
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ T = TypeVar("T")
 
 @attrs.define(eq=False, repr=False)
 class Request:
-    """One request on its way to its reply, or a group of `count` Produces, which share the version of `call` alone.
+    """One request, or a group of `count` Produces, which share only the version of `call`.
 
-    `pending` is set for Produce, which is in the log already; any other request is still a frame, run at its turn.
-    `waiting_bytes` are held until then: that frame, or answers to refused partitions of a Produce.
+    `pending` is set for Produce, which is in the log already; any other request is still a frame. `waiting_bytes` are
+    held until its turn: that frame, or the answers to refused partitions of a Produce.
     """
 
     api: Api
@@ -81,16 +81,16 @@ class Request:
     waiting_bytes: int = 0
 
     def let_go_of(self, frame: memoryview) -> None:
-        """Keep of the read that brought its frame nothing else, if that is much more: it may wait for long."""
+        """Copy the body if its read brought much more, as the request may wait for long."""
         if len(frame) <= len(frame.obj) // 2:  # type: ignore[arg-type] # bytes, or a bytearray
             self.body = memoryview(bytes(self.body))
 
 
 @attrs.define(eq=False, repr=False)
 class EncodedReply:
-    """The buffers to send, none for `acks=0`, and the memory of some of them: `release` once they are sent.
+    """The buffers to send, none for `acks=0`, and the memory to release once they are sent.
 
-    `throttle_ms` is for how long its connection is not to be read from, by a quota.
+    `throttle_ms` is how long the connection must not be read from, by a quota.
     """
 
     buffers: list[Sendable]
@@ -104,7 +104,7 @@ class EncodedReply:
 
 @attrs.frozen(eq=False, repr=False)
 class _Row:
-    """One API, and what is looked up for each of its requests."""
+    """One API, and the values that each of its requests needs."""
 
     api: Api
     flexible_since: int
@@ -117,8 +117,6 @@ class _Row:
 
 @attrs.frozen(eq=False, kw_only=True, repr=False)
 class _Counters:
-    """Counters of all APIs, by name."""
-
     requests: CounterFamily
     latency: HistogramFamily
     errors: CounterFamily
@@ -132,7 +130,6 @@ class _Counters:
         )
 
     def begin(self, api: ListedApi) -> None:
-        """Show zeros from the start."""
         self.requests.of(api.name)
         self.latency.of(api.name)
 
@@ -145,14 +142,12 @@ async def _see_whether_superseded(wait_awake: Callable[[], Awaitable[None]]) -> 
 
 
 def _superseded(fenced: Fenced) -> ProtocolError:
-    """Return the error that ends a connection of a broker that is fenced; its lease check ends the broker."""
+    """Return the error that ends a connection of a fenced broker; its lease check ends the broker."""
     return ProtocolError(f"this broker must not answer any more: {fenced}")
 
 
 @attrs.define(eq=False, repr=False)
 class Dispatcher:
-    """Shared by all connections of a broker."""
-
     services: Services
     apis: Sequence[ListedApi]
     _listed: Mapping[int, ListedApi] = attrs.field(init=False)
@@ -170,10 +165,7 @@ class Dispatcher:
             self._counters.begin(api)
 
     async def load_all(self) -> None:
-        """Load the APIs that are not loaded yet, one at a time, so that clients need not wait for them later.
-
-        Nor will they get the code of another version, which an upgrade puts in place of this one.
-        """
+        """Load the remaining APIs one at a time: clients then don't wait for them, nor get an upgrade's code."""
         waiting = deque(self._listed)
         while waiting:
             await trio.sleep(LOAD_PAUSE_SECONDS)
@@ -186,7 +178,7 @@ class Dispatcher:
         return False
 
     def _row(self, key: int) -> _Row | None:
-        """The row of an API, None if it is not served. Raises ProtocolError if it can't be loaded for now."""
+        """Return the row of an API, None if it is not served. Raises ProtocolError if it can't be loaded now."""
         row = self._rows.get(key)
         if row is None and (listed := self._listed.get(key)) is not None:
             try:
@@ -212,7 +204,7 @@ class Dispatcher:
         return NEVER if row is None else row.flexible_since
 
     def accept(self, frame: memoryview, peer: Peer, received_at: float) -> Request:
-        """Read a frame's header. Raises ProtocolError for what ends the connection."""
+        """Read a frame's header. Raises ProtocolError."""
         header = parse_request_header(frame, self._first_flexible)
         row = self._rows.get(header.api_key)
         if row is None:
@@ -228,10 +220,9 @@ class Dispatcher:
         return Request(api, call, frame[header.body_offset :], received_at, len(frame))
 
     async def begin(self, request: Request, frame_lease: Lease | None) -> PendingProduce:
-        """Begin a Produce; awaits only for one that names many partitions, and others run meanwhile.
+        """Begin a Produce; awaits only for one with many partitions.
 
-        `frame_lease` is that of its frame, if it was received into the chunk pool. Raises ProtocolError for what ends
-        the connection.
+        `frame_lease` is that of a frame in the chunk pool. Raises ProtocolError.
         """
         quota = self._request_quota(request.call)
         if quota is None:
@@ -253,24 +244,22 @@ class Dispatcher:
         )
 
     def open_session(self) -> SaslSession:
-        """Begin the session of a connection to a listener with SASL."""
         return self.services.authenticator.open_session()
 
     def short_way(self, peer: Peer) -> ShortWay:
-        """The short way of one connection for its Produces."""
         return ShortWay(self.services, peer)
 
     def request_of(self, group: ProduceGroup, received_at: float) -> Request:
-        """Return the queue's entry for a group, which is empty yet."""
+        """Return the queue's entry for an empty group."""
         return Request(produce.API, group.call, NOTHING, received_at, size_bytes=0, count=0, pending=group)
 
     def may_wait(self, request: Request) -> bool:
-        """Tell whether the reply may take a while, so that those before it had better be sent first."""
+        """Tell whether the reply may take a while, so that earlier ones should be sent first."""
         pending = request.pending
         return self._rows[request.api.key].may_wait if pending is None else not pending.ready
 
     async def answer(self, request: Request) -> EncodedReply:
-        """Run the handler, or wait for what Produce has begun. Raises ProtocolError."""
+        """Run the handler, or wait for a Produce. Raises ProtocolError."""
         row = self._rows[request.api.key]
         if request.pending is not None:
             return await self._answer_produce(row, request.call, request.pending)
@@ -294,7 +283,7 @@ class Dispatcher:
         return EncodedReply([b"".join(pending.replies)] if pending.replies else [])
 
     async def _answer(self, row: _Row, request: Request, share: Share | None) -> EncodedReply:
-        """`share` is what a long request holds of the room for such."""
+        """Answer a request; `share` is the room that a long one holds."""
         if not row.api.serves(request.call.version):
             return await self._reply(row, request.call, api_versions.unsupported_version_response(self.services), 0)
         responding = self._respond(row, request, share)
@@ -326,32 +315,32 @@ class Dispatcher:
     # ---- the time that requests take --------------------------------------------------------------------------
 
     def _request_quota(self, call: Call) -> RateQuota | None:
-        """Return the quota that the time of a request counts for; None if it counts for nothing."""
+        """Return the quota for the time of a request; None if it counts for none."""
         quota = self.services.quotas.request
         return quota if quota is not None and self.is_countable(call) and quota.applies_to(call) else None
 
     def is_countable(self, call: Call) -> bool:
-        """Tell whether the time of a request may count for somebody, which that of a login does not."""
+        """Tell whether the time of a request may count for a client, which that of a login does not."""
         sasl = call.peer.sasl
         return call.api_key not in UNCOUNTED and (sasl is None or sasl.is_authenticated)
 
     def _hold_back(self, quota: RateQuota, call: Call, meter: Meter, response: Any) -> int:
-        """Count what a request has taken. Returns, and tells the client, for how long it is to hold back."""
+        """Count the time of a request. Returns the throttle time, and puts it into the response."""
         throttle_ms = quota.throttle_ms(call, meter.take() * PERCENT)
         if throttle_ms and hasattr(response, "throttle_time_ms"):
             response.throttle_time_ms = max(response.throttle_time_ms, throttle_ms)
         return throttle_ms
 
     def count(self, call: Call, meter: Meter) -> None:
-        """Count what a client has taken before it was known whose quota that counts for."""
+        """Count time that was spent before the client was known."""
         seconds = meter.take()
         if (quota := self._request_quota(call)) is not None:
             quota.count(call, seconds * PERCENT)
 
     async def counted(self, call: Call, work: Awaitable[T]) -> T:
-        """Await work for a client outside of a request, and count its time if the client has a quota.
+        """Await work outside of a request, and count its time if the client has a quota.
 
-        Time above the quota holds back the next request.
+        Time above the quota delays the next request.
         """
         quota = self._request_quota(call)
         if quota is None:
@@ -400,22 +389,21 @@ class Dispatcher:
 
     @property
     def replies_wait_for_memory(self) -> bool:
-        """Tell whether somebody waits for memory that replies which are being sent hold."""
+        """Tell whether tasks wait for memory of replies that are being sent."""
         return bool(self._encoder.waiting_count or self.services.log.reader.ranges.budget.waiting_count)
 
     def sent(self, request: Request, now: float) -> None:
-        """The reply is on its way, or those of the group."""
+        """Count a request, or a group, whose reply was sent."""
         row = self._rows[request.api.key]
         row.request_count.value += request.count
         row.latency_seconds.observe(now - request.received_at, request.count)
 
 
 def _check_admitted(session: SaslSession, api: Api) -> None:
-    """The gate for clients of listeners with SASL: every request goes through it, but those of the short way.
+    """Check a request of a SASL listener.
 
-    That has nothing to repeat before a first Produce has come through here, and forgets it when a session ends.
-
-    Raises ProtocolError.
+    Only the short way passes it by: that repeats admitted Produces, and forgets them when a session ends. Raises
+    ProtocolError.
     """
     if not session.admits(api.key, trio.current_time()):
         reason = "its session is over" if session.is_authenticated else "it has not authenticated"

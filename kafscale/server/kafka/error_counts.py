@@ -1,7 +1,4 @@
-"""Counting the errors in responses, by API and error, for whatever shape a response has.
-
-Where a response class keeps its error codes follows from its declaration, so no handler counts anything.
-"""
+"""Counts the errors in responses, by API and error, wherever the response's declaration has error codes."""
 
 from __future__ import annotations
 
@@ -19,15 +16,15 @@ ERROR_FIELD = "error_code"
 
 @attrs.frozen(eq=False, repr=False)
 class _Shape:
-    """A struct that has an error code of its own, or arrays of structs that do."""
+    """A struct with an error code, or with arrays of such structs."""
 
     has_error: bool
     arrays: tuple[tuple[str, _Shape], ...]
 
     def count(self, count: Callable[[int], None], struct: object) -> None:
-        """Count the errors of a struct and of its arrays; those of a lazy array are counted as it is made.
+        """Count the errors of a struct and its arrays; those of a lazy array when it is made.
 
-        Not a generator, for speed: this is done for every response.
+        Not a generator, for speed: it runs for every response.
         """
         if self.has_error and (code := getattr(struct, ERROR_FIELD)):
             count(code)
@@ -56,8 +53,6 @@ def _shape_of(cls: type) -> _Shape | None:
 
 @attrs.define(eq=False, repr=False)
 class ErrorCounter:
-    """The errors in the responses of one API."""
-
     api_name: str
     family: CounterFamily
     _shape: _Shape | None

@@ -1,8 +1,8 @@
-"""Limits on the connections that one IP address may have, and may make in a second.
+"""Limits on the connections of one IP address, and on their rate (KIP-612).
 
-What is too many is closed at once. What comes too fast is held for as long as it takes until the rate is down again, a
-second at most, and then closed, so that a client without pauses of its own makes some; meanwhile others are accepted
-(KIP-612). An address is that of the socket: all behind one proxy or NAT are one.
+Connections above the number are closed at once. Those above the rate are held, for a second at most, until the rate is
+low enough, and then closed, so that a client without pauses makes some. The address is that of the socket: all clients
+behind one proxy or NAT share it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ HELD_MAX_SECONDS: Final = WINDOW_SECONDS  # Kafka's
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class IpLimits:
-    """One per broker."""
-
     limits: Limits
     quotas: ClientQuotas
     throttled_seconds: Histogram
@@ -38,12 +36,12 @@ class IpLimits:
         self.use(self.limits)
 
     def use(self, limits: Limits) -> None:
-        """Replace the limits; they hold for new connections."""
+        """Replace the limits for new connections."""
         self.limits = limits
         self._max_counts = {limit.ip: limit.count for limit in limits.max_connections_per_ip_overrides}
 
     def hold_seconds(self, host: str) -> float:
-        """Count a new connection of a host. Returns for how long to hold it before it is closed; 0 if it may stay."""
+        """Count a new connection. Returns how long to hold it before it is closed; 0 if it may stay."""
         if not self.quotas.has(CONNECTION_CREATION_RATE):
             return 0.0
         address = _address(host)
@@ -61,7 +59,7 @@ class IpLimits:
         return held_seconds
 
     def enter(self, host: str) -> bool:
-        """Count a connection of a host as open, until it leaves; False if the host has as many as it may have."""
+        """Count a connection until `leave`; False if the host has the most that it may have."""
         address = _address(host)
         max_count = self._max_counts.get(address, self.limits.max_connections_per_ip_count)
         if self._open[address] >= max_count:
@@ -70,7 +68,6 @@ class IpLimits:
         return True
 
     def leave(self, host: str) -> None:
-        """The connection has ended."""
         address = _address(host)
         self._open[address] -= 1
         if not self._open[address]:

@@ -1,4 +1,4 @@
-"""The connections that come in on listening sockets."""
+"""Accepts connections on listening sockets."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SLOW_CHECK_SECONDS = 1.0
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Acceptor:
-    """Makes a Connection of whatever comes in, in the nursery that owns them, up to a limit."""
+    """Serves connections in the nursery that owns them, up to a limit."""
 
     dispatcher: Dispatcher
     pool: ChunkPool
@@ -72,7 +72,6 @@ class Acceptor:
         )
 
     def register(self, metrics: Metrics) -> None:
-        """Register the metrics."""
         metrics.gauge("kafscale_connections", "Open connections.", lambda: len(self.connections))
         metrics.adopt_counter("kafscale_connections_opened_total", "Connections accepted.", self.opened_count)
         metrics.adopt_counter("kafscale_connections_refused_total", "Connections over the limit.", self.refused_count)
@@ -125,7 +124,6 @@ class Acceptor:
         await trio.aclose_forcefully(stream)
 
     async def _hold(self, stream: trio.SocketStream, seconds: float) -> None:
-        """Close a connection that was made too fast, not before its client may make the next."""
         if self._held_count < HELD_MAX_COUNT and stream.socket.fileno() < first_reserved():
             self._held_count += 1
             try:
@@ -136,7 +134,7 @@ class Acceptor:
         await trio.aclose_forcefully(stream)
 
     async def _secure(self, taken: socket.socket, peer: Peer) -> TlsTransport | None:
-        """Do the handshake, and say in `peer` who it is by its certificate; None if it does not get through."""
+        """Do the handshake, and set the peer's principal by its certificate; None if it fails."""
         assert self.tls is not None
         secured = await self.handshakes.perform(taken, self.tls.files.context(peer.security_protocol), peer.address)
         if secured is None:
@@ -151,12 +149,12 @@ class Acceptor:
         return transport
 
     def use_limits(self, limits: Limits) -> None:
-        """Replace the limits; they hold for new connections."""
+        """Replace the limits for new connections."""
         self.limits = limits
         self.ip_limits.use(limits)
 
     def _full(self, stream: trio.SocketStream) -> str | None:
-        """Return why there should be no more connections; None if there may be."""
+        """Return why no further connection is possible, or None."""
         open_count = len(self.connections) + self.handshakes.count
         if open_count >= self.limits.max_connections_count:
             return f"{open_count} are open, which is --max-connections"
@@ -168,7 +166,7 @@ class Acceptor:
         return None
 
     def _make_room(self) -> bool:
-        """End the oldest connection without a request so far; False if there are only new ones."""
+        """End the oldest connection without a request; False if all are new."""
         before = trio.current_time() - SILENT_SECONDS
         if self.handshakes.give_way(before):
             return True
@@ -183,7 +181,6 @@ class Acceptor:
         return False
 
     async def serve(self, transport: Transport, peer: Peer) -> None:
-        """Serve one client until it goes away."""
         if peer.security_protocol.uses_sasl:
             peer.sasl = self.dispatcher.open_session()
         connection = ServedConnection(
@@ -205,7 +202,7 @@ class Acceptor:
             self._silent.pop(connection, None)
 
     async def _close_idle(self) -> None:
-        """One timer for all connections: `--connection-idle-timeout`."""
+        """Close idle connections, with one timer for all."""
         timeout = self.limits.connection_idle_timeout_seconds
         while True:
             await trio.sleep(timeout / IDLE_CHECKS_PER_TIMEOUT)
@@ -218,7 +215,7 @@ class Acceptor:
                     connection.drain()
 
     async def _close_slow(self) -> None:
-        """Close connections that do not take their replies, while somebody waits for the memory that these hold."""
+        """Close connections that don't read their replies, while tasks wait for the memory of these."""
         while True:
             await trio.sleep(SLOW_CHECK_SECONDS)
             if not (self.pool.waiting_count or self.dispatcher.replies_wait_for_memory):
@@ -233,7 +230,7 @@ class Acceptor:
                     connection.abort()
 
     def drain(self) -> None:
-        """Let every connection answer what it has read, and end."""
+        """Let every connection answer received requests, and end."""
         self.handshakes.drain()
         for connection in self.connections:
             connection.drain()

@@ -1,4 +1,4 @@
-"""Opens the listeners of Kafka clients, and what accepts on them."""
+"""Opens the listeners of Kafka clients and their acceptor."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ MakeDispatcher = Callable[[Services, Sequence[ListedApi]], Dispatcher]
 
 
 async def open_listeners(settings: Settings) -> Sequence[BoundListener]:
-    """Bind the listeners of the settings, and warn of those that anybody may use. Raises StartupError."""
+    """Bind the listeners of the settings, and warn of exposed ones. Raises StartupError."""
     listeners = [await open_listener(listener, settings) for listener in settings.listeners]
     warn_of_listeners(listeners, settings.ssl.ssl_client_auth, settings.sasl.sasl_mechanisms)
     return listeners
 
 
 def open_acceptor(services: Services, make_dispatcher: MakeDispatcher, tls: ListenerTls | None) -> Acceptor:
-    """Make what accepts connections of clients, for all APIs, under the limits that are in force."""
+    """Make the acceptor for all APIs, which follows the limits."""
     acceptor = Acceptor(
         dispatcher=make_dispatcher(services, APIS),
         pool=services.log.pool,

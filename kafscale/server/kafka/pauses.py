@@ -1,4 +1,4 @@
-"""Reasons why a connection is not read from, kept as flags: several may hold at once. Reading resumes without any."""
+"""Reasons not to read from a connection, kept as flags: several may hold at once."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from kafscale.metrics import Counter
 
 
 class PauseReason(enum.StrEnum):
-    """A reason not to read from a connection."""
-
     IN_FLIGHT_REQUESTS = "in_flight_requests"
     IN_FLIGHT_BYTES = "in_flight_bytes"
     POOL = "pool"
@@ -28,7 +26,7 @@ class PauseReason(enum.StrEnum):
 
 @attrs.define(eq=False, repr=False)
 class Pauses:
-    """The reasons of one connection; `counts` has how often each has begun to hold, over all connections."""
+    """The reasons of one connection; `counts` has how often each began, over all connections."""
 
     counts: Mapping[PauseReason, Counter]
     reasons: set[PauseReason] = attrs.field(factory=set, init=False)
@@ -39,7 +37,7 @@ class Pauses:
     _changed: Signal = attrs.field(factory=Signal, init=False)
 
     def set(self, reason: PauseReason, holds: bool) -> None:
-        """Say whether a reason holds."""
+        """Set or clear a reason."""
         if holds is (reason in self.reasons):
             return
         if holds:
@@ -51,7 +49,7 @@ class Pauses:
 
     @contextmanager
     def because(self, reason: PauseReason) -> Iterator[None]:
-        """Hold a reason for the block, in which the reader itself waits for something."""
+        """Hold a reason for the block, in which the reader waits for something."""
         self.set(reason, True)
         try:
             yield
@@ -59,24 +57,23 @@ class Pauses:
             self.set(reason, False)
 
     def mute(self, until: float) -> None:
-        """QUOTA holds until then, or for longer if that was said before."""
+        """Hold QUOTA until then, or until an earlier call's later time."""
         self._muted_until = max(self._muted_until, until)
         self.set(PauseReason.QUOTA, True)
 
     async def hold(self) -> None:
-        """Wait until `held_until`, or until `end_holds`: what a client had sent ahead would evade its quota."""
+        """Wait until `held_until` or `end_holds`: requests that a client sent ahead would evade its quota."""
         if not self._is_draining:
             with trio.move_on_at(self.held_until) as self._holding:
                 await trio.sleep_forever()
         self.held_until = 0.0
 
     def end_holds(self) -> None:
-        """Hold queued requests no longer: the broker is stopping."""
+        """End `hold`, as the broker is stopping."""
         self._is_draining = True
         self._holding.cancel()
 
     async def wait_until_none(self) -> None:
-        """Wait until no reason to pause is left."""
         while self.reasons:
             self._changed.clear()
             muted = PauseReason.QUOTA in self.reasons

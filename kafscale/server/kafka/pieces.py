@@ -1,8 +1,7 @@
-"""Long requests and long answers: made in pieces, between which others are served, and within bounds on their memory.
+"""Long requests and answers, made in pieces between which others are served, within bounds on their memory.
 
-A long request waits until all those under way together leave room for it, since its objects take up to 40 times its
-bytes. An answer has a greatest size (`max_response_bytes`); long ones wait until those that are being made and sent
-leave room for one of that size, and then keep what they need.
+The objects of a long request take up to 40 times its bytes, so it waits until those under way leave room. An answer has
+at most `max_response_bytes`; a long one waits for room of that size, and then keeps what it needs.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ async def decode_in_pieces(message: type, version: int, body: memoryview) -> Any
 
 @attrs.frozen(eq=False, repr=False)
 class EncodedAnswer:
-    """The buffers of a response without its header, and what is to be released once they have been sent."""
+    """The buffers of a response without its header, and the share to release once they are sent."""
 
     buffers: list[Sendable]
     share: Share | None
@@ -57,11 +56,10 @@ class AnswerEncoder:
 
     @property
     def waiting_count(self) -> int:
-        """The number of long answers that wait for others to be sent."""
         return self._budget.waiting_count
 
     async def encode(self, response: object, version: int) -> EncodedAnswer:
-        """Encode a response, without giving way to anybody if it is short. Raises ProtocolError if it is too long."""
+        """Encode a response, a short one without a checkpoint. Raises ProtocolError if it is too long."""
         parts: list[Buffer] = []
         joined = bytearray()
         share: Share | None = None
@@ -91,7 +89,7 @@ class AnswerEncoder:
 
 
 async def encode_with_records(response: object, version: int) -> list[Sendable]:
-    """Encode a Fetch's response, whose records are sent from where they are; its size is bounded where it is read."""
+    """Encode a response of Fetch, whose records are sent unjoined; the read has bounded its size."""
     parts: list[Sendable] = []
     done: list[Sendable] = []
     for _ in encoder_in_pieces(type(response), version)(response, parts.append):
@@ -102,7 +100,7 @@ async def encode_with_records(response: object, version: int) -> list[Sendable]:
 
 
 def _joined(parts: list[Sendable]) -> list[Sendable]:
-    """The same bytes, with the short pieces between records put together."""
+    """Join the short pieces between records."""
     joined: list[Sendable] = []
     for is_encoded, run in groupby(parts, key=lambda part: part.__class__ is bytes):
         if is_encoded:

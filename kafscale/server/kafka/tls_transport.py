@@ -1,14 +1,11 @@
-"""A `Transport` over TLS: a `SecuredSocket` whose handshake is done, with trio waiting for its socket.
+"""A `Transport` over TLS: a `SecuredSocket` after its handshake, with trio waiting for its socket.
 
-trio's own stream of TLS gives one record at a time, and takes turns of the event loop for it. What is different from
-TCP without TLS:
+trio's own TLS stream returns one record at a time, and takes turns of the event loop for it. Here:
 
-- What is in the socket is taken by one system call and decrypted record by record, each of at most 16 KiB. A read goes
-  on while the socket has more, so that what was sent together is taken together.
-- What has been taken, or decrypted already, does not make the socket readable.
+- One system call receives many records of at most 16 KiB. A read goes on while the socket has more.
+- Received or decrypted bytes don't make the socket readable.
 - Clients send each record by itself, so the rest of a large frame is waited for in pieces of 64 KiB (SO_RCVLOWAT).
-- Sending takes CPU, about a millisecond for each MiB. Others run between pieces of it; what is sent of a file is read
-  piece by piece, from the page cache.
+- Sending takes about a millisecond of CPU per MiB, so others run between pieces of it.
 - Reading may make OpenSSL write. In trio one task at a time waits until a socket is writable, so a second one waits for
   the first.
 """
@@ -43,7 +40,7 @@ PIECE_BYTES = 64 << 10  # that small buffers are joined to, and large ones and f
 
 @attrs.define(eq=False, repr=False)
 class TlsTransport:
-    """Made of a socket that has done its handshake, and closes it."""
+    """Owns a socket that has done its handshake."""
 
     secured: SecuredSocket
     _writable: trio.Event | None = attrs.field(default=None, init=False)  # while a task waits until it is
@@ -54,7 +51,7 @@ class TlsTransport:
     _low_water_bytes: int = attrs.field(default=1, init=False)  # what makes the socket readable
 
     async def receive(self, max_bytes: int) -> bytes:
-        """Whatever is there, of several records if there are; empty at the end of the stream."""
+        """Return available bytes, of several records; empty at the end of the stream."""
         parts: list[bytes] = []
         wanted = min(max_bytes, RECEIVE_MAX_BYTES)
         decrypt = self.secured.tls.read
@@ -68,9 +65,9 @@ class TlsTransport:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def receive_into(self, buffer: memoryview) -> int:
-        """Fill the buffer, for which enough will come, as far as there is something for it.
+        """Fill the buffer as far as bytes are available; at least its size will come.
 
-        Before it is looked at, the socket gathers a feed of it for a moment: clients send record by record.
+        The socket first gathers bytes for a moment: clients send record by record.
         """
         wanted = min(len(buffer), RECEIVE_MAX_BYTES)
         decrypt = self.secured.tls.read
@@ -83,7 +80,7 @@ class TlsTransport:
         return await self._receive(wanted, read, least_bytes)
 
     async def wait_end(self) -> bool:
-        """Wait as any transport; a peer that says that it closes (close_notify) has sent something, and not ended."""
+        """Wait as any transport; a peer's close_notify is data, and not the end."""
         if self.secured.is_fed or self._has_ended or self._failure:
             await trio.lowlevel.checkpoint()
             return self._has_ended or self._failure is not None
@@ -112,7 +109,7 @@ class TlsTransport:
         return 0
 
     async def _wait_readable(self, least_bytes: int) -> None:
-        """Wait until the socket has so much, or has ended; for anything at all if that does not come in a moment."""
+        """Wait until the socket has `least_bytes` or has ended; after a moment, for any byte."""
         if least_bytes > 1:
             self._set_low_water(least_bytes)
             with trio.move_on_after(GATHERING_SECONDS):
@@ -127,7 +124,7 @@ class TlsTransport:
             self._low_water_bytes = count
 
     def _decrypt(self, wanted: int, read: Callable[[int], int]) -> int:
-        """Read until there is enough or no more. The end, or an error, behind what was read is for the next read."""
+        """Read up to `wanted` bytes. An end or error behind them is kept for the next read."""
         filled = self._read_fed(0, wanted, read) if self.secured.is_fed else 0
         feeds_left = FEEDS_MAX_COUNT
         while filled < wanted and feeds_left and not (self._has_ended or self._failure):
@@ -146,7 +143,7 @@ class TlsTransport:
         return filled
 
     def _read_fed(self, filled: int, wanted: int, read: Callable[[int], int]) -> int:
-        """Read on until there is enough, or nothing left of what the socket gave."""
+        """Read on in the bytes that the socket has given."""
         try:
             while filled < wanted and (count := read(filled)):
                 filled += count
@@ -160,7 +157,7 @@ class TlsTransport:
         return filled
 
     async def send(self, buffers: Sequence[Sendable]) -> None:
-        """Takes no turn of the event loop if it is little, and the socket takes all of it at once."""
+        """Send without a turn of the event loop if it is little, and the socket takes it at once."""
         await trio.lowlevel.checkpoint_if_cancelled()
         in_memory: list[Buffer] = []
         for buffer in buffers:
@@ -215,7 +212,7 @@ class TlsTransport:
         return queued_bytes(self.secured.tcp) + self.secured.to_flush_bytes
 
     async def aclose(self) -> None:
-        """Say that nothing more comes (close_notify), if the socket takes that at once, and close it."""
+        """Send close_notify if the socket takes it at once, and close it."""
         trio.lowlevel.notify_closing(self.secured.tcp)
         with suppress(OSError, ValueError):
             self.secured.tls.unwrap()
@@ -226,7 +223,7 @@ class TlsTransport:
 
 
 def _pieces_of(range: FileRange) -> Iterator[bytes]:
-    """Read it from the page cache, where all of it was a moment ago."""
+    """Read a range from the page cache."""
     position = 0
     while position < len(range):
         piece = range.read(position, min(PIECE_BYTES, len(range) - position))

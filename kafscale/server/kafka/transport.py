@@ -1,8 +1,4 @@
-"""Transports of connections: receive, receive into a buffer, and send buffers and ranges of files unjoined.
-
-`SocketTransport` is for TCP, `kafscale.server.kafka.tls_transport` for TLS over it. `StreamTransport` works over any
-trio stream, as for tests over memory.
-"""
+"""Transports of connections, which receive into buffers, and send buffers and ranges of files unjoined."""
 
 from __future__ import annotations
 
@@ -35,37 +31,35 @@ class Transport(Protocol):
     """A byte stream to one client. Every method may raise trio.BrokenResourceError or trio.ClosedResourceError."""
 
     async def receive(self, max_bytes: int) -> bytes:
-        """Whatever is there, at least one byte; empty at the end of the stream."""
+        """Return available bytes; empty at the end of the stream."""
         ...
 
     async def receive_into(self, buffer: memoryview) -> int:
         """Receive into a buffer, and return the number of bytes; 0 at the end of the stream.
 
-        The peer must send at least as many bytes before it waits for an answer.
+        The peer must send at least the buffer's size before it waits for an answer.
         """
         ...
 
     async def wait_end(self) -> bool:
-        """Wait until there is something to receive, and tell whether that is the end of the stream. Takes nothing."""
+        """Wait until there is something to receive, and tell whether that is the end. Receives nothing."""
         ...
 
     async def wait_closed(self) -> None:
-        """Wait until the peer has closed its side, whatever it has sent before. Takes nothing."""
+        """Wait until the peer has closed its side, whatever it sent before. Receives nothing."""
         ...
 
-    async def send(self, buffers: Sequence[Sendable]) -> None:
-        """Send all of them, in order."""
-        ...
+    async def send(self, buffers: Sequence[Sendable]) -> None: ...
 
     def untaken_bytes(self) -> int:
-        """Return how many sent bytes the peer has not confirmed. Constant while the peer takes nothing."""
+        """Return the sent bytes that the peer has not confirmed."""
         ...
 
     async def aclose(self) -> None: ...
 
 
 def take_socket(stream: trio.SocketStream) -> socket.socket:
-    """Take over the socket of a connection that trio has accepted."""
+    """Take over the socket of an accepted connection."""
     taken = socket.socket(fileno=stream.socket.detach())
     taken.setblocking(False)
     # trio has a socket take only 16 KiB more than it can send at once. Large replies would go in pieces, each with a
@@ -75,7 +69,6 @@ def take_socket(stream: trio.SocketStream) -> socket.socket:
 
 
 async def wait_end_of(taken: socket.socket) -> bool:
-    """Wait until there is something to receive, and tell whether that is the end, or an error. Takes nothing."""
     while True:
         await trio.lowlevel.wait_readable(taken)
         try:
@@ -87,9 +80,9 @@ async def wait_end_of(taken: socket.socket) -> bool:
 
 
 async def wait_closed_of(taken: socket.socket) -> None:
-    """Wait until the peer has closed its side, whatever it has sent before. Takes nothing.
+    """Wait until the peer has closed its side.
 
-    What it has sent hides the end from all that waits for something to receive, so the kernel is asked now and then.
+    Received data hides the end from every other wait, so the kernel is polled.
     """
     ends = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR  # the first is Linux's
     polling = select.poll()
@@ -99,7 +92,6 @@ async def wait_closed_of(taken: socket.socket) -> None:
 
 
 def queued_bytes(queue: socket.socket) -> int:
-    """Return how many sent bytes the peer has not confirmed."""
     (count,) = struct.unpack("i", fcntl.ioctl(queue, termios.TIOCOUTQ, bytes(4)))
     return int(count)
 
@@ -108,15 +100,15 @@ def queued_bytes(queue: socket.socket) -> int:
 class SocketTransport:
     """TCP, without a copy where that pays.
 
-    The socket is used without trio's own around it, of which each operation takes a turn of the event loop when it is
-    done, and each receive begins with one that most often fails: who waits for a reply has nothing more to say.
+    trio's own socket takes a turn of the event loop for each operation, and each receive begins with a call that mostly
+    fails.
     """
 
     socket: socket.socket
 
     @classmethod
     def of(cls, stream: trio.SocketStream) -> SocketTransport:
-        """Take over a connection that trio has accepted."""
+        """Take over an accepted connection."""
         return cls(take_socket(stream))
 
     async def receive(self, max_bytes: int) -> bytes:
@@ -142,7 +134,7 @@ class SocketTransport:
                 raise trio.BrokenResourceError from exc
 
     async def send(self, buffers: Sequence[Sendable]) -> None:
-        """Takes no turn of the event loop if the socket takes all of it at once."""
+        """Send without a turn of the event loop if the socket takes all at once."""
         await trio.lowlevel.checkpoint_if_cancelled()
         try:
             in_memory: list[Buffer] = []
@@ -169,7 +161,7 @@ class SocketTransport:
                 await trio.lowlevel.checkpoint()  # long lists take a while, also where the peer takes them at once
 
     async def _send_some(self, buffers: Sequence[Buffer], flags: int) -> None:
-        """Send as many as one sendmsg takes: what is left of a list is looked at again after each that sent a part."""
+        """Send at most as many buffers as one sendmsg takes."""
         left = [buffer for buffer in buffers if buffer]
         while left:
             try:
@@ -180,7 +172,7 @@ class SocketTransport:
                 drop_first(left, sent)
 
     async def _send_file(self, range: FileRange) -> None:
-        """Let the kernel send a range from the page cache: 100 us a MiB, where reading and sending it took 500."""
+        """Let the kernel send a range from the page cache: 100 us a MiB, instead of 500 for reading and sending."""
         position = range.start
         while position < range.end:
             try:
@@ -204,7 +196,7 @@ class SocketTransport:
 
 @attrs.define(eq=False, repr=False)
 class StreamTransport:
-    """Any trio stream."""
+    """A transport over any trio stream."""
 
     stream: trio.abc.Stream
 
@@ -217,12 +209,11 @@ class StreamTransport:
         return len(data)
 
     async def wait_end(self) -> bool:
-        """Wait for ever: there is no looking at what such a stream has."""
+        """Wait for ever: such a stream can't be peeked at."""
         await trio.sleep_forever()
         raise AssertionError("this is never reached")
 
     async def wait_closed(self) -> None:
-        """Wait for ever, as `wait_end`."""
         await trio.sleep_forever()
 
     async def send(self, buffers: Sequence[Sendable]) -> None:

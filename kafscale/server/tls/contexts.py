@@ -1,7 +1,6 @@
-"""The certificate that the broker shows, and contexts of TLS made from it; both are replaced when the files change.
+"""The broker's certificate, and TLS contexts made from it; both are replaced when the files change.
 
-Connections keep the context that they began with. Tickets to resume sessions are not given: who comes with one does not
-show a certificate again, whatever has become of it or of the authorities since.
+Connections keep their context. Session tickets are not issued: a client that resumes shows no certificate again.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _PASSWORD_MAX_BYTES = 1024
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class Contexts:
-    """`asking` asks clients for their certificate as it is set; `silent` does not."""
+    """`asking` asks clients for their certificate by the settings; `silent` does not."""
 
     certificate: ParsedCertificate
     asking: ssl.SSLContext
@@ -42,8 +41,6 @@ class Contexts:
 
 @attrs.define(eq=False, repr=False)
 class Tls:
-    """Current certificate and contexts. Made by `open`."""
-
     settings: SslSettings
     current: Contexts
     paths: Sequence[Path]
@@ -64,14 +61,14 @@ class Tls:
         return opened
 
     def load(self) -> None:
-        """Read the files again. Raises StartupError, and leaves what was there."""
+        """Read the files again. Raises StartupError, without effect."""
         made, now = _make_contexts(self.settings), time.time()
         if made.certificate.not_after_seconds < now <= self.current.certificate.not_after_seconds:
             raise StartupError(f"{_expired(made.certificate)}; give one that is good")
         self.current = made
 
     def context(self, protocol: SecurityProtocol) -> ssl.SSLContext:
-        """Return the context for a new connection; clients that use SASL are not asked for a certificate (KIP-684)."""
+        """Return the context for a new connection; clients with SASL are not asked for a certificate (KIP-684)."""
         return self.current.silent if protocol.uses_sasl else self.current.asking
 
     @property
@@ -80,7 +77,6 @@ class Tls:
         return self.current.silent
 
     def register(self, metrics: Metrics) -> None:
-        """Register the metrics."""
         help = "When the broker's certificate expires, in seconds since 1970."
         metrics.gauge(
             "kafscale_ssl_certificate_not_after_seconds", help, lambda: self.current.certificate.not_after_seconds
@@ -150,7 +146,7 @@ def _load_chain(context: ssl.SSLContext, settings: SslSettings) -> None:
 
 
 def _password(settings: SslSettings) -> str:
-    """Return the password of an encrypted key, from its file: it can't be typed."""
+    """Return the password of an encrypted key from its file."""
     if settings.ssl_key_password_file is None:
         raise StartupError("--ssl-key-file: the private key is encrypted; give its --ssl-key-password-file")
     return read_secret(settings.ssl_key_password_file, "--ssl-key-password-file", max_bytes=_PASSWORD_MAX_BYTES)
@@ -179,7 +175,7 @@ def read_text(path: Path, flag: str) -> str:
 
 
 def read_secret(path: Path, flag: str, *, max_bytes: int) -> str:
-    """Read a password or token, which is all of a file but the end of its line. Raises StartupError."""
+    """Read a password or token from a file of one line. Raises StartupError."""
     secret = read_text(path, flag).rstrip("\r\n")
     if not secret or len(secret.encode()) > max_bytes or "\n" in secret:
         raise StartupError(f"{flag}: '{path}' holds no secret; give one of 1 to {max_bytes} bytes, in one line")

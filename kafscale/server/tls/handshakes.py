@@ -1,9 +1,7 @@
-"""TLS handshakes with clients: each in its connection's own task, by a deadline, and at most `max_count` at once.
+"""TLS handshakes with clients: each in its connection's task, with a deadline, and at most `max_count` at once.
 
-A step, which takes up to some milliseconds of CPU for a large key, runs in a thread and leaves the interpreter free. A
-handshake that waits for its peer holds one of `max_count` places. When all are taken, new ones wait in line, and the
-one whose peer has been silent for longest, and for SLOW_SECONDS, gives way: silent connections keep others out no
-longer.
+A step, up to some milliseconds of CPU, runs in a thread. When all `max_count` places are taken, new handshakes wait,
+and the one whose peer is silent for longest, and for SLOW_SECONDS, gives way.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ _CLOSED_ERRORS = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionError)
 
 
 class HandshakeFailure(enum.StrEnum):
-    """The reason of a failed handshake: the label of its metric."""
+    """The reason of a failed handshake, as a metric's label."""
 
     CLOSED = "closed"  # by the peer
     TIMEOUT = "timeout"
@@ -84,11 +82,10 @@ _ENDED = {
 
 @attrs.define(eq=False, repr=False)
 class SecuredSocket:
-    """A non-blocking socket with TLS over it, whose records pass through memory, many by one system call.
+    """A non-blocking socket with TLS, whose records pass through memory, many by one system call.
 
-    OpenSSL by itself asks the socket twice for each record, and clients send records of a few bytes: librdkafka makes
-    one of each value. It never waits: its user waits for the socket, and sends by `flush`. Made by `of`; the owner
-    closes `tcp`.
+    OpenSSL by itself calls the socket twice for each record, and clients send records of a few bytes. It never waits;
+    the owner waits for the socket, calls `flush`, and closes `tcp`.
     """
 
     tcp: socket.socket
@@ -99,14 +96,13 @@ class SecuredSocket:
 
     @classmethod
     def of(cls, taken: socket.socket, context: ssl.SSLContext) -> SecuredSocket:
-        """Make one of a connection that came in."""
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         return cls(taken, context.wrap_bio(incoming, outgoing, server_side=True), incoming, outgoing)
 
     def feed(self) -> int:
-        """Take what is in the socket, up to FEED_MAX_BYTES, and return how much that was; 0 at the end of the stream.
+        """Receive up to FEED_MAX_BYTES from the socket, and return their number; 0 at the end of the stream.
 
-        Raises BlockingIOError if there is nothing, and OSError if the connection is broken.
+        Raises BlockingIOError if there is nothing, and OSError.
         """
         data = self.tcp.recv(FEED_MAX_BYTES)
         if data:
@@ -117,11 +113,11 @@ class SecuredSocket:
 
     @property
     def is_fed(self) -> bool:
-        """Tell whether there is something to read, or a part of it at least, without the socket."""
+        """Tell whether there may be something to read without the socket."""
         return self._incoming.pending > 0 or self.tls.pending() > 0
 
     def flush(self) -> bool:
-        """Send what is encrypted; False if the socket takes no more of it for now. Raises OSError."""
+        """Send encrypted bytes; False if the socket takes no more now. Raises OSError."""
         while self._unsent or self._outgoing.pending:
             data = self._unsent or self._outgoing.read()
             try:
@@ -134,15 +130,15 @@ class SecuredSocket:
 
     @property
     def to_flush_bytes(self) -> int:
-        """Return how much of what OpenSSL has encrypted, or says by itself, the socket has not taken."""
+        """Return the encrypted bytes that the socket has not taken."""
         return len(self._unsent) + self._outgoing.pending
 
 
 @attrs.define(eq=False, repr=False)
 class _Handshake:
-    """One that is under way, or waits for a place; `failure` is what it will have been if its scope is cancelled.
+    """A handshake under way; `failure` is its result if its scope is cancelled.
 
-    `waits_since` is when it began to wait for its peer; it does not while it waits for a place or for a thread.
+    `waits_since` is when it began to wait for its peer.
     """
 
     scope: trio.CancelScope
@@ -156,8 +152,6 @@ class _Handshake:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Handshakes:
-    """Shared by all listeners."""
-
     max_count: int
     timeout_seconds: float
     quiet: QuietLog = attrs.field(factory=lambda: QuietLog(logger))
@@ -175,7 +169,6 @@ class Handshakes:
         self._threads = trio.CapacityLimiter(os.cpu_count() or 1)
 
     def register(self, metrics: Metrics) -> None:
-        """Register the metrics."""
         metrics.gauge("kafscale_ssl_handshakes", "Handshakes of TLS under way.", lambda: self.count)
         metrics.adopt_counter("kafscale_ssl_handshakes_total", "Handshakes of TLS that were done.", self.done_count)
         metrics.counts(
@@ -187,11 +180,10 @@ class Handshakes:
 
     @property
     def count(self) -> int:
-        """The number of connections that have not done their handshake."""
         return len(self._under_way)
 
     def give_way(self, before: float) -> bool:
-        """End the oldest handshake, for a new connection, if its peer has said nothing since that time; else False."""
+        """End the oldest handshake if its peer has been silent since `before`; else return False."""
         oldest = next(iter(self._under_way), None)
         if oldest is None or oldest.waits_since > before:
             return False
@@ -199,14 +191,13 @@ class Handshakes:
         return True
 
     def drain(self) -> None:
-        """End all of them."""
         for handshake in self._under_way:
             handshake.end(None)
 
     async def perform(self, taken: socket.socket, context: ssl.SSLContext, address: str) -> SecuredSocket | None:
-        """Do the handshake with a client; None if it failed, which is counted and logged.
+        """Do the handshake; None if it failed, which is counted and logged.
 
-        The socket must not block; afterwards it is the result's, or closed.
+        The socket must not block; afterwards the result owns it, or it is closed.
         """
         now = trio.current_time()
         handshake = _Handshake(trio.CancelScope(deadline=now + self.timeout_seconds))
@@ -231,7 +222,7 @@ class Handshakes:
         return None
 
     async def _wait_for_place(self, handshake: _Handshake) -> None:
-        """Wait in line for one of the places; who has one and lets us wait for too long loses it."""
+        """Wait for a place; a handshake that waits for its peer too long loses its own."""
         while True:
             slowest = min(self._having_place, key=lambda each: each.waits_since, default=handshake)
             with trio.move_on_at(min(slowest.waits_since, trio.current_time()) + SLOW_SECONDS):
@@ -242,7 +233,6 @@ class Handshakes:
                 self._end(slowest, HandshakeFailure.GAVE_WAY)
 
     def _end(self, handshake: _Handshake, failure: HandshakeFailure) -> None:
-        """End one that is under way, which does not count any more."""
         handshake.end(failure)
         self._leave(handshake)
 
@@ -291,7 +281,7 @@ class Handshakes:
         self.fail(HandshakeFailure.OTHER, address, name)
 
     def fail(self, reason: HandshakeFailure, address: str, why: str) -> None:
-        """Count a connection that did not get through, and tell of it."""
+        """Count and log a connection that was refused."""
         self._count_failure(reason)
         shown = escaped(bounded(why, REASON_MAX_COUNT))
         self.quiet.tell(

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import attrs
 
-from kafscale.wire.schema import OWN_TAG, Array, Nullable, wire
+from kafscale.wire.schema import OWN_TAG, Array, Message, Nullable, wire
 
 
 @attrs.define(kw_only=True)
-class BrokerHeartbeatRequest:
+class BrokerHeartbeatRequest(Message, key=63, versions=(0, 0), flexible=0):
     """BrokerHeartbeat (key 63, version 0): a broker says that it runs (KIP-631). Only brokers send it."""
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 63, 0, 0, 0
 
     broker_id: int = wire("int32")
     broker_epoch: int = wire("int64", default=-1)
@@ -21,9 +19,7 @@ class BrokerHeartbeatRequest:
 
 
 @attrs.define(kw_only=True)
-class BrokerHeartbeatResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 63, 0, 0, 0
-
+class BrokerHeartbeatResponse(Message, answers=BrokerHeartbeatRequest):
     throttle_time_ms: int = wire("int32", default=0)
     error_code: int = wire("int16", default=0)
     is_caught_up: bool = wire("bool", default=False)
@@ -137,18 +133,14 @@ class OwnHeartbeatResponse(BrokerHeartbeatResponse):
 
 
 @attrs.define(kw_only=True)
-class UnregisterBrokerRequest:
+class UnregisterBrokerRequest(Message, key=64, versions=(0, 0), flexible=0):
     """UnregisterBroker (key 64, version 0): forget a broker that does not come back (KIP-631)."""
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 64, 0, 0, 0
 
     broker_id: int = wire("int32")
 
 
 @attrs.define(kw_only=True)
-class UnregisterBrokerResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 64, 0, 0, 0
-
+class UnregisterBrokerResponse(Message, answers=UnregisterBrokerRequest):
     throttle_time_ms: int = wire("int32", default=0)
     error_code: int = wire("int16", default=0)
     error_message: str | None = wire("string", default=None)

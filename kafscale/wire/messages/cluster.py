@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import attrs
 
-from kafscale.wire.schema import Array, wire
+from kafscale.wire.schema import Array, Message, wire
 
 
 @attrs.define(kw_only=True)
-class ApiVersionsRequest:
+class ApiVersionsRequest(Message, key=18, versions=(0, 4), flexible=3):
     """ApiVersions (key 18, versions 0 to 4): which APIs and versions the broker offers, and the client's name.
 
     The reply's header is always version 0, so that a client can read it before it knows what the broker speaks; a
     version that the broker doesn't know gets a version-0 body with UNSUPPORTED_VERSION and the list (KIP-511).
     """
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 18, 0, 4, 3
 
     client_software_name: str = wire("string", since=3, default="")
     client_software_version: str = wire("string", since=3, default="")
@@ -43,9 +41,7 @@ class FinalizedFeatureKey:
 
 
 @attrs.define(kw_only=True)
-class ApiVersionsResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 18, 0, 4, 3
-
+class ApiVersionsResponse(Message, answers=ApiVersionsRequest):
     error_code: int = wire("int16", default=0)
     api_keys: list[ApiVersion] = wire(Array(ApiVersion), factory=list)
     throttle_time_ms: int = wire("int32", since=1, default=0)
@@ -56,10 +52,8 @@ class ApiVersionsResponse:
 
 
 @attrs.define(kw_only=True)
-class DescribeClusterRequest:
+class DescribeClusterRequest(Message, key=60, versions=(0, 2), flexible=0):
     """DescribeCluster (key 60, versions 0 to 2): the cluster's id and brokers (KIP-700)."""
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 60, 0, 2, 0
 
     include_cluster_authorized_operations: bool = wire("bool", default=False)
     endpoint_type: int = wire("int8", since=1, default=1)  # 1 brokers, 2 controllers
@@ -76,9 +70,7 @@ class DescribeClusterBroker:
 
 
 @attrs.define(kw_only=True)
-class DescribeClusterResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 60, 0, 2, 0
-
+class DescribeClusterResponse(Message, answers=DescribeClusterRequest):
     throttle_time_ms: int = wire("int32", default=0)
     error_code: int = wire("int16", default=0)
     error_message: str | None = wire("string", default=None)
@@ -91,14 +83,12 @@ class DescribeClusterResponse:
 
 
 @attrs.define(kw_only=True)
-class FindCoordinatorRequest:
+class FindCoordinatorRequest(Message, key=10, versions=(0, 6), flexible=3):
     """FindCoordinator (key 10, versions 0 to 6): the broker that coordinates a group or a transactional id.
 
     From version 4 on one request asks for several keys (KIP-699), with fields of its own on both sides. Version 6 knows
     share partitions, whose keys are `groupId:topicId:partition` (KIP-932).
     """
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 10, 0, 6, 3
 
     key: str = wire("string", until=3, default="")
     key_type: int = wire("int8", since=1, default=0)  # 0 a group, 1 a transactional id, 2 (from 6) a share partition
@@ -116,9 +106,7 @@ class Coordinator:
 
 
 @attrs.define(kw_only=True)
-class FindCoordinatorResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 10, 0, 6, 3
-
+class FindCoordinatorResponse(Message, answers=FindCoordinatorRequest):
     throttle_time_ms: int = wire("int32", since=1, default=0)
     error_code: int = wire("int16", until=3, default=0)
     error_message: str | None = wire("string", since=1, until=3, default=None)
@@ -140,14 +128,12 @@ class TopicToDescribe:
 
 
 @attrs.define(kw_only=True)
-class DescribeQuorumRequest:
+class DescribeQuorumRequest(Message, key=55, versions=(0, 2), flexible=0):
     """DescribeQuorum (key 55, versions 0 to 2): leader, voters and observers of the metadata's log (KIP-595).
 
     Version 1 tells when replicas fetched and caught up (KIP-836), version 2 the directories and listeners of voters
     (KIP-853).
     """
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 55, 0, 2, 0
 
     topics: list[TopicToDescribe] = wire(Array(TopicToDescribe), factory=list)
 
@@ -193,9 +179,7 @@ class QuorumNode:
 
 
 @attrs.define(kw_only=True)
-class DescribeQuorumResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 55, 0, 2, 0
-
+class DescribeQuorumResponse(Message, answers=DescribeQuorumRequest):
     error_code: int = wire("int16", default=0)
     error_message: str | None = wire("string", since=2, default=None)
     topics: list[QuorumTopicData] = wire(Array(QuorumTopicData), factory=list)
@@ -211,13 +195,11 @@ class FeatureUpdateKey:
 
 
 @attrs.define(kw_only=True)
-class UpdateFeaturesRequest:
+class UpdateFeaturesRequest(Message, key=57, versions=(0, 2), flexible=0):
     """UpdateFeatures (key 57, versions 0 to 2): raise or lower the cluster's feature levels (KIP-584).
 
     Version 1 has kinds of downgrades and a dry run (KIP-778). Version 2 answers as a whole, no longer by feature.
     """
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 57, 0, 2, 0
 
     timeout_ms: int = wire("int32", default=60000)
     feature_updates: list[FeatureUpdateKey] = wire(Array(FeatureUpdateKey), factory=list)
@@ -232,9 +214,7 @@ class UpdatableFeatureResult:
 
 
 @attrs.define(kw_only=True)
-class UpdateFeaturesResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 57, 0, 2, 0
-
+class UpdateFeaturesResponse(Message, answers=UpdateFeaturesRequest):
     throttle_time_ms: int = wire("int32", default=0)
     error_code: int = wire("int16", default=0)
     error_message: str | None = wire("string", default=None)

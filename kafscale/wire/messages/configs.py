@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from kafscale.wire.schema import Array, wire
+from kafscale.wire.schema import Array, Message, wire
 
 
 @attrs.define(kw_only=True)
@@ -15,10 +15,8 @@ class DescribeConfigsResource:
 
 
 @attrs.define(kw_only=True)
-class DescribeConfigsRequest:
+class DescribeConfigsRequest(Message, key=32, versions=(1, 4), flexible=4):
     """DescribeConfigs (key 32, versions 1 to 4): the configs of topics and brokers, with their sources."""
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 32, 1, 4, 4
 
     resources: list[DescribeConfigsResource] = wire(Array(DescribeConfigsResource), factory=list)
     include_synonyms: bool = wire("bool", default=False)
@@ -56,9 +54,7 @@ class DescribeConfigsResult:
 
 
 @attrs.define(kw_only=True)
-class DescribeConfigsResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 32, 1, 4, 4
-
+class DescribeConfigsResponse(Message, answers=DescribeConfigsRequest):
     throttle_time_ms: int = wire("int32", default=0)
     results: list[DescribeConfigsResult] = wire(Array(DescribeConfigsResult), factory=list)
 
@@ -77,10 +73,8 @@ class AlterConfigsResource:
 
 
 @attrs.define(kw_only=True)
-class AlterConfigsRequest:
+class AlterConfigsRequest(Message, key=33, versions=(0, 2), flexible=2):
     """AlterConfigs (key 33, versions 0 to 2): replace all configs of a resource; the rest fall back to defaults."""
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 33, 0, 2, 2
 
     resources: list[AlterConfigsResource] = wire(Array(AlterConfigsResource), factory=list)
     validate_only: bool = wire("bool", default=False)
@@ -95,9 +89,7 @@ class AlterConfigsResourceResponse:
 
 
 @attrs.define(kw_only=True)
-class AlterConfigsResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 33, 0, 2, 2
-
+class AlterConfigsResponse(Message, answers=AlterConfigsRequest):
     throttle_time_ms: int = wire("int32", default=0)
     responses: list[AlterConfigsResourceResponse] = wire(Array(AlterConfigsResourceResponse), factory=list)
 
@@ -117,31 +109,25 @@ class IncrementalAlterConfigsResource:
 
 
 @attrs.define(kw_only=True)
-class IncrementalAlterConfigsRequest:
+class IncrementalAlterConfigsRequest(Message, key=44, versions=(0, 1), flexible=1):
     """IncrementalAlterConfigs (key 44, versions 0 and 1): change single configs (KIP-339)."""
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 44, 0, 1, 1
 
     resources: list[IncrementalAlterConfigsResource] = wire(Array(IncrementalAlterConfigsResource), factory=list)
     validate_only: bool = wire("bool", default=False)
 
 
 @attrs.define(kw_only=True)
-class IncrementalAlterConfigsResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 44, 0, 1, 1
-
+class IncrementalAlterConfigsResponse(Message, answers=IncrementalAlterConfigsRequest):
     throttle_time_ms: int = wire("int32", default=0)
     responses: list[AlterConfigsResourceResponse] = wire(Array(AlterConfigsResourceResponse), factory=list)
 
 
 @attrs.define(kw_only=True)
-class ListConfigResourcesRequest:
+class ListConfigResourcesRequest(Message, key=74, versions=(0, 1), flexible=0):
     """ListConfigResources (key 74, versions 0 and 1): the resources that have configs (KIP-1142).
 
     Version 0 was ListClientMetricsResources, and lists those only (KIP-714).
     """
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 74, 0, 1, 0
 
     resource_types: list[int] = wire(Array("int8"), since=1, factory=list)  # empty: all
 
@@ -153,9 +139,7 @@ class ListedConfigResource:
 
 
 @attrs.define(kw_only=True)
-class ListConfigResourcesResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 74, 0, 1, 0
-
+class ListConfigResourcesResponse(Message, answers=ListConfigResourcesRequest):
     throttle_time_ms: int = wire("int32", default=0)
     error_code: int = wire("int16", default=0)
     config_resources: list[ListedConfigResource] = wire(Array(ListedConfigResource), factory=list)
@@ -169,10 +153,8 @@ class DescribeClientQuotasComponent:
 
 
 @attrs.define(kw_only=True)
-class DescribeClientQuotasRequest:
+class DescribeClientQuotasRequest(Message, key=48, versions=(0, 1), flexible=1):
     """DescribeClientQuotas (key 48, versions 0 and 1): the quotas of clients and users (KIP-546)."""
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 48, 0, 1, 1
 
     components: list[DescribeClientQuotasComponent] = wire(Array(DescribeClientQuotasComponent), factory=list)
     strict: bool = wire("bool", default=False)
@@ -197,9 +179,7 @@ class DescribeClientQuotasEntry:
 
 
 @attrs.define(kw_only=True)
-class DescribeClientQuotasResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 48, 0, 1, 1
-
+class DescribeClientQuotasResponse(Message, answers=DescribeClientQuotasRequest):
     throttle_time_ms: int = wire("int32", default=0)
     error_code: int = wire("int16", default=0)
     error_message: str | None = wire("string", default=None)
@@ -220,10 +200,8 @@ class AlterClientQuotasEntry:
 
 
 @attrs.define(kw_only=True)
-class AlterClientQuotasRequest:
+class AlterClientQuotasRequest(Message, key=49, versions=(0, 1), flexible=1):
     """AlterClientQuotas (key 49, versions 0 and 1): set and remove quotas of clients and users (KIP-546)."""
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 49, 0, 1, 1
 
     entries: list[AlterClientQuotasEntry] = wire(Array(AlterClientQuotasEntry), factory=list)
     validate_only: bool = wire("bool", default=False)
@@ -237,8 +215,6 @@ class AlterClientQuotasResult:
 
 
 @attrs.define(kw_only=True)
-class AlterClientQuotasResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 49, 0, 1, 1
-
+class AlterClientQuotasResponse(Message, answers=AlterClientQuotasRequest):
     throttle_time_ms: int = wire("int32", default=0)
     entries: list[AlterClientQuotasResult] = wire(Array(AlterClientQuotasResult), factory=list)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from kafscale.wire.schema import NEVER, Array, Nullable, wire
+from kafscale.wire.schema import Array, Message, Nullable, wire
 
 
 @attrs.define(kw_only=True)
@@ -14,14 +14,12 @@ class HeartbeatTopicPartitions:
 
 
 @attrs.define(kw_only=True)
-class ConsumerGroupHeartbeatRequest:
+class ConsumerGroupHeartbeatRequest(Message, key=68, versions=(0, 1), flexible=0):
     """ConsumerGroupHeartbeat (key 68, versions 0 and 1): a member joins, stays in or leaves a group (KIP-848).
 
     The group's coordinator computes the assignment. A member sends in full what has changed since its last heartbeat,
     and null for the rest. Version 1 subscribes by regular expression, and members make their ids themselves (KIP-1082).
     """
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 68, 0, 1, 0
 
     group_id: str = wire("string")
     member_id: str = wire("string")
@@ -42,9 +40,7 @@ class HeartbeatAssignment:
 
 
 @attrs.define(kw_only=True)
-class ConsumerGroupHeartbeatResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 68, 0, 1, 0
-
+class ConsumerGroupHeartbeatResponse(Message, answers=ConsumerGroupHeartbeatRequest):
     throttle_time_ms: int = wire("int32", default=0)
     error_code: int = wire("int16", default=0)
     error_message: str | None = wire("string", default=None)
@@ -55,13 +51,11 @@ class ConsumerGroupHeartbeatResponse:
 
 
 @attrs.define(kw_only=True)
-class ConsumerGroupDescribeRequest:
+class ConsumerGroupDescribeRequest(Message, key=69, versions=(0, 1), flexible=0):
     """ConsumerGroupDescribe (key 69, versions 0 and 1): state and members of groups of KIP-848's protocol.
 
     Version 1 tells which members still speak the classic protocol (KIP-1099).
     """
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 69, 0, 1, 0
 
     group_ids: list[str] = wire(Array("string"), factory=list)
     include_authorized_operations: bool = wire("bool", default=False)
@@ -108,9 +102,7 @@ class DescribedConsumerGroup:
 
 
 @attrs.define(kw_only=True)
-class ConsumerGroupDescribeResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 69, 0, 1, 0
-
+class ConsumerGroupDescribeResponse(Message, answers=ConsumerGroupDescribeRequest):
     throttle_time_ms: int = wire("int32", default=0)
     groups: list[DescribedConsumerGroup] = wire(Array(DescribedConsumerGroup), factory=list)
 
@@ -127,9 +119,7 @@ class ConsumerTopicPartitions:
 
 
 @attrs.define(kw_only=True)
-class ConsumerProtocolSubscription:
-    MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 0, 3, NEVER
-
+class ConsumerProtocolSubscription(Message, versions=(0, 3)):
     topics: list[str] = wire(Array("string"), factory=list)
     user_data: bytes | None = wire("bytes", default=None)
     owned_partitions: list[ConsumerTopicPartitions] = wire(Array(ConsumerTopicPartitions), since=1, factory=list)
@@ -138,8 +128,6 @@ class ConsumerProtocolSubscription:
 
 
 @attrs.define(kw_only=True)
-class ConsumerProtocolAssignment:
-    MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 0, 3, NEVER
-
+class ConsumerProtocolAssignment(Message, versions=(0, 3)):
     assigned_partitions: list[ConsumerTopicPartitions] = wire(Array(ConsumerTopicPartitions), factory=list)
     user_data: bytes | None = wire("bytes", default=None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from kafscale.wire.schema import Array, wire
+from kafscale.wire.schema import Array, Message, wire
 
 
 @attrs.define(kw_only=True)
@@ -14,14 +14,12 @@ class JoinGroupRequestProtocol:
 
 
 @attrs.define(kw_only=True)
-class JoinGroupRequest:
+class JoinGroupRequest(Message, key=11, versions=(0, 9), flexible=6):
     """JoinGroup (key 11, versions 0 to 9): take part in the next generation of a consumer group.
 
     From version 4 on a new member is first given its id (KIP-394), 5 added static membership (KIP-345), 9 lets the
     leader skip the assignment.
     """
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 11, 0, 9, 6
 
     group_id: str = wire("string")
     session_timeout_ms: int = wire("int32")
@@ -41,9 +39,7 @@ class JoinGroupResponseMember:
 
 
 @attrs.define(kw_only=True)
-class JoinGroupResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 11, 0, 9, 6
-
+class JoinGroupResponse(Message, answers=JoinGroupRequest):
     throttle_time_ms: int = wire("int32", since=2, default=0)
     error_code: int = wire("int16", default=0)
     generation_id: int = wire("int32", default=-1)
@@ -62,10 +58,8 @@ class SyncGroupRequestAssignment:
 
 
 @attrs.define(kw_only=True)
-class SyncGroupRequest:
+class SyncGroupRequest(Message, key=14, versions=(0, 5), flexible=4):
     """SyncGroup (key 14, versions 0 to 5): the leader's assignment out, a member's own part back."""
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 14, 0, 5, 4
 
     group_id: str = wire("string")
     generation_id: int = wire("int32")
@@ -78,9 +72,7 @@ class SyncGroupRequest:
 
 
 @attrs.define(kw_only=True)
-class SyncGroupResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 14, 0, 5, 4
-
+class SyncGroupResponse(Message, answers=SyncGroupRequest):
     throttle_time_ms: int = wire("int32", since=1, default=0)
     error_code: int = wire("int16", default=0)
     protocol_type: str | None = wire("string", since=5, default=None)
@@ -89,10 +81,8 @@ class SyncGroupResponse:
 
 
 @attrs.define(kw_only=True)
-class HeartbeatRequest:
+class HeartbeatRequest(Message, key=12, versions=(0, 4), flexible=4):
     """Heartbeat (key 12, versions 0 to 4): a member is alive; the reply says whether the group rebalances."""
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 12, 0, 4, 4
 
     group_id: str = wire("string")
     generation_id: int = wire("int32")
@@ -101,9 +91,7 @@ class HeartbeatRequest:
 
 
 @attrs.define(kw_only=True)
-class HeartbeatResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 12, 0, 4, 4
-
+class HeartbeatResponse(Message, answers=HeartbeatRequest):
     throttle_time_ms: int = wire("int32", since=1, default=0)
     error_code: int = wire("int16", default=0)
 
@@ -116,10 +104,8 @@ class MemberIdentity:
 
 
 @attrs.define(kw_only=True)
-class LeaveGroupRequest:
+class LeaveGroupRequest(Message, key=13, versions=(0, 5), flexible=4):
     """LeaveGroup (key 13, versions 0 to 5): members leave their group: one, or from version 3 on several (KIP-345)."""
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 13, 0, 5, 4
 
     group_id: str = wire("string")
     member_id: str = wire("string", until=2, default="")
@@ -134,22 +120,18 @@ class MemberResponse:
 
 
 @attrs.define(kw_only=True)
-class LeaveGroupResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 13, 0, 5, 4
-
+class LeaveGroupResponse(Message, answers=LeaveGroupRequest):
     throttle_time_ms: int = wire("int32", since=1, default=0)
     error_code: int = wire("int16", default=0)
     members: list[MemberResponse] = wire(Array(MemberResponse), since=3, factory=list)
 
 
 @attrs.define(kw_only=True)
-class ListGroupsRequest:
+class ListGroupsRequest(Message, key=16, versions=(0, 5), flexible=3):
     """ListGroups (key 16, versions 0 to 5): the groups of this broker.
 
     Version 4 added states (KIP-518), 5 types (KIP-848).
     """
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 16, 0, 5, 3
 
     states_filter: list[str] = wire(Array("string"), since=4, factory=list)  # empty: all
     types_filter: list[str] = wire(Array("string"), since=5, factory=list)  # empty: all
@@ -164,22 +146,18 @@ class ListedGroup:
 
 
 @attrs.define(kw_only=True)
-class ListGroupsResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 16, 0, 5, 3
-
+class ListGroupsResponse(Message, answers=ListGroupsRequest):
     throttle_time_ms: int = wire("int32", since=1, default=0)
     error_code: int = wire("int16", default=0)
     groups: list[ListedGroup] = wire(Array(ListedGroup), factory=list)
 
 
 @attrs.define(kw_only=True)
-class DescribeGroupsRequest:
+class DescribeGroupsRequest(Message, key=15, versions=(0, 6), flexible=5):
     """DescribeGroups (key 15, versions 0 to 6): state, protocol and members of groups.
 
     In version 6 a group that does not exist is an error (KIP-1043).
     """
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 15, 0, 6, 5
 
     groups: list[str] = wire(Array("string"), factory=list)
     include_authorized_operations: bool = wire("bool", since=3, default=False)
@@ -209,18 +187,14 @@ class DescribedGroup:
 
 
 @attrs.define(kw_only=True)
-class DescribeGroupsResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 15, 0, 6, 5
-
+class DescribeGroupsResponse(Message, answers=DescribeGroupsRequest):
     throttle_time_ms: int = wire("int32", since=1, default=0)
     groups: list[DescribedGroup] = wire(Array(DescribedGroup), factory=list)
 
 
 @attrs.define(kw_only=True)
-class DeleteGroupsRequest:
+class DeleteGroupsRequest(Message, key=42, versions=(0, 2), flexible=2):
     """DeleteGroups (key 42, versions 0 to 2): groups to delete with their offsets."""
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 42, 0, 2, 2
 
     groups_names: list[str] = wire(Array("string"), factory=list)
 
@@ -232,8 +206,6 @@ class DeletableGroupResult:
 
 
 @attrs.define(kw_only=True)
-class DeleteGroupsResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 42, 0, 2, 2
-
+class DeleteGroupsResponse(Message, answers=DeleteGroupsRequest):
     throttle_time_ms: int = wire("int32", default=0)
     results: list[DeletableGroupResult] = wire(Array(DeletableGroupResult), factory=list)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from kafscale.wire.schema import NEVER, Array, wire
+from kafscale.wire.schema import Array, Message, wire
 
 
 @attrs.define(kw_only=True)
@@ -23,13 +23,12 @@ class OffsetCommitRequestTopic:
 
 
 @attrs.define(kw_only=True)
-class OffsetCommitRequest:
+class OffsetCommitRequest(Message, key=8, versions=(2, 10), flexible=8):
     """OffsetCommit (key 8, versions 2 to 10): consumed positions to store for a group.
 
     Version 9 may be used by members of either protocol (KIP-848), 10 has topic ids in place of names.
     """
 
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 8, 2, 10, 8
     NEWEST_WITH_NAMES = 9
 
     group_id: str = wire("string")
@@ -54,9 +53,7 @@ class OffsetCommitResponseTopic:
 
 
 @attrs.define(kw_only=True)
-class OffsetCommitResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 8, 2, 10, 8
-
+class OffsetCommitResponse(Message, answers=OffsetCommitRequest):
     throttle_time_ms: int = wire("int32", since=3, default=0)
     topics: list[OffsetCommitResponseTopic] = wire(Array(OffsetCommitResponseTopic), factory=list)
 
@@ -76,14 +73,12 @@ class TxnOffsetCommitRequestTopic:
 
 
 @attrs.define(kw_only=True)
-class TxnOffsetCommitRequest:
+class TxnOffsetCommitRequest(Message, key=28, versions=(0, 5), flexible=3):
     """TxnOffsetCommit (key 28, versions 0 to 5): offsets that become a group's when the transaction commits (KIP-98).
 
     Version 3 names the member, so that a consumer that lost its partitions is refused (KIP-447). Version 5 adds the
     group to the transaction by itself (KIP-890).
     """
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 28, 0, 5, 3
 
     transactional_id: str = wire("string")
     group_id: str = wire("string")
@@ -108,9 +103,7 @@ class TxnOffsetCommitResponseTopic:
 
 
 @attrs.define(kw_only=True)
-class TxnOffsetCommitResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 28, 0, 5, 3
-
+class TxnOffsetCommitResponse(Message, answers=TxnOffsetCommitRequest):
     throttle_time_ms: int = wire("int32", default=0)
     topics: list[TxnOffsetCommitResponseTopic] = wire(Array(TxnOffsetCommitResponseTopic), factory=list)
 
@@ -131,7 +124,7 @@ class OffsetFetchRequestGroup:
 
 
 @attrs.define(kw_only=True)
-class OffsetFetchRequest:
+class OffsetFetchRequest(Message, key=9, versions=(1, 10), flexible=6):
     """OffsetFetch (key 9, versions 1 to 10): the positions that groups have committed.
 
     Versions 1 to 7 ask for one group by `group_id` and `topics`, from 8 on for several in `groups` (KIP-709). The
@@ -139,7 +132,6 @@ class OffsetFetchRequest:
     has topic ids in place of names.
     """
 
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 9, 1, 10, 6
     NEWEST_WITH_NAMES = 9
 
     group_id: str = wire("string", until=7, default="")
@@ -174,9 +166,7 @@ class OffsetFetchResponseGroup:
 
 
 @attrs.define(kw_only=True)
-class OffsetFetchResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 9, 1, 10, 6
-
+class OffsetFetchResponse(Message, answers=OffsetFetchRequest):
     throttle_time_ms: int = wire("int32", since=3, default=0)
     topics: list[OffsetFetchResponseTopic] = wire(Array(OffsetFetchResponseTopic), until=7, factory=list)
     error_code: int = wire("int16", since=2, until=7, default=0)
@@ -195,10 +185,8 @@ class OffsetDeleteRequestTopic:
 
 
 @attrs.define(kw_only=True)
-class OffsetDeleteRequest:
+class OffsetDeleteRequest(Message, key=47, versions=(0, 0)):
     """OffsetDelete (key 47, version 0): committed offsets to forget (KIP-496). Never flexible."""
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 47, 0, 0, NEVER
 
     group_id: str = wire("string")
     topics: list[OffsetDeleteRequestTopic] = wire(Array(OffsetDeleteRequestTopic), factory=list)
@@ -217,9 +205,7 @@ class OffsetDeleteResponseTopic:
 
 
 @attrs.define(kw_only=True)
-class OffsetDeleteResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 47, 0, 0, NEVER
-
+class OffsetDeleteResponse(Message, answers=OffsetDeleteRequest):
     error_code: int = wire("int16", default=0)
     throttle_time_ms: int = wire("int32", default=0)
     topics: list[OffsetDeleteResponseTopic] = wire(Array(OffsetDeleteResponseTopic), factory=list)

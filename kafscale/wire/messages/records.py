@@ -7,7 +7,7 @@ from collections.abc import Sequence, Sized
 import attrs
 
 from kafscale.buffers import Buffer
-from kafscale.wire.schema import Array, wire
+from kafscale.wire.schema import Array, Message, wire
 
 # Produce and Fetch name the leader of a partition that another broker leads (KIP-951).
 
@@ -40,7 +40,7 @@ class TopicProduceData:
 
 
 @attrs.define(kw_only=True)
-class ProduceRequest:
+class ProduceRequest(Message, key=0, versions=(0, 13), flexible=9):
     """Produce (key 0, versions 0 to 13): record batches to append.
 
     Versions 0 to 2 carry message sets of the old format. They are here because clients look for them in ApiVersions
@@ -48,7 +48,6 @@ class ProduceRequest:
     transaction by itself (KIP-890), 13 has topic ids in place of names (KIP-516).
     """
 
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 0, 0, 13, 9
     # 0.2 s of the event loop. A producer's request of 1 MiB (max.request.size) has a quarter of that at the very most.
     ELEMENTS_MAX_COUNT = 50_000
     NEWEST_WITH_NAMES = 12
@@ -86,9 +85,7 @@ class TopicProduceResponse:
 
 
 @attrs.define(kw_only=True)
-class ProduceResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 0, 0, 13, 9
-
+class ProduceResponse(Message, answers=ProduceRequest):
     responses: list[TopicProduceResponse] = wire(Array(TopicProduceResponse), factory=list)
     throttle_time_ms: int = wire("int32", since=1, default=0)
     node_endpoints: list[NodeEndpoint] = wire(Array(NodeEndpoint), since=10, tag=0, factory=list)
@@ -125,7 +122,7 @@ class ForgottenTopic:
 
 
 @attrs.define(kw_only=True)
-class FetchRequest:
+class FetchRequest(Message, key=1, versions=(4, 18), flexible=12):
     """Fetch (key 1, versions 4 to 18): record batches from an offset on.
 
     Version 7 added sessions (KIP-227), 12 the flexible encoding and truncation by epoch, 13 topic ids in place of names
@@ -135,8 +132,6 @@ class FetchRequest:
     of Kafka's metadata send (KIP-853, KIP-1166). They are not declared, but skipped like other unknown tags: as
     attributes of each partition they made every decoded Fetch 3 to 6 % dearer.
     """
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 1, 4, 18, 12
 
     cluster_id: str | None = wire("string", since=12, tag=0, default=None)
     replica_id: int = wire("int32", until=14, default=-1)  # -1: a consumer
@@ -194,9 +189,7 @@ class FetchableTopicResponse:
 
 
 @attrs.define(kw_only=True)
-class FetchResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 1, 4, 18, 12
-
+class FetchResponse(Message, answers=FetchRequest):
     throttle_time_ms: int = wire("int32", default=0)
     error_code: int = wire("int16", since=7, default=0)
     session_id: int = wire("int32", since=7, default=0)
@@ -218,15 +211,13 @@ class ListOffsetsTopic:
 
 
 @attrs.define(kw_only=True)
-class ListOffsetsRequest:
+class ListOffsetsRequest(Message, key=2, versions=(1, 10), flexible=6):
     """ListOffsets (key 2, versions 1 to 10): offsets by timestamp, or one end of the log.
 
     Special timestamps: -1 latest, -2 earliest, -3 (from version 7) the record with the greatest timestamp (KIP-734),
     and where a part of a log is stored remotely -4 (from 8) the earliest here (KIP-405) and -5 (from 9) the latest
     there (KIP-1005).
     """
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 2, 1, 10, 6
 
     replica_id: int = wire("int32", default=-1)  # -1: a consumer
     isolation_level: int = wire("int8", since=2, default=0)  # 0 read_uncommitted, 1 read_committed
@@ -250,9 +241,7 @@ class ListOffsetsTopicResponse:
 
 
 @attrs.define(kw_only=True)
-class ListOffsetsResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 2, 1, 10, 6
-
+class ListOffsetsResponse(Message, answers=ListOffsetsRequest):
     throttle_time_ms: int = wire("int32", since=2, default=0)
     topics: list[ListOffsetsTopicResponse] = wire(Array(ListOffsetsTopicResponse), factory=list)
 
@@ -270,10 +259,8 @@ class DeleteRecordsTopic:
 
 
 @attrs.define(kw_only=True)
-class DeleteRecordsRequest:
+class DeleteRecordsRequest(Message, key=21, versions=(0, 2), flexible=2):
     """DeleteRecords (key 21, versions 0 to 2): move the log start offset of partitions up."""
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 21, 0, 2, 2
 
     topics: list[DeleteRecordsTopic] = wire(Array(DeleteRecordsTopic), factory=list)
     timeout_ms: int = wire("int32")
@@ -293,9 +280,7 @@ class DeleteRecordsTopicResult:
 
 
 @attrs.define(kw_only=True)
-class DeleteRecordsResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 21, 0, 2, 2
-
+class DeleteRecordsResponse(Message, answers=DeleteRecordsRequest):
     throttle_time_ms: int = wire("int32", default=0)
     topics: list[DeleteRecordsTopicResult] = wire(Array(DeleteRecordsTopicResult), factory=list)
 
@@ -314,13 +299,11 @@ class OffsetForLeaderTopic:
 
 
 @attrs.define(kw_only=True)
-class OffsetForLeaderEpochRequest:
+class OffsetForLeaderEpochRequest(Message, key=23, versions=(2, 4), flexible=4):
     """OffsetForLeaderEpoch (key 23, versions 2 to 4): where a leader epoch ends (KIP-320).
 
     A consumer asks after a change of leader, to notice that what it has read was truncated.
     """
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 23, 2, 4, 4
 
     replica_id: int = wire("int32", since=3, default=-2)  # -1: a consumer, -2: unknown
     topics: list[OffsetForLeaderTopic] = wire(Array(OffsetForLeaderTopic), factory=list)
@@ -341,8 +324,6 @@ class OffsetForLeaderTopicResult:
 
 
 @attrs.define(kw_only=True)
-class OffsetForLeaderEpochResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 23, 2, 4, 4
-
+class OffsetForLeaderEpochResponse(Message, answers=OffsetForLeaderEpochRequest):
     throttle_time_ms: int = wire("int32", default=0)
     topics: list[OffsetForLeaderTopicResult] = wire(Array(OffsetForLeaderTopicResult), factory=list)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from kafscale.wire.schema import OWN_TAG, Array, Nullable, wire
+from kafscale.wire.schema import OWN_TAG, Array, Message, Nullable, wire
 
 
 @attrs.define(kw_only=True)
@@ -14,10 +14,8 @@ class ElectedTopicPartitions:
 
 
 @attrs.define(kw_only=True)
-class ElectLeadersRequest:
+class ElectLeadersRequest(Message, key=43, versions=(0, 2), flexible=2):
     """ElectLeaders (key 43, versions 0 to 2): let the preferred or any live replica lead partitions (KIP-460)."""
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 43, 0, 2, 2
 
     election_type: int = wire("int8", since=1, default=0)  # 0 preferred, 1 unclean
     topic_partitions: list[ElectedTopicPartitions] | None = wire(Array(ElectedTopicPartitions))  # null: all partitions
@@ -38,9 +36,7 @@ class ReplicaElectionResult:
 
 
 @attrs.define(kw_only=True)
-class ElectLeadersResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 43, 0, 2, 2
-
+class ElectLeadersResponse(Message, answers=ElectLeadersRequest):
     throttle_time_ms: int = wire("int32", default=0)
     error_code: int = wire("int16", since=1, default=0)
     replica_election_results: list[ReplicaElectionResult] = wire(Array(ReplicaElectionResult), factory=list)
@@ -59,13 +55,11 @@ class ReassignableTopic:
 
 
 @attrs.define(kw_only=True)
-class AlterPartitionReassignmentsRequest:
+class AlterPartitionReassignmentsRequest(Message, key=45, versions=(0, 1), flexible=0):
     """AlterPartitionReassignments (key 45, versions 0 and 1): move partitions, or stop moves (KIP-455).
 
     Version 1 can forbid that the replication factor changes (KIP-860).
     """
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 45, 0, 1, 0
 
     timeout_ms: int = wire("int32", default=60000)
     allow_replication_factor_change: bool = wire("bool", since=1, default=True)
@@ -86,9 +80,7 @@ class ReassignableTopicResponse:
 
 
 @attrs.define(kw_only=True)
-class AlterPartitionReassignmentsResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 45, 0, 1, 0
-
+class AlterPartitionReassignmentsResponse(Message, answers=AlterPartitionReassignmentsRequest):
     throttle_time_ms: int = wire("int32", default=0)
     allow_replication_factor_change: bool = wire("bool", since=1, default=True)
     error_code: int = wire("int16", default=0)
@@ -103,10 +95,8 @@ class ListPartitionReassignmentsTopics:
 
 
 @attrs.define(kw_only=True)
-class ListPartitionReassignmentsRequest:
+class ListPartitionReassignmentsRequest(Message, key=46, versions=(0, 0), flexible=0):
     """ListPartitionReassignments (key 46, version 0): partitions that are on their way to other replicas (KIP-455)."""
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 46, 0, 0, 0
 
     timeout_ms: int = wire("int32", default=60000)
     # null: all that are under way
@@ -128,9 +118,7 @@ class OngoingTopicReassignment:
 
 
 @attrs.define(kw_only=True)
-class ListPartitionReassignmentsResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 46, 0, 0, 0
-
+class ListPartitionReassignmentsResponse(Message, answers=ListPartitionReassignmentsRequest):
     throttle_time_ms: int = wire("int32", default=0)
     error_code: int = wire("int16", default=0)
     error_message: str | None = wire("string", default=None)
@@ -203,10 +191,8 @@ class AlterReplicaLogDir:
 
 
 @attrs.define(kw_only=True)
-class AlterReplicaLogDirsRequest:
+class AlterReplicaLogDirsRequest(Message, key=34, versions=(1, 2), flexible=2):
     """AlterReplicaLogDirs (key 34, versions 1 and 2): move replicas between the directories of a broker (KIP-113)."""
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 34, 1, 2, 2
 
     dirs: list[AlterReplicaLogDir] = wire(Array(AlterReplicaLogDir), factory=list)
 
@@ -224,9 +210,7 @@ class AlterReplicaLogDirTopicResult:
 
 
 @attrs.define(kw_only=True)
-class AlterReplicaLogDirsResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 34, 1, 2, 2
-
+class AlterReplicaLogDirsResponse(Message, answers=AlterReplicaLogDirsRequest):
     throttle_time_ms: int = wire("int32", default=0)
     results: list[AlterReplicaLogDirTopicResult] = wire(Array(AlterReplicaLogDirTopicResult), factory=list)
 
@@ -238,10 +222,8 @@ class DescribableLogDirTopic:
 
 
 @attrs.define(kw_only=True)
-class DescribeLogDirsRequest:
+class DescribeLogDirsRequest(Message, key=35, versions=(1, 4), flexible=2):
     """DescribeLogDirs (key 35, versions 1 to 4): the log directories and the size of each partition in them."""
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 35, 1, 4, 2
 
     topics: list[DescribableLogDirTopic] | None = wire(Array(DescribableLogDirTopic))  # null: all of them
 
@@ -270,9 +252,7 @@ class DescribeLogDirsResult:
 
 
 @attrs.define(kw_only=True)
-class DescribeLogDirsResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 35, 1, 4, 2
-
+class DescribeLogDirsResponse(Message, answers=DescribeLogDirsRequest):
     throttle_time_ms: int = wire("int32", default=0)
     error_code: int = wire("int16", since=3, default=0)
     results: list[DescribeLogDirsResult] = wire(Array(DescribeLogDirsResult), factory=list)

@@ -4,39 +4,31 @@ from __future__ import annotations
 
 import attrs
 
-from kafscale.wire.schema import NEVER, Array, wire
+from kafscale.wire.schema import Array, Message, wire
 
 
 @attrs.define(kw_only=True)
-class SaslHandshakeRequest:
+class SaslHandshakeRequest(Message, key=17, versions=(0, 1)):
     """SaslHandshake (key 17, versions 0 to 1): by which mechanism a client wants to authenticate."""
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 17, 0, 1, NEVER
 
     mechanism: str = wire("string")
 
 
 @attrs.define(kw_only=True)
-class SaslHandshakeResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 17, 0, 1, NEVER
-
+class SaslHandshakeResponse(Message, answers=SaslHandshakeRequest):
     error_code: int = wire("int16", default=0)
     mechanisms: list[str] = wire(Array("string"), factory=list)
 
 
 @attrs.define(kw_only=True)
-class SaslAuthenticateRequest:
+class SaslAuthenticateRequest(Message, key=36, versions=(0, 2), flexible=2):
     """SaslAuthenticate (key 36, versions 0 to 2): the messages of a SASL mechanism (KIP-152, KIP-368)."""
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 36, 0, 2, 2
 
     auth_bytes: bytes = wire("bytes")
 
 
 @attrs.define(kw_only=True)
-class SaslAuthenticateResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 36, 0, 2, 2
-
+class SaslAuthenticateResponse(Message, answers=SaslAuthenticateRequest):
     error_code: int = wire("int16", default=0)
     error_message: str | None = wire("string", default=None)
     auth_bytes: bytes = wire("bytes", default=b"")
@@ -57,10 +49,8 @@ class DeleteAclsFilter:
 
 
 @attrs.define(kw_only=True)
-class DescribeAclsRequest(DeleteAclsFilter):
+class DescribeAclsRequest(DeleteAclsFilter, Message, key=29, versions=(1, 3), flexible=2):
     """DescribeAcls (key 29, versions 1 to 3): the access control lists that match a filter (KIP-140)."""
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 29, 1, 3, 2
 
 
 @attrs.define(kw_only=True)
@@ -80,9 +70,7 @@ class DescribeAclsResource:
 
 
 @attrs.define(kw_only=True)
-class DescribeAclsResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 29, 1, 3, 2
-
+class DescribeAclsResponse(Message, answers=DescribeAclsRequest):
     throttle_time_ms: int = wire("int32", default=0)
     error_code: int = wire("int16", default=0)
     error_message: str | None = wire("string", default=None)
@@ -101,10 +89,8 @@ class AclCreation:
 
 
 @attrs.define(kw_only=True)
-class CreateAclsRequest:
+class CreateAclsRequest(Message, key=30, versions=(1, 3), flexible=2):
     """CreateAcls (key 30, versions 1 to 3): access control lists to add (KIP-140)."""
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 30, 1, 3, 2
 
     creations: list[AclCreation] = wire(Array(AclCreation), factory=list)
 
@@ -116,18 +102,14 @@ class AclCreationResult:
 
 
 @attrs.define(kw_only=True)
-class CreateAclsResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 30, 1, 3, 2
-
+class CreateAclsResponse(Message, answers=CreateAclsRequest):
     throttle_time_ms: int = wire("int32", default=0)
     results: list[AclCreationResult] = wire(Array(AclCreationResult), factory=list)
 
 
 @attrs.define(kw_only=True)
-class DeleteAclsRequest:
+class DeleteAclsRequest(Message, key=31, versions=(1, 3), flexible=2):
     """DeleteAcls (key 31, versions 1 to 3): access control lists to remove, by filters (KIP-140)."""
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 31, 1, 3, 2
 
     filters: list[DeleteAclsFilter] = wire(Array(DeleteAclsFilter), factory=list)
 
@@ -153,9 +135,7 @@ class DeleteAclsFilterResult:
 
 
 @attrs.define(kw_only=True)
-class DeleteAclsResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 31, 1, 3, 2
-
+class DeleteAclsResponse(Message, answers=DeleteAclsRequest):
     throttle_time_ms: int = wire("int32", default=0)
     filter_results: list[DeleteAclsFilterResult] = wire(Array(DeleteAclsFilterResult), factory=list)
 
@@ -166,10 +146,8 @@ class UserName:
 
 
 @attrs.define(kw_only=True)
-class DescribeUserScramCredentialsRequest:
+class DescribeUserScramCredentialsRequest(Message, key=50, versions=(0, 0), flexible=0):
     """DescribeUserScramCredentials (key 50, version 0): which users have passwords for SCRAM (KIP-554)."""
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 50, 0, 0, 0
 
     users: list[UserName] | None = wire(Array(UserName), default=None)  # None or empty: all
 
@@ -189,9 +167,7 @@ class DescribeUserScramCredentialsResult:
 
 
 @attrs.define(kw_only=True)
-class DescribeUserScramCredentialsResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 50, 0, 0, 0
-
+class DescribeUserScramCredentialsResponse(Message, answers=DescribeUserScramCredentialsRequest):
     throttle_time_ms: int = wire("int32", default=0)
     error_code: int = wire("int16", default=0)
     error_message: str | None = wire("string", default=None)
@@ -214,10 +190,8 @@ class ScramCredentialUpsertion:
 
 
 @attrs.define(kw_only=True)
-class AlterUserScramCredentialsRequest:
+class AlterUserScramCredentialsRequest(Message, key=51, versions=(0, 0), flexible=0):
     """AlterUserScramCredentials (key 51, version 0): add and remove users' passwords for SCRAM (KIP-554)."""
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 51, 0, 0, 0
 
     deletions: list[ScramCredentialDeletion] = wire(Array(ScramCredentialDeletion), factory=list)
     upsertions: list[ScramCredentialUpsertion] = wire(Array(ScramCredentialUpsertion), factory=list)
@@ -231,8 +205,6 @@ class AlterUserScramCredentialsResult:
 
 
 @attrs.define(kw_only=True)
-class AlterUserScramCredentialsResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 51, 0, 0, 0
-
+class AlterUserScramCredentialsResponse(Message, answers=AlterUserScramCredentialsRequest):
     throttle_time_ms: int = wire("int32", default=0)
     results: list[AlterUserScramCredentialsResult] = wire(Array(AlterUserScramCredentialsResult), factory=list)

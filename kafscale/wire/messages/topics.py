@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from kafscale.wire.schema import Array, Nullable, wire
+from kafscale.wire.schema import Array, Message, Nullable, wire
 
 
 @attrs.define(kw_only=True)
@@ -14,13 +14,11 @@ class MetadataRequestTopic:
 
 
 @attrs.define(kw_only=True)
-class MetadataRequest:
+class MetadataRequest(Message, key=3, versions=(0, 13), flexible=9):
     """Metadata (key 3, versions 0 to 13): brokers, topics, and who leads each partition.
 
     Version 0 asks for all topics by an empty list; from 1 on that is null, and an empty list asks for none.
     """
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 3, 0, 13, 9
 
     # null (in version 0: empty) asks for all topics
     topics: list[MetadataRequestTopic] | None = wire(Array(MetadataRequestTopic))
@@ -62,9 +60,7 @@ class MetadataResponseTopic:
 
 
 @attrs.define(kw_only=True)
-class MetadataResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 3, 0, 13, 9
-
+class MetadataResponse(Message, answers=MetadataRequest):
     throttle_time_ms: int = wire("int32", since=3, default=0)
     brokers: list[MetadataResponseBroker] = wire(Array(MetadataResponseBroker), factory=list)
     cluster_id: str | None = wire("string", since=2, default=None)
@@ -87,13 +83,11 @@ class Cursor:
 
 
 @attrs.define(kw_only=True)
-class DescribeTopicPartitionsRequest:
+class DescribeTopicPartitionsRequest(Message, key=75, versions=(0, 0), flexible=0):
     """DescribeTopicPartitions (key 75, version 0): topics and their partitions, in pages (KIP-966).
 
     An answer ends with the cursor of the next page, or with null.
     """
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 75, 0, 0, 0
 
     topics: list[TopicRequest] = wire(Array(TopicRequest), factory=list)
     response_partition_limit: int = wire("int32", default=2000)
@@ -127,9 +121,7 @@ class DescribeTopicPartitionsResponseTopic:
 
 
 @attrs.define(kw_only=True)
-class DescribeTopicPartitionsResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 75, 0, 0, 0
-
+class DescribeTopicPartitionsResponse(Message, answers=DescribeTopicPartitionsRequest):
     throttle_time_ms: int = wire("int32", default=0)
     topics: list[DescribeTopicPartitionsResponseTopic] = wire(Array(DescribeTopicPartitionsResponseTopic), factory=list)
     next_cursor: Cursor | None = wire(Nullable(Cursor), default=None)  # null: that was all
@@ -158,13 +150,11 @@ class CreatableTopic:
 
 
 @attrs.define(kw_only=True)
-class CreateTopicsRequest:
+class CreateTopicsRequest(Message, key=19, versions=(2, 7), flexible=5):
     """CreateTopics (key 19, versions 2 to 7): new topics.
 
     Version 5 reports the configs that they got, 7 their ids.
     """
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 19, 2, 7, 5
 
     topics: list[CreatableTopic] = wire(Array(CreatableTopic), factory=list)
     timeout_ms: int = wire("int32", default=60000)
@@ -194,9 +184,7 @@ class CreatableTopicResult:
 
 
 @attrs.define(kw_only=True)
-class CreateTopicsResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 19, 2, 7, 5
-
+class CreateTopicsResponse(Message, answers=CreateTopicsRequest):
     throttle_time_ms: int = wire("int32", default=0)
     topics: list[CreatableTopicResult] = wire(Array(CreatableTopicResult), factory=list)
 
@@ -208,10 +196,8 @@ class DeleteTopicState:
 
 
 @attrs.define(kw_only=True)
-class DeleteTopicsRequest:
+class DeleteTopicsRequest(Message, key=20, versions=(1, 6), flexible=4):
     """DeleteTopics (key 20, versions 1 to 6): topics to delete, by name, or from version 6 by name or id."""
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 20, 1, 6, 4
 
     topics: list[DeleteTopicState] = wire(Array(DeleteTopicState), since=6, factory=list)
     topic_names: list[str] = wire(Array("string"), until=5, factory=list)
@@ -227,9 +213,7 @@ class DeletableTopicResult:
 
 
 @attrs.define(kw_only=True)
-class DeleteTopicsResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 20, 1, 6, 4
-
+class DeleteTopicsResponse(Message, answers=DeleteTopicsRequest):
     throttle_time_ms: int = wire("int32", default=0)
     responses: list[DeletableTopicResult] = wire(Array(DeletableTopicResult), factory=list)
 
@@ -248,13 +232,11 @@ class CreatePartitionsTopic:
 
 
 @attrs.define(kw_only=True)
-class CreatePartitionsRequest:
+class CreatePartitionsRequest(Message, key=37, versions=(0, 3), flexible=2):
     """CreatePartitions (key 37, versions 0 to 3): more partitions for existing topics.
 
     The versions differ in encoding only.
     """
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 37, 0, 3, 2
 
     topics: list[CreatePartitionsTopic] = wire(Array(CreatePartitionsTopic), factory=list)
     timeout_ms: int = wire("int32")
@@ -269,8 +251,6 @@ class CreatePartitionsTopicResult:
 
 
 @attrs.define(kw_only=True)
-class CreatePartitionsResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 37, 0, 3, 2
-
+class CreatePartitionsResponse(Message, answers=CreatePartitionsRequest):
     throttle_time_ms: int = wire("int32", default=0)
     results: list[CreatePartitionsTopicResult] = wire(Array(CreatePartitionsTopicResult), factory=list)

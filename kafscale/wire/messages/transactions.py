@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import attrs
 
-from kafscale.wire.schema import Array, wire
+from kafscale.wire.schema import Array, Message, wire
 
 
 @attrs.define(kw_only=True)
-class InitProducerIdRequest:
+class InitProducerIdRequest(Message, key=22, versions=(0, 5), flexible=2):
     """InitProducerId (key 22, versions 0 to 5): a producer id and epoch for a producer (KIP-98).
 
     From version 3 on a producer may ask for the next epoch of the id that it has (KIP-360). Version 5 may be
     answered with TRANSACTION_ABORTABLE (KIP-890).
     """
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 22, 0, 5, 2
 
     transactional_id: str | None = wire("string", default=None)  # null: idempotence without transactions
     transaction_timeout_ms: int = wire("int32")
@@ -24,9 +22,7 @@ class InitProducerIdRequest:
 
 
 @attrs.define(kw_only=True)
-class InitProducerIdResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 22, 0, 5, 2
-
+class InitProducerIdResponse(Message, answers=InitProducerIdRequest):
     throttle_time_ms: int = wire("int32", default=0)
     error_code: int = wire("int16", default=0)
     producer_id: int = wire("int64", default=-1)
@@ -49,15 +45,13 @@ class AddPartitionsToTxnTransaction:
 
 
 @attrs.define(kw_only=True)
-class AddPartitionsToTxnRequest:
+class AddPartitionsToTxnRequest(Message, key=24, versions=(0, 5), flexible=3):
     """AddPartitionsToTxn (key 24, versions 0 to 5): partitions that a transaction is going to write to (KIP-98).
 
     Producers speak versions 0 to 3, each for its own transaction. From version 4 on a broker asks for several
     transactions at once, and may ask whether partitions are in them instead of adding them (KIP-890). Both forms hold
     the same structs.
     """
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 24, 0, 5, 3
 
     transactions: list[AddPartitionsToTxnTransaction] = wire(
         Array(AddPartitionsToTxnTransaction), since=4, factory=list
@@ -89,9 +83,7 @@ class AddPartitionsToTxnResult:
 
 
 @attrs.define(kw_only=True)
-class AddPartitionsToTxnResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 24, 0, 5, 3
-
+class AddPartitionsToTxnResponse(Message, answers=AddPartitionsToTxnRequest):
     throttle_time_ms: int = wire("int32", default=0)
     error_code: int = wire("int16", since=4, default=0)
     results_by_transaction: list[AddPartitionsToTxnResult] = wire(
@@ -103,13 +95,11 @@ class AddPartitionsToTxnResponse:
 
 
 @attrs.define(kw_only=True)
-class AddOffsetsToTxnRequest:
+class AddOffsetsToTxnRequest(Message, key=25, versions=(0, 4), flexible=3):
     """AddOffsetsToTxn (key 25, versions 0 to 4): a transaction is going to commit offsets of a group (KIP-98).
 
     It adds the group's partition of `__consumer_offsets` to the transaction, as TxnOffsetCommit does from version 5 on.
     """
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 25, 0, 4, 3
 
     transactional_id: str = wire("string")
     producer_id: int = wire("int64")
@@ -118,21 +108,17 @@ class AddOffsetsToTxnRequest:
 
 
 @attrs.define(kw_only=True)
-class AddOffsetsToTxnResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 25, 0, 4, 3
-
+class AddOffsetsToTxnResponse(Message, answers=AddOffsetsToTxnRequest):
     throttle_time_ms: int = wire("int32", default=0)
     error_code: int = wire("int16", default=0)
 
 
 @attrs.define(kw_only=True)
-class EndTxnRequest:
+class EndTxnRequest(Message, key=26, versions=(0, 5), flexible=3):
     """EndTxn (key 26, versions 0 to 5): commit or abort a transaction (KIP-98).
 
     From version 5 on each end raises the producer's epoch, and the answer says which id and epoch come next (KIP-890).
     """
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 26, 0, 5, 3
 
     transactional_id: str = wire("string")
     producer_id: int = wire("int64")
@@ -141,9 +127,7 @@ class EndTxnRequest:
 
 
 @attrs.define(kw_only=True)
-class EndTxnResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 26, 0, 5, 3
-
+class EndTxnResponse(Message, answers=EndTxnRequest):
     throttle_time_ms: int = wire("int32", default=0)
     error_code: int = wire("int16", default=0)
     producer_id: int = wire("int64", since=5, default=-1)  # for the next transaction; -1: as before
@@ -169,13 +153,11 @@ class WritableTxnMarker:
 
 
 @attrs.define(kw_only=True)
-class WriteTxnMarkersRequest:
+class WriteTxnMarkersRequest(Message, key=27, versions=(1, 2), flexible=1):
     """WriteTxnMarkers (key 27, versions 1 and 2): end transactions in the partitions of a leader (KIP-98).
 
     Only brokers send it, and `kafka-transactions.sh abort` for a transaction that hangs (KIP-664).
     """
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 27, 1, 2, 1
 
     markers: list[WritableTxnMarker] = wire(Array(WritableTxnMarker), factory=list)
 
@@ -199,9 +181,7 @@ class WritableTxnMarkerResult:
 
 
 @attrs.define(kw_only=True)
-class WriteTxnMarkersResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 27, 1, 2, 1
-
+class WriteTxnMarkersResponse(Message, answers=WriteTxnMarkersRequest):
     markers: list[WritableTxnMarkerResult] = wire(Array(WritableTxnMarkerResult), factory=list)
 
 
@@ -212,10 +192,8 @@ class DescribedProducersTopic:
 
 
 @attrs.define(kw_only=True)
-class DescribeProducersRequest:
+class DescribeProducersRequest(Message, key=61, versions=(0, 0), flexible=0):
     """DescribeProducers (key 61, version 0): recent producers of partitions, and their transactions (KIP-664)."""
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 61, 0, 0, 0
 
     topics: list[DescribedProducersTopic] = wire(Array(DescribedProducersTopic), factory=list)
 
@@ -245,18 +223,14 @@ class TopicResponse:
 
 
 @attrs.define(kw_only=True)
-class DescribeProducersResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 61, 0, 0, 0
-
+class DescribeProducersResponse(Message, answers=DescribeProducersRequest):
     throttle_time_ms: int = wire("int32", default=0)
     topics: list[TopicResponse] = wire(Array(TopicResponse), factory=list)
 
 
 @attrs.define(kw_only=True)
-class DescribeTransactionsRequest:
+class DescribeTransactionsRequest(Message, key=65, versions=(0, 0), flexible=0):
     """DescribeTransactions (key 65, version 0): states of transactional ids coordinated here (KIP-664)."""
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 65, 0, 0, 0
 
     transactional_ids: list[str] = wire(Array("string"), factory=list)
 
@@ -282,21 +256,17 @@ class DescribedTransaction:
 
 
 @attrs.define(kw_only=True)
-class DescribeTransactionsResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 65, 0, 0, 0
-
+class DescribeTransactionsResponse(Message, answers=DescribeTransactionsRequest):
     throttle_time_ms: int = wire("int32", default=0)
     transaction_states: list[DescribedTransaction] = wire(Array(DescribedTransaction), factory=list)
 
 
 @attrs.define(kw_only=True)
-class ListTransactionsRequest:
+class ListTransactionsRequest(Message, key=66, versions=(0, 2), flexible=0):
     """ListTransactions (key 66, versions 0 to 2): the transactional ids that this broker coordinates (KIP-664).
 
     Version 1 filters by age (KIP-994), version 2 by a regular expression (KIP-1152).
     """
-
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 66, 0, 2, 0
 
     state_filters: list[str] = wire(Array("string"), factory=list)  # empty: all
     producer_id_filters: list[int] = wire(Array("int64"), factory=list)  # empty: all
@@ -313,9 +283,7 @@ class ListedTransactionState:
 
 
 @attrs.define(kw_only=True)
-class ListTransactionsResponse:
-    API_KEY, MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 66, 0, 2, 0
-
+class ListTransactionsResponse(Message, answers=ListTransactionsRequest):
     throttle_time_ms: int = wire("int32", default=0)
     error_code: int = wire("int16", default=0)
     unknown_state_filters: list[str] = wire(Array("string"), factory=list)

@@ -26,8 +26,8 @@ from kafscale.wire import error_codes as e
 from kafscale.wire.messages.consumer_groups import ConsumerGroupDescribeRequest
 from kafscale.wire.messages.groups import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
 from kafscale.wire.messages.offsets import OffsetDeleteRequest, OffsetDeleteRequestPartition, OffsetDeleteRequestTopic
+from tests.api.groups.group_services import ConsumerMember, GroupWorld, settle
 from tests.api.handlers import some_peer
-from tests.devtools.fakes.group_services import ConsumerMember, GroupWorld, settle
 
 
 @pytest.fixture

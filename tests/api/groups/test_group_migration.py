@@ -26,9 +26,9 @@ from kafscale.wire.messages.groups import (
     SyncGroupRequest,
     SyncGroupRequestAssignment,
 )
+from tests.api.groups.group_services import ConsumerMember, GroupWorld, settle
 from tests.cluster.groups.consumer_groups import subscription
 from tests.cluster.groups.group_log import MemoryOffsetsLog
-from tests.devtools.fakes.group_services import ConsumerMember, GroupWorld, settle
 
 
 @pytest.fixture

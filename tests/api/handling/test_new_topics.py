@@ -197,7 +197,6 @@ async def late(autojump_clock: trio.testing.MockClock, nursery: trio.Nursery) ->
     topics, others = TopicRegistry(store=store), TopicRegistry(store=store)
     for each in (topics, others):
         await each.load()
-        nursery.start_soon(each.run)
     await compete(store, lambda: others.create([NewTopic(name=KNOWN)]))
     offsets_log = MemoryOffsetsLog()
     groups = GroupCoordinator(

@@ -26,8 +26,8 @@ from kafscale.errors import KafkaError, StorageFailed
 from kafscale.wire import error_codes as e
 from kafscale.wire.internal_topics.consumer_offsets import ClassicProtocol, OffsetCommitValue
 from kafscale.wire.messages.groups import MemberIdentity
-from tests.cluster.groups.group_log import MemoryOffsetsLog
 from tests.cluster.groups.classic_groups import JOIN, SIMPLE, WALL_CLOCK_START_MS
+from tests.cluster.groups.group_log import MemoryOffsetsLog
 
 DAY_SECONDS = 24 * 3600
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)

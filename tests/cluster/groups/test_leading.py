@@ -15,8 +15,8 @@ from kafscale.cluster.groups.common.settings import GroupSettings
 from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.wire import error_codes as e
 from kafscale.wire.internal_topics.consumer_offsets import OffsetCommitValue
-from tests.cluster.groups.group_log import MemoryOffsetsLog
 from tests.cluster.groups.classic_groups import JOIN, SIMPLE
+from tests.cluster.groups.group_log import MemoryOffsetsLog
 
 T0, U0 = TopicPartition("t", 0), TopicPartition("u", 0)
 OFFSET = OffsetCommitValue(offset=5, commit_timestamp_ms=0)

@@ -20,7 +20,7 @@ from kafscale.wire.internal_topics.consumer_offsets import (
     OffsetCommitValue,
 )
 from kafscale.wire.records import Record
-from tests.devtools.fakes.groups import GroupHarness
+from tests.cluster.groups.classic_groups import GroupHarness
 
 TIME_MS, EXPIRES_MS = 1_700_000_000_123, 1_700_000_009_999
 TEXT = st.text(st.characters(codec="utf-8"), max_size=20)

@@ -22,7 +22,7 @@ from kafscale.cluster.registries.topics import NewTopic, Topic
 from kafscale.config import Durability, Listener
 from kafscale.errors import Fenced, KafkaError, KafScaleError, NotFound, StartupError
 from kafscale.log.check.verification import Verifier
-from kafscale.log.repair.findings import Kind
+from kafscale.log.repair.verify_segment import Kind
 from kafscale.store.base import ForwardingStore, ObjectPart, ObjectStore
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk

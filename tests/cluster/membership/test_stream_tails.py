@@ -13,8 +13,8 @@ from kafscale.cluster.membership.leading import stream_tails as tails
 from kafscale.config import Durability
 from kafscale.formats.wal_objects import ObjectHeader, decode_header, encode_header
 from kafscale.formats.wal_runs import list_epoch, wal_key
-from kafscale.log.wal import followed_stream
-from kafscale.log.wal.followed_stream import FollowedStream
+from kafscale.log.wal import streams as followed_stream
+from kafscale.log.wal.streams import FollowedStream
 from kafscale.testing.faulty_store import On
 from kafscale.wire import error_codes as e
 from kafscale.wire.messages.records import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData

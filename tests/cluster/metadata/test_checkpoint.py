@@ -292,10 +292,9 @@ async def test_one_that_has_ended_remembers_nothing_and_writes_nothing() -> None
     keys = await bench.keys()
     bench.checkpointer.close()
     await bench.change(b"late", number=9)
-    assert not bench.local._published._readers
+    assert not bench.local._published._listeners
     await bench.checkpointer.write()
     assert await bench.keys() == keys
-    bench.checkpointer.close()
 
 
 async def test_a_checkpoint_that_goes_while_it_is_read_is_looked_for_again() -> None:

@@ -10,13 +10,13 @@ import attrs
 import pytest
 import trio
 
-from kafscale.cluster.metadata import changes as changes_module
+from kafscale.cluster.metadata import base
 from kafscale.cluster.metadata.base import Change, MetadataStore, PlannedFrom, Transaction
 from kafscale.cluster.metadata.group_commit import GroupCommit
 from kafscale.cluster.metadata.journaled import JournaledMetadataStore
 from kafscale.cluster.metadata.shared import SharedMetadataStore
 from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
-from kafscale.errors import ChangesForgotten, PlanOutdated, PreconditionFailed
+from kafscale.errors import PlanOutdated, PreconditionFailed
 from kafscale.formats.metadata_head import Head, encode_head, head_key
 from kafscale.formats.wal_objects import WalPosition
 from kafscale.log.wal.s3_wal import S3Wal
@@ -261,7 +261,7 @@ async def test_a_plan_is_carried_out_though_others_change_much_beside_it(
     store: MetadataStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Groups commit offsets all the time: what has changed is forgotten, and that nothing else has is known."""
-    monkeypatch.setattr(changes_module, "REMEMBERED_MAX_BYTES", 1000)
+    monkeypatch.setattr(base, "REMEMBERED_MAX_BYTES", 1000)
     planned_at = await store.commit(Transaction(puts={"topics/a": b""}))
     for number in range(5):
         await store.commit(Transaction(puts={f"groups/{number}": bytes(900)}))
@@ -271,7 +271,7 @@ async def test_a_plan_is_carried_out_though_others_change_much_beside_it(
 async def test_a_plan_from_before_what_is_remembered_is_refused_if_its_part_has_changed_at_all(
     store: MetadataStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changes_module, "REMEMBERED_MAX_BYTES", 1000)
+    monkeypatch.setattr(base, "REMEMBERED_MAX_BYTES", 1000)
     planned_at = await store.commit(Transaction(puts={"topics/a": b""}))
     await store.commit(Transaction(puts={"topics/b": bytes(900)}))
     await store.commit(Transaction(puts={"groups/c": bytes(900)}))
@@ -309,42 +309,46 @@ async def test_of_plans_that_are_committed_at_once_each_is_looked_at_after_what_
 # ---- changes ---------------------------------------------------------------------------------------------------------
 
 
-async def test_changes_after_a_revision_are_what_was_put_and_deleted_since(store: MetadataStore) -> None:
+def changes_of(store: MetadataStore) -> list[Change]:
+    """Collect the changes from now on."""
+    seen: list[Change] = []
+    store.follow(seen.append)
+    return seen
+
+
+async def test_changes_are_what_was_put_and_deleted(store: MetadataStore) -> None:
+    changes = changes_of(store)
     first = await store.commit(Transaction(puts={"a": b"1", "p/1": b"", "p/2": b"", "q": b""}))
     second = await store.commit(Transaction(puts={"a": b"2", "p/2": b"new"}, deletes=["q"], delete_prefixes=["p/"]))
     third = await store.commit(Transaction(puts={"t/b": b"3"}))
+    await store.commit(Transaction(deletes=["a"]))
 
-    assert store.revision == third
-    with store.changes(0) as changes:
-        assert [change.revision for change in changes.take()] == [first, second, third]
-    with store.changes(first) as changes:
-        assert changes.take() == [
-            Change(second, {"a": b"2", "p/2": b"new"}, ["q", "p/1"]),
-            Change(third, {"t/b": b"3"}),
-        ]
-        assert changes.take() == []
-        await store.commit(Transaction(deletes=["a"]))
-        assert changes.take() == [Change(third + 1, {}, ["a"])]
+    assert store.revision == third + 1
+    assert changes == [
+        Change(first, {"a": b"1", "p/1": b"", "p/2": b"", "q": b""}),
+        Change(second, {"a": b"2", "p/2": b"new"}, ["q", "p/1"]),
+        Change(third, {"t/b": b"3"}),
+        Change(third + 1, {}, ["a"]),
+    ]
 
 
 async def test_what_is_refused_or_changes_nothing_is_no_change(store: MetadataStore) -> None:
     revision = await store.commit(Transaction(puts={"a": b"1"}))
-    with store.changes(revision) as changes:
-        await store.commit(Transaction(deletes=["x"], delete_prefixes=["y/"]))
-        with pytest.raises(PreconditionFailed):
-            await store.commit(Transaction(puts={"a": b"2"}, expect={"a": 0}))
-        assert changes.take() == []
-        assert store.revision == revision
+    changes = changes_of(store)
+    await store.commit(Transaction(deletes=["x"], delete_prefixes=["y/"]))
+    with pytest.raises(PreconditionFailed):
+        await store.commit(Transaction(puts={"a": b"2"}, expect={"a": 0}))
+    assert changes == []
+    assert store.revision == revision
 
 
 async def test_changes_come_in_order_without_a_gap_and_before_their_commits_return(store: MetadataStore) -> None:
-    seen: list[Change] = []
+    seen = changes_of(store)
 
     async def put(number: int) -> None:
         revision = await store.commit(Transaction(puts={"k": b"%d" % number}))
         assert seen[revision - 1].puts == {"k": b"%d" % number}
 
-    changes = store.changes(0, lambda: seen.extend(changes.take()))
     async with trio.open_nursery() as nursery:
         for number in range(20):
             nursery.start_soon(put, number)
@@ -357,15 +361,15 @@ async def test_changes_come_in_order_without_a_gap_and_before_their_commits_retu
 
 async def test_a_change_is_there_to_be_read_when_it_is_seen(store: MetadataStore) -> None:
     """Whoever hears of a change and then lists or takes a snapshot finds it."""
+    seen = trio.Event()
+    store.follow(lambda change: seen.set())
     async with trio.open_nursery() as nursery:
-        with store.changes(0) as changes:
-            nursery.start_soon(store.commit, Transaction(puts={"a": b"1"}))
-            with trio.fail_after(5):
-                await changes.wait()
-            (change,) = changes.take()
-            entry = await store.get("a")
-            assert entry is not None
-            assert (entry.value, entry.revision) == (b"1", change.revision)
+        nursery.start_soon(store.commit, Transaction(puts={"a": b"1"}))
+        with trio.fail_after(5):
+            await seen.wait()
+        entry = await store.get("a")
+        assert entry is not None
+        assert (entry.value, entry.revision) == (b"1", store.revision)
 
 
 async def test_a_snapshot_has_nothing_that_is_not_published(store: MetadataStore) -> None:
@@ -375,11 +379,11 @@ async def test_a_snapshot_has_nothing_that_is_not_published(store: MetadataStore
 
     found: list[bytes] = []
     published: dict[str, bytes] = {}
-    changes = store.changes(0, lambda: [published.update(change.puts) for change in changes.take()] and None)
+    store.follow(lambda change: published.update(change.puts))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(count)
         for _ in range(50):
-            async with store.snapshot() as snapshot:
+            async with getattr(store, "local", store).snapshot() as snapshot:
                 before = int(published.get("n", b"-1"))
                 await snapshot.read(["n"], lambda pairs, missing: found.extend(value for _, value in pairs))
             assert not found or int(found.pop()) <= before
@@ -393,7 +397,7 @@ async def test_what_is_listed_is_not_newer_than_what_has_been_published(store: M
             await store.commit(Transaction(puts={"n": b"%d" % number}))
 
     published: dict[str, bytes] = {}
-    changes = store.changes(0, lambda: [published.update(change.puts) for change in changes.take()] and None)
+    store.follow(lambda change: published.update(change.puts))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(count)
         for _ in range(100):
@@ -401,57 +405,39 @@ async def test_what_is_listed_is_not_newer_than_what_has_been_published(store: M
                 assert int(entry.value) <= int(published["n"])
 
 
-async def test_changes_that_are_too_long_ago_are_said_to_be_forgotten(
+async def test_plans_from_before_the_remembered_changes_are_outdated(
     store: MetadataStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Then the reader lists everything again. Memory is bounded."""
-    monkeypatch.setattr(changes_module, "REMEMBERED_MAX_BYTES", 10_000)
-    with store.changes(0) as slow, store.changes(0) as fast:
-        for number in range(20):
-            await store.commit(Transaction(puts={f"k/{number}": bytes(1000)}))
-            assert len(fast.take()) == 1
-        with pytest.raises(ChangesForgotten, match="list everything again"):
-            slow.take()
-        with pytest.raises(ChangesForgotten):
-            store.changes(5)
-        with store.changes(15) as later:
-            assert [change.revision for change in later.take()] == [16, 17, 18, 19, 20]
-        await store.commit(Transaction(puts={"large": bytes(20_000)}))
-        with pytest.raises(ChangesForgotten):
-            fast.take()
-        with pytest.raises(ChangesForgotten):
-            store.changes(20)
-        assert store.changes(21).take() == []
+    """Where something below the same root has changed since. Memory is bounded."""
+    monkeypatch.setattr(base, "REMEMBERED_MAX_BYTES", 10_000)
+    for number in range(20):
+        await store.commit(Transaction(puts={f"k/{number}": bytes(1000)}))
+    with pytest.raises(PlanOutdated):
+        await store.commit(Transaction(planned_from=PlannedFrom(revision=5, keys=["k/other"])))
+    await store.commit(Transaction(planned_from=PlannedFrom(revision=15, keys=["k/other"])))
+    await store.commit(Transaction(planned_from=PlannedFrom(revision=5, keys=["l/other"])))
 
 
-async def test_who_takes_when_it_is_notified_gets_a_change_however_large(
-    store: MetadataStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(changes_module, "REMEMBERED_MAX_BYTES", 1000)
-    seen: list[Change] = []
-    changes = store.changes(0, lambda: seen.extend(changes.take()))
+async def test_who_follows_gets_a_change_however_large(store: MetadataStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "REMEMBERED_MAX_BYTES", 1000)
+    seen = changes_of(store)
     await store.commit(Transaction(puts={"large": bytes(20_000)}))
     assert [change.revision for change in seen] == [1]
 
 
-async def test_a_revision_that_the_store_does_not_know_yet_is_not_one_to_go_on_from(store: MetadataStore) -> None:
-    """As after metadata was lost: what has that revision next is not what the reader takes it for."""
-    revision = await store.commit(Transaction(puts={"a": b""}))
-    with pytest.raises(ChangesForgotten):
-        store.changes(revision + 1)
-
-
-async def test_a_reader_that_is_closed_is_not_notified(store: MetadataStore) -> None:
-    notified: list[int] = []
-    with store.changes(0, lambda: notified.append(1)):
-        await store.commit(Transaction(puts={"a": b""}))
+async def test_who_follows_no_more_is_not_told(store: MetadataStore) -> None:
+    told: list[Change] = []
+    store.follow(told.append)
+    await store.commit(Transaction(puts={"a": b""}))
+    store.unfollow(told.append)
     await store.commit(Transaction(puts={"b": b""}))
-    assert notified == [1]
+    assert [change.revision for change in told] == [1]
 
 
 async def test_several_transactions_applied_at_once_have_revisions_and_outcomes_of_their_own(tmp_path: Path) -> None:
     async with SqliteMetadataStore.open(tmp_path / "metadata.db") as sqlite:
         for local in (MemoryMetadataStore(), sqlite):
+            changes = changes_of(local)
             outcomes = await local.apply(
                 [
                     Transaction(puts={"a": b"1"}),
@@ -466,7 +452,7 @@ async def test_several_transactions_applied_at_once_have_revisions_and_outcomes_
                 Change(1),
                 Change(2, {"b": b"2"}),
             ]
-            assert [change.revision for change in local.changes(0).take()] == [1, 2]
+            assert [change.revision for change in changes] == [1, 2]
             held, failed, outdated = await local.check(
                 [
                     Transaction(expect={"b": 2}),

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 
+import attrs
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
@@ -15,214 +15,109 @@ from kafscale.errors import PreconditionFailed, StorageFailed, StorageFull, Stor
 from kafscale.testing.metadata import MemoryMetadataStore
 
 
-async def test_what_comes_together_is_one_transaction_and_later_changes_of_a_key_win(
-    nursery: trio.Nursery,
-) -> None:
-    store = MemoryMetadataStore()
-    queue = GroupCommit(store)
-    done: list[str] = []
-    queue.submit({"a": b"1", "b": b"1"}, lambda durable: done.append(f"first {durable}"))
-    queue.submit({"a": None, "c": b"2"}, lambda durable: done.append(f"second {durable}"))
-    assert queue.statistics() == 2
-    nursery.start_soon(queue.run)
-    await wait_all_tasks_blocked()
+@attrs.define(eq=False)
+class Callers:
+    """Callers that commit one key each, and what became of their commits, in the order of the answers."""
 
-    assert store.commits == [Transaction(puts={"b": b"1", "c": b"2"}, deletes=["a"])]
-    assert done == ["first True", "second True"]
-    assert queue.statistics() == 0
+    commits: GroupCommit
+    nursery: trio.Nursery
+    done: list[tuple[str, bool | str]] = attrs.field(factory=list, init=False)
+
+    async def put(self, key: str, *, essential: bool = False) -> None:
+        """Begin to commit a key."""
+        self.nursery.start_soon(self._put, key, essential)
+        await wait_all_tasks_blocked()
+
+    async def _put(self, key: str, essential: bool) -> None:
+        try:
+            await self.commits.commit(Transaction(puts={key: b""}, essential=essential))
+        except (StorageFailed, StorageFull, StoreUnavailable) as exc:
+            self.done.append((key, type(exc).__name__))
+        else:
+            self.done.append((key, True))
 
 
 async def test_changes_during_a_commit_share_the_next_one(nursery: trio.Nursery) -> None:
-    store = MemoryMetadataStore(gate=trio.Event())
-    queue = GroupCommit(store)
-    done: list[int] = []
-    nursery.start_soon(queue.run)
+    sizes: list[int] = []
+
+    class Counting(MemoryMetadataStore):
+        async def apply(self, transactions: Sequence[Transaction]) -> Sequence[Outcome]:
+            sizes.append(len(transactions))
+            return await super().apply(transactions)
+
+    store = Counting(gate=trio.Event())
+    callers = Callers(GroupCommit(store), nursery)
+    nursery.start_soon(callers.commits.run)
     for number in range(5):
-        queue.submit({f"k{number}": b""}, lambda _, number=number: done.append(number))
-        await wait_all_tasks_blocked()
-    assert done == []
+        await callers.put(str(number))
+    assert callers.done == []
     assert store.gate is not None
     store.gate.set()
     await wait_all_tasks_blocked()
 
-    assert [len(commit.puts) for commit in store.commits] == [1, 4]
-    assert done == [0, 1, 2, 3, 4]
+    assert sizes == [1, 4]
+    assert [sorted(commit.puts) for commit in store.commits] == [["0"], ["1"], ["2"], ["3"], ["4"]]
+    assert sorted(callers.done) == [(str(number), True) for number in range(5)]
 
 
-async def test_settled_is_when_all_that_was_submitted_is_durable_and_at_once_if_there_is_nothing(
-    nursery: trio.Nursery,
-) -> None:
-    store = MemoryMetadataStore(gate=trio.Event())
-    queue = GroupCommit(store)
-    nursery.start_soon(queue.run)
-    with trio.fail_after(0.1):
-        await queue.wait_settled()
-    for waits_for in ("what is being committed", "what waits behind it"):
-        queue.submit({waits_for: b""}, lambda _: None)
-        await wait_all_tasks_blocked()
-    settled = trio.Event()
-
-    async def wait() -> None:
-        await queue.wait_settled()
-        assert len(store.commits) == 2
-        settled.set()
-
-    nursery.start_soon(wait)
-    await wait_all_tasks_blocked()
-    assert not settled.is_set()
-    assert store.gate is not None
-    store.gate.set()
-    await settled.wait()
-
-
-async def test_a_transaction_is_not_larger_than_it_should_be(
-    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(group_commit, "BATCH_TARGET_COUNT", 3)
-    store = MemoryMetadataStore()
-    queue = GroupCommit(store)
-    done: list[bool] = []
-    for start in (0, 2, 4):
-        queue.submit({f"k{start}": b"", f"k{start + 1}": b""}, done.append)
-    queue.submit({f"big{number}": b"" for number in range(10)}, done.append)
-    nursery.start_soon(queue.run)
-    await wait_all_tasks_blocked()
-
-    assert [len(commit.puts) for commit in store.commits] == [2, 2, 2, 10]
-    assert done == [True] * 4
-
-
-async def test_a_callback_may_submit(nursery: trio.Nursery) -> None:
-    store = MemoryMetadataStore()
-    queue = GroupCommit(store)
-    done: list[bool] = []
-    queue.submit({"a": b""}, lambda _: queue.submit({"b": b""}, done.append))
-    nursery.start_soon(queue.run)
-    await wait_all_tasks_blocked()
-
-    assert done == [True]
-    assert [sorted(commit.puts) for commit in store.commits] == [["a"], ["b"]]
-
-
-async def test_a_store_that_cannot_be_reached_fails_these_changes_and_not_the_next(
-    nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_store_that_cannot_be_reached_fails_these_changes_and_not_the_next(nursery: trio.Nursery) -> None:
     store = MemoryMetadataStore(failure=StoreUnavailable("no route"))
-    queue = GroupCommit(store)
-    done: list[bool] = []
-    nursery.start_soon(queue.run)
-    queue.submit({"a": b""}, done.append)
-    await wait_all_tasks_blocked()
+    callers = Callers(GroupCommit(store), nursery)
+    nursery.start_soon(callers.commits.run)
+    await callers.put("a")
     store.failure = None
-    queue.submit({"b": b""}, done.append)
-    await wait_all_tasks_blocked()
+    await callers.put("b")
 
-    assert done == [False, True]
-    assert "no route" in caplog.text
+    assert callers.done == [("a", "StoreUnavailable"), ("b", True)]
 
 
-async def test_a_lost_disk_ends_the_task_and_everyone_is_told() -> None:
+async def test_a_lost_disk_ends_the_task_and_everyone_is_told(nursery: trio.Nursery) -> None:
     store = MemoryMetadataStore(gate=trio.Event())
-    queue = GroupCommit(store)
-    done: list[tuple[str, bool]] = []
+    callers = Callers(GroupCommit(store), nursery)
     with pytest.RaisesGroup(StorageFailed):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(queue.run)
-            queue.submit({"a": b""}, lambda durable: done.append(("a", durable)))
-            await wait_all_tasks_blocked()
-            queue.submit({"b": b""}, partial(lambda name, durable: done.append((name, durable)), "b"))
+        async with trio.open_nursery() as running:
+            running.start_soon(callers.commits.run)
+            await callers.put("a")
+            await callers.put("b")
             store.failure = StorageFailed("disk gone")
             assert store.gate is not None
             store.gate.set()
-    queue.submit({"c": b""}, lambda durable: done.append(("c", durable)))
+    await callers.put("c")
 
-    assert done == [("a", False), ("b", False), ("c", False)]
+    assert sorted(callers.done) == [(key, "StorageFailed") for key in "abc"]
 
 
-async def test_commits_and_submissions_take_effect_and_are_answered_in_the_order_of_the_calls(
-    nursery: trio.Nursery,
-) -> None:
-    store = MemoryMetadataStore(gate=trio.Event())
-    commits = GroupCommit(store)
-    order: list[str] = []
-    nursery.start_soon(commits.run)
-    commits.submit({"first": b""}, lambda _: None)
-    await wait_all_tasks_blocked()  # is on its way; what comes now is the next batch
-
-    async def commit(name: str) -> None:
-        await commits.commit(Transaction(puts={"k": name.encode()}))
-        order.append(name)
-
-    for number in range(3):
-        commits.submit({"k": b"%d" % number, "n": b""}, partial(lambda name, _: order.append(name), f"submit {number}"))
-        commits.submit({"k": b"again %d" % number}, partial(lambda name, _: order.append(name), f"again {number}"))
-        nursery.start_soon(commit, f"commit {number}")
-        await wait_all_tasks_blocked()
-    assert commits.statistics() == 9
-    assert store.gate is not None
-    store.gate.set()
+async def test_a_full_disk_refuses_what_is_not_essential(nursery: trio.Nursery) -> None:
+    store = MemoryMetadataStore(full=True, reserved_count=1)
+    callers = Callers(GroupCommit(store), nursery)
+    await callers.put("plain")
+    await callers.put("essential", essential=True)
+    nursery.start_soon(callers.commits.run)
     await wait_all_tasks_blocked()
 
-    values = [commit.puts["k"] for commit in store.commits[1:]]
-    assert values == [b"again 0", b"commit 0", b"again 1", b"commit 1", b"again 2", b"commit 2"]
-    submitted = [each for each in order if not each.startswith("commit")]
-    assert submitted == [f"{name} {number}" for number in range(3) for name in ("submit", "again")]
-    assert sorted(each for each in order if each.startswith("commit")) == ["commit 0", "commit 1", "commit 2"]
-
-
-async def test_a_full_disk_refuses_what_is_not_essential_and_not_what_comes_with_it(nursery: trio.Nursery) -> None:
-    store = MemoryMetadataStore(full=True, reserved_count=2)
-    commits = GroupCommit(store)
-    done: list[tuple[str, bool]] = []
-    refused: list[StorageFull] = []
-
-    async def commit() -> None:
-        try:
-            await commits.commit(Transaction(puts={"plain": b""}))
-        except StorageFull as exc:
-            refused.append(exc)
-
-    commits.submit({"offset": b""}, lambda durable: done.append(("offset", durable)))
-    commits.submit({"group": b""}, lambda durable: done.append(("group", durable)), essential=True)
-    nursery.start_soon(commit)
-    await wait_all_tasks_blocked()
-    nursery.start_soon(commits.run)
-    await wait_all_tasks_blocked()
-
-    assert done == [("offset", True), ("group", True)]
-    assert len(refused) == 1
+    assert sorted(callers.done) == [("essential", True), ("plain", "StorageFull")]
+    assert callers.commits.refused_count.value == 1
     assert await store.get("plain") is None
 
 
 async def test_who_waits_for_a_commit_is_told_when_nobody_writes_any_more(nursery: trio.Nursery) -> None:
-    """One that the stop cut off, and one that came after it. Submitters are not: whether it is durable is unknown."""
+    """One that the stop cut off, and one that came after it."""
     store = MemoryMetadataStore(gate=trio.Event())
-    commits = GroupCommit(store)
+    callers = Callers(GroupCommit(store), nursery)
     scope = trio.CancelScope()
-    failures: list[str] = []
-    told: list[bool] = []
 
     async def run() -> None:
         with scope:
-            await commits.run()
-
-    async def commit(key: str) -> None:
-        with pytest.raises(StorageFailed, match="has ended"):
-            await commits.commit(Transaction(puts={key: b""}))
-        failures.append(key)
+            await callers.commits.run()
 
     nursery.start_soon(run)
-    nursery.start_soon(commit, "under way")
-    await wait_all_tasks_blocked()
-    commits.submit({"submitted": b""}, told.append)
-    nursery.start_soon(commit, "waiting")
-    await wait_all_tasks_blocked()
+    await callers.put("under way")
+    await callers.put("waiting")
     scope.cancel()
     await wait_all_tasks_blocked()
-    await commit("late")
+    await callers.put("late")
 
-    assert sorted(failures) == ["late", "under way", "waiting"]
-    assert told == []
+    assert sorted(callers.done) == [(key, "StorageFailed") for key in ("late", "under way", "waiting")]
     assert store.commits == []
 
 

@@ -90,12 +90,14 @@ async def test_what_is_in_the_log_waits_for_room_and_what_comes_behind_it_is_ref
         await trio.sleep(5)
         with trio.fail_after(2), pytest.raises(StorageFull):
             await bench.put("behind it")
+        nursery.start_soon(bench.store.commit, Transaction(puts={"needed": b""}, essential=True))
+        await trio.sleep(5)
         assert bench.store.applied_position == WalPosition(0, 0)
         bench.local.full = False
         await trio.sleep(5)
-        assert bench.store.applied_position == WalPosition(0, 1)
+        assert bench.store.applied_position == WalPosition(0, 2)
         await bench.put("later")
-        assert [entry.key for entry in await bench.local.list("")] == ["in the log", "later"]
+        assert [entry.key for entry in await bench.local.list("")] == ["in the log", "later", "needed"]
 
 
 async def test_commits_that_wait_share_an_object(autojump_clock) -> None:
@@ -226,50 +228,6 @@ async def test_when_the_log_is_fenced_nothing_is_applied(autojump_clock) -> None
             failed += 1
     assert failed == 2
     assert bench.local.commits == []
-
-
-@asynccontextmanager
-async def stuck() -> AsyncIterator[tuple[Bench, list[str]]]:
-    """What is submitted as "a" is in the log, and the disk is full then. Who is called back, and how."""
-    called: list[str] = []
-    async with running() as bench:
-        gate = bench.bucket.hold(On(PUT), after_effect=True)
-        bench.store.submit({"a": b""}, lambda durable: called.append(f"a {durable}"))
-        await gate.wait_arrived()
-        bench.local.full = True
-        gate.open()
-        await trio.sleep(5)
-        yield bench, called
-
-
-async def test_a_refused_submission_is_not_called_back_before_one_that_is_under_way(autojump_clock) -> None:
-    """A group's offsets were taken for those of an earlier commit that was still to come."""
-    async with stuck() as (bench, called):
-        bench.store.submit({"b": b""}, lambda durable: called.append(f"b {durable}"))
-        with trio.fail_after(2), pytest.raises(StorageFull):
-            await bench.put("c")
-        assert called == []
-        bench.local.full = False
-        await trio.sleep(5)
-        assert called == ["a True", "b True"]
-
-
-async def test_submissions_behind_a_commit_that_waits_for_room_are_refused(autojump_clock) -> None:
-    called: list[bool] = []
-    async with running() as bench, trio.open_nursery() as nursery:
-        gate = bench.bucket.hold(On(PUT), after_effect=True)
-        nursery.start_soon(bench.put, "a")
-        await gate.wait_arrived()
-        bench.local.full = True
-        gate.open()
-        await trio.sleep(5)
-        bench.store.submit({"b": b""}, called.append)
-        bench.store.submit({"c": b""}, called.append, essential=True)
-        await trio.sleep(2)
-        assert called == [False]
-        bench.local.full = False
-        await trio.sleep(5)
-        assert called == [False, True]
 
 
 async def test_of_what_is_in_the_log_each_transaction_is_applied_once_though_there_was_room_for_a_part(

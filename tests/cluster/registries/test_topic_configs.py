@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafscale.cluster.registries.broker_configs import broker_entries
 from kafscale.cluster.registries.config_definitions import ConfigDefinition, ConfigSource, ConfigType
-from kafscale.cluster.registries.config_entries import topic_entries
+from kafscale.cluster.registries.config_entries import broker_entries, topic_entries
 from kafscale.cluster.registries.topic_configs import TOPIC_CONFIGS, BrokerDefaults, log_config, reference_page
 from kafscale.config import Limits, Settings
 from kafscale.errors import KafkaError

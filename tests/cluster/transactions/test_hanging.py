@@ -15,7 +15,7 @@ from kafscale.cluster.transactions.service import TransactionService
 from kafscale.errors import BrokerUnavailable, Fenced, StoreUnavailable
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
-from tests.devtools.fakes.coordination import DATA, STATE, STATE_COUNT, TOPICS, coordinating, end, init, write
+from tests.cluster.transactions.coordination import DATA, STATE, STATE_COUNT, TOPICS, coordinating, end, init, write
 from tests.devtools.fakes.memory_log import MemoryLog, memory_log
 from tests.devtools.fakes.transactions import abort, read_committed, send
 

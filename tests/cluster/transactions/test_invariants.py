@@ -20,7 +20,7 @@ from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.wire import error_codes as e
-from tests.devtools.fakes.coordination import (
+from tests.cluster.transactions.coordination import (
     DATA,
     NEWEST,
     STATE,

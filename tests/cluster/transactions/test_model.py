@@ -29,7 +29,7 @@ from kafscale.cluster.transactions.requests import (
 from kafscale.cluster.transactions.transaction import ProducerTransaction
 from kafscale.cluster.transactions.values import TransactionSettings, TransactionState
 from kafscale.wire.error_codes import CONCURRENT_TRANSACTIONS, NONE, POLICY_VIOLATION
-from tests.devtools.fakes.transaction_world import Claims, Data, World
+from tests.cluster.transactions.transaction_world import Claims, Data, World
 
 PARTITIONS = tuple(TopicPartition(topic, index) for topic in ("a", "b") for index in range(2))
 SETTINGS = TransactionSettings(

@@ -31,10 +31,9 @@ from kafscale.formats.wal_objects import START, WalPosition
 from kafscale.log.flush.upload import segment_key_of
 from kafscale.log.log import Log, TopicSpec
 from kafscale.log.opening import open_journal, open_log
-from kafscale.log.partition.durable import became_durable
 from kafscale.log.partition.log_config import LogConfig
 from kafscale.log.partition.partition import Partition
-from kafscale.log.partition.tail import Slices, TailBatch
+from kafscale.log.partition.tail import Slices, TailBatch, became_durable
 from kafscale.log.rewrite.merger import merged_footer, read_source
 from kafscale.log.wal.disk import Disk
 from kafscale.log.wal.journal import Round

@@ -6,13 +6,12 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from kafscale.api.produce.batches import Batch, append_batch
-from kafscale.log.partition.marking import Marked, append_marker
 from kafscale.log.partition.partition import Partition
 from kafscale.log.partition.tail import Slices
 from kafscale.log.read.file_ranges import FileSlice
 from kafscale.store.file.open_files import FileRange, Sendable
 from kafscale.wire.batch_header import TRANSACTIONAL, BatchHeader, batches, parse_header
-from kafscale.wire.control_records import EndMarker, parse_marker
+from kafscale.wire.control_records import EndMarker, encode_marker, parse_marker
 from kafscale.wire.records import ProducerStamp, Record, iterate_records
 from tests.devtools.fakes.memory_log import MemoryLog, batch_of
 
@@ -43,12 +42,15 @@ async def send(partition: Partition, *values: bytes, producer_id: int = 7, epoch
     return batch.base_offset
 
 
-async def end(partition: Partition, marker: EndMarker, *, is_awaited: bool = True) -> Marked:
-    """Write the marker of a transaction."""
-    marked = await append_marker(partition, marker, NOW_MS)
-    if marked.round is not None and is_awaited:
-        await marked.round.wait()
-    return marked
+async def end(partition: Partition, marker: EndMarker, *, is_awaited: bool = True) -> None:
+    """Append the marker of a transaction, unless the partition has it, and wait until it is durable."""
+    if partition.wants_marker(marker):
+        placed = partition.place_nowait(memoryview(encode_marker(marker, NOW_MS)))
+        assert placed is not None, "the pool is exhausted"
+        partition.append(parse_header(placed.data), placed, NOW_MS)
+    if is_awaited and partition.high_watermark < partition.next_offset:
+        assert partition.latest_round is not None
+        await partition.latest_round.wait()
 
 
 def marker_of(is_commit: bool, *, producer_id: int = 7, epoch: int = 0, coordinator_epoch: int = 1) -> EndMarker:
@@ -58,14 +60,14 @@ def marker_of(is_commit: bool, *, producer_id: int = 7, epoch: int = 0, coordina
     )
 
 
-async def commit(partition: Partition, *, is_awaited: bool = True, **marker: int) -> Marked:
+async def commit(partition: Partition, *, is_awaited: bool = True, **marker: int) -> None:
     """End a transaction well."""
-    return await end(partition, marker_of(True, **marker), is_awaited=is_awaited)
+    await end(partition, marker_of(True, **marker), is_awaited=is_awaited)
 
 
-async def abort(partition: Partition, *, is_awaited: bool = True, **marker: int) -> Marked:
+async def abort(partition: Partition, *, is_awaited: bool = True, **marker: int) -> None:
     """End a transaction, and have its records not count."""
-    return await end(partition, marker_of(False, **marker), is_awaited=is_awaited)
+    await end(partition, marker_of(False, **marker), is_awaited=is_awaited)
 
 
 def counted_batches(

@@ -41,8 +41,15 @@ from kafscale.broker import Broker
 from kafscale.broker_storage import StorageParts
 from kafscale.buffers import Buffer
 from kafscale.cli.main import run
-from kafscale.cluster.metadata.base import Entry, LocalMetadataStore, Outcome, Snapshot, Transaction
-from kafscale.cluster.metadata.changes import ChangeReader, revision_of
+from kafscale.cluster.metadata.base import (
+    Entry,
+    Listener,
+    LocalMetadataStore,
+    Outcome,
+    Snapshot,
+    Transaction,
+    revision_of,
+)
 from kafscale.errors import PreconditionFailed
 from kafscale.log.wal.disk import Disk
 from kafscale.store.base import ObjectStore
@@ -185,8 +192,11 @@ class CrashingMetadataStore:
     def revision(self) -> int:
         return self.store.revision
 
-    def changes(self, after: int, notify: Callable[[], None] | None = None) -> ChangeReader:
-        return self.store.changes(after, notify)
+    def follow(self, listener: Listener) -> None:
+        self.store.follow(listener)
+
+    def unfollow(self, listener: Listener) -> None:
+        self.store.unfollow(listener)
 
     async def get(self, key: str) -> Entry | None:
         return await self.store.get(key)
@@ -212,9 +222,6 @@ class CrashingMetadataStore:
 
     async def check(self, transactions: Sequence[Transaction]) -> Sequence[PreconditionFailed | None]:
         return await self.store.check(transactions)
-
-    async def aclose(self) -> None:
-        await self.store.aclose()
 
 
 def crashing_store(store: ObjectStore, point: CrashPoint) -> ObjectStore:

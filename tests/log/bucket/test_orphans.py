@@ -11,7 +11,7 @@ import trio
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.registries.topics import NewTopic
 from kafscale.errors import SlowDown, StorageFull, StoreUnavailable
-from kafscale.log.bucket.orphans import OrphanCollector
+from kafscale.log.bucket.deletion import OrphanCollector
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey, parse_segment_key
 from kafscale.testing.disk import MemoryDisk

@@ -15,7 +15,7 @@ from kafscale.formats.wal_objects import START
 from kafscale.formats.wal_runs import list_log
 from kafscale.log.bucket.manifest_keeper import encode_manifests
 from kafscale.log.check.verification import ORPHAN_GRACE_SECONDS, KnownTopic, Verifier
-from kafscale.log.repair.findings import Kind
+from kafscale.log.repair.verify_segment import Kind
 from kafscale.log.wal.s3_wal import S3Wal
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey

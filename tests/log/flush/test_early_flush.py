@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from kafscale.config import Durability
-from kafscale.log.flush.pacing import early_after
+from kafscale.log.flush.flusher import early_after
 from kafscale.log.wal.s3_wal import SMALL_OBJECT_BYTES
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk

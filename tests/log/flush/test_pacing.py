@@ -7,7 +7,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from kafscale.config import Durability
-from kafscale.log.flush.pacing import FlushPacer
+from kafscale.log.flush.flusher import FlushPacer
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On

@@ -126,10 +126,9 @@ def test_sizes_follow_what_is_dropped_and_spilled(layout, data):
     ended_before = [batch for batch in tail.batches if batch.last_offset < spilled_before]
     assert tail.spill_before(spilled_before) == sum(batch.size_bytes for batch in ended_before)
     assert [batch.lease is None for batch in tail.batches] == [batch in ended_before for batch in tail.batches]
-    for drop in (lambda: tail.drop_first(1), lambda: tail.drop_from(data.draw(st.integers(0, 2 * len(layout))))):
-        drop()
-        assert tail.size_bytes == sum(batch.size_bytes for batch in tail.batches)
-        assert tail.pooled_bytes == sum(batch.size_bytes for batch in tail.batches if batch.lease is not None)
+    tail.drop_first(1)
+    assert tail.size_bytes == sum(batch.size_bytes for batch in tail.batches)
+    assert tail.pooled_bytes == sum(batch.size_bytes for batch in tail.batches if batch.lease is not None)
 
 
 def test_spilled_batches_can_not_be_spilled_again():

@@ -18,10 +18,9 @@ from kafscale.errors import DamagedObject, NewerVersion, StartupError, StoreUnav
 from kafscale.formats import segment
 from kafscale.formats.footer_reading import read_footer, read_index
 from kafscale.formats.segment import HEADER, SECTION, TRAILER
-from kafscale.log.bucket.orphans import OrphanCollector
-from kafscale.log.repair.findings import Kind
-from kafscale.log.repair.quarantine import UNKNOWN_END_GAP
-from kafscale.log.repair.verify_segment import check_segment
+from kafscale.log.bucket.deletion import OrphanCollector
+from kafscale.log.repair.repair import UNKNOWN_END_GAP
+from kafscale.log.repair.verify_segment import Kind, check_segment
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey
 from kafscale.testing.disk import MemoryDisk

@@ -15,8 +15,7 @@ from kafscale.errors import CorruptBatch, DamagedObject, KafkaError
 from kafscale.log.check.verification import Verifier
 from kafscale.log.partition.partition import Partition
 from kafscale.log.repair.verify_segment import check_segment
-from kafscale.log.rewrite.compaction import FAILED_PAUSE_SECONDS, Compactor
-from kafscale.log.rewrite.compaction_plan import first_dirty_offset
+from kafscale.log.rewrite.compaction import FAILED_PAUSE_SECONDS, Compactor, first_dirty_offset
 from kafscale.log.rewrite.retention import Retention
 from kafscale.store.base import ObjectStore
 from kafscale.store.memory import MemoryStore

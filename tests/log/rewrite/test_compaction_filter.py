@@ -11,8 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafscale.errors import CorruptBatch
-from kafscale.log.rewrite.compaction_filter import CompactionFilter, CompactionRules, OffsetMap
-from kafscale.log.rewrite.compaction_pass import KeyPass, OutcomePass, RewritePass
+from kafscale.log.rewrite.compaction_filter import (
+    CompactionFilter,
+    CompactionRules,
+    KeyPass,
+    OffsetMap,
+    OutcomePass,
+    RewritePass,
+)
 from kafscale.wire import compression
 from kafscale.wire.batch_header import CONTROL, TRANSACTIONAL, batches, parse_header
 from kafscale.wire.records import ProducerStamp, Record, build_batch, iterate_records

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafscale.formats.manifest import Manifest, Segment, without_covered
-from kafscale.log.rewrite.compaction_plan import groups, stretches
+from kafscale.log.rewrite.compaction import groups, stretches
 from kafscale.store.paths import SegmentKey
 
 

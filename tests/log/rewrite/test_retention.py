@@ -13,7 +13,7 @@ import trio
 
 from kafscale.cluster.registries.topics import NewTopic
 from kafscale.errors import KafkaError, SlowDown, StoreError
-from kafscale.log.bucket.orphans import OrphanCollector
+from kafscale.log.bucket.deletion import OrphanCollector
 from kafscale.log.rewrite.retention import Retention
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk

@@ -6,7 +6,7 @@ import trio
 
 from kafscale.formats.footer_reading import read_footer
 from kafscale.log.partition.partition import Partition
-from kafscale.log.rewrite.compaction_plan import find_cleanable
+from kafscale.log.rewrite.compaction import find_cleanable
 from kafscale.log.rewrite.merger import merged_footer, read_source
 from kafscale.log.rewrite.retention import retained_from
 from kafscale.store.memory import MemoryStore

@@ -7,9 +7,9 @@ import pytest
 import trio
 
 from kafscale.errors import DamagedObject, StorageFull
-from kafscale.log.wal.extent import WalExtent
+from kafscale.log.wal.local_replay import WalExtent
 from kafscale.testing.disk import MemoryDisk
-from tests.devtools.fakes.local_wal import Log
+from tests.log.wal.memory_wal import Log
 
 
 @attrs.define

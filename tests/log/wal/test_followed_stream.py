@@ -12,8 +12,8 @@ from trio.testing import MockClock
 
 from kafscale.errors import StoreUnavailable
 from kafscale.formats.wal_entries import WalEntry
-from kafscale.log.wal.followed_stream import LOOK_BACK_SECONDS, Contents, FollowedStream
 from kafscale.log.wal.s3_wal import S3Wal
+from kafscale.log.wal.streams import LOOK_BACK_SECONDS, Contents, FollowedStream
 from kafscale.store.base import ForwardingStore
 from kafscale.store.memory import MemoryStore
 from kafscale.wire.records import Record, build_batch

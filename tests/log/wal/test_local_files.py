@@ -11,7 +11,7 @@ from kafscale.errors import StorageFailed, StorageFull
 from kafscale.formats.wal_entries import ENTRY_HEADER_BYTES, FILE_HEADER_BYTES
 from kafscale.log.wal.local_files import NO_SPACE_RETRY_SECONDS, SPARES_MAX_COUNT
 from kafscale.testing.disk import MemoryDisk
-from tests.devtools.fakes.local_wal import SEGMENT_BYTES, Log, replayed, written
+from tests.log.wal.memory_wal import SEGMENT_BYTES, Log, replayed, written
 
 
 async def test_entries_go_on_in_the_next_file_which_was_ready(autojump_clock, nursery):

@@ -11,8 +11,8 @@ from kafscale.errors import DamagedObject, StorageFailed
 from kafscale.log.wal.journal import Round
 from kafscale.log.wal.local_wal import LARGE_ENTRY_BYTES
 from kafscale.testing.disk import MemoryDisk
-from tests.devtools.fakes.local_wal import Log, content, replayed, written
 from tests.devtools.world.seeds import seeds
+from tests.log.wal.memory_wal import Log, content, replayed, written
 
 
 async def test_an_entry_is_durable_and_told_before_its_waiter_wakes(autojump_clock, nursery):

@@ -15,7 +15,7 @@ from kafscale.formats.wal_entries import (
     scan,
 )
 from kafscale.testing.disk import MemoryDisk
-from tests.devtools.fakes.local_wal import LEADER_EPOCH, SEGMENT_BYTES, Log, content
+from tests.log.wal.memory_wal import LEADER_EPOCH, SEGMENT_BYTES, Log, content
 
 TOPICS_COUNT = 5
 

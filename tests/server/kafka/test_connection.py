@@ -282,7 +282,7 @@ async def behind_a_fetch(
 
 
 async def test_what_waits_for_its_turn_keeps_nothing_of_what_came_with_it(
-    behind_a_fetch: tuple[Client, ServedConnection],
+    behind_a_fetch: tuple[Client, ServedConnection], autojump_clock: trio.testing.MockClock
 ) -> None:
     """A few bytes of each read kept all of it: some 30 MB of a connection, which counted as nothing."""
     client, connection = behind_a_fetch
@@ -320,7 +320,7 @@ async def test_an_idle_connection_keeps_no_request_and_no_answer(
 
 
 async def test_answers_to_what_is_refused_count_until_their_turn(
-    behind_a_fetch: tuple[Client, ServedConnection],
+    behind_a_fetch: tuple[Client, ServedConnection], autojump_clock: trio.testing.MockClock
 ) -> None:
     """A batch of six bytes has an answer of some three hundred: 40 requests of 294 KB took half a GB."""
     client, connection = behind_a_fetch
@@ -335,7 +335,7 @@ async def test_answers_to_what_is_refused_count_until_their_turn(
 
 
 async def test_requests_that_wait_for_long_give_way_to_who_waits_for_room(
-    behind_a_fetch: tuple[Client, ServedConnection],
+    behind_a_fetch: tuple[Client, ServedConnection], autojump_clock: trio.testing.MockClock
 ) -> None:
     """Those that had come by one read each never did."""
     client, connection = behind_a_fetch

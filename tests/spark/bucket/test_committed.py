@@ -15,7 +15,7 @@ from kafscale.config import StoreUrl
 from kafscale.formats.transactions import AbortedTransaction
 from kafscale.log.check.verification import Verifier
 from kafscale.log.partition.partition import Partition
-from kafscale.log.repair.findings import Kind
+from kafscale.log.repair.verify_segment import Kind
 from kafscale.log.rewrite.retention import Retention
 from kafscale.spark.bucket.aborted import AbortedBatches, shared_out
 from kafscale.spark.bucket.batches import BatchHeaders

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.devtools.fakes.logged_bucket import LoggedBucket
+from tests.spark.logged_bucket import LoggedBucket
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from kafscale.spark.source.planning import Planner
 from kafscale.spark.source.progress import StreamProgress
 from kafscale.store.base import ObjectPart
 from kafscale.store.paths import SegmentKey
-from tests.devtools.fakes.logged_bucket import LoggedBucket, batch
+from tests.spark.logged_bucket import LoggedBucket, batch
 
 VALUES = [(0, b"a"), (1, b"b"), (2, b"c")]
 LAST = SegmentKey(topic="t", topic_id=bytes(range(16)), partition=0, base_offset=1, epoch=0)

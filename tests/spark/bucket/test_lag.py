@@ -14,7 +14,7 @@ from kafscale.store.paths import SegmentKey
 from kafscale.wire.batch_header import parse_header
 from tests.devtools.external.clients import wait_until
 from tests.devtools.fakes.segment_objects import CREATED_MS, make_batches, version_2_objects
-from tests.devtools.fakes.topic_checkpoints import TopicCheckpoints
+from tests.spark.topic_checkpoints import TopicCheckpoints
 
 
 def put(directory: Path, base_offset: int, batch_count: int, *, partition: int = 0) -> None:

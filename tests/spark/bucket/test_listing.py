@@ -10,7 +10,7 @@ import pytest
 
 from kafscale.spark.bucket.catalog import LISTINGS_MAX_COUNT, Catalog
 from kafscale.spark.bucket.splits import Extent, holes
-from tests.devtools.fakes.logged_bucket import LoggedBucket, batch
+from tests.spark.logged_bucket import LoggedBucket, batch
 
 
 @pytest.fixture

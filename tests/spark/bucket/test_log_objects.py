@@ -8,7 +8,7 @@ from kafscale.formats.wal_runs import wal_key
 from kafscale.spark.bucket import log_objects
 from kafscale.spark.bucket.reading import SplitReader
 from kafscale.spark.bucket.splits import Extent, plan
-from tests.devtools.fakes.logged_bucket import TOPIC, TOPIC_ID, LoggedBucket, batch, change, marker, topic_of
+from tests.spark.logged_bucket import TOPIC, TOPIC_ID, LoggedBucket, batch, change, marker, topic_of
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from kafscale.spark.source.progress import StreamProgress
 from kafscale.store.paths import SegmentKey, topic_id_text
 from kafscale.testing.metadata import MemoryMetadataStore
 from tests.devtools.fakes.segment_objects import CREATED_MS, make_batches, version_2_objects
-from tests.devtools.fakes.topic_checkpoints import TopicCheckpoints
+from tests.spark.topic_checkpoints import TopicCheckpoints
 
 OLD, NEW = bytes(16), bytes(15) + b"\1"
 

@@ -42,9 +42,9 @@ from tests.cluster.membership.test_several import (
     values,
 )
 from tests.cluster.membership.test_unsharing import ending, from_two_to_one
-from tests.devtools.fakes.logged_bucket import CountingBucket
 from tests.devtools.fakes.memory_broker import MemoryBroker, memory_settings
 from tests.devtools.fakes.memory_log import write_files
+from tests.spark.logged_bucket import CountingBucket
 
 NAMESPACE = "default"
 

@@ -5,7 +5,7 @@ import pytest
 from kafscale.cluster.membership.records import NEXT_NUMBER_KEY
 from kafscale.formats.wal_objects import WalPosition
 from kafscale.spark.bucket.metadata import SHARED_KEY
-from tests.devtools.fakes.logged_bucket import CountingBucket, LoggedBucket, batch
+from tests.spark.logged_bucket import CountingBucket, LoggedBucket, batch
 
 ALONE_UNTIL = 3
 

@@ -12,9 +12,9 @@ import attrs
 import pytest
 
 from kafscale.spark import catalogs
-from tests.devtools.external.catalog_servers import PostgresProcess, has_postgres, java_server, postgres_server
 from tests.devtools.external.s3_processes import S3Process, moto_server, s3_server
 from tests.devtools.external.spark import REPOSITORY, flush, resolve_jars, skip_without_iceberg, store_of
+from tests.spark.catalogs.catalog_servers import PostgresProcess, has_postgres, java_server, postgres_server
 
 HERE = REPOSITORY / "tests" / "spark" / "catalogs"
 BUCKET = "my-lake"

@@ -8,7 +8,7 @@ from kafscale.errors import QueryError, StartupError
 from kafscale.spark.duckdb import engine
 from kafscale.spark.duckdb.engine import EngineName, Engines
 from kafscale.spark.sql.topics import BucketTopics
-from tests.devtools.fakes.sql_topics import write_topics
+from tests.spark.sql_topics import write_topics
 
 
 class SparkStarts(Exception):

@@ -13,9 +13,9 @@ from kafscale.spark.duckdb.kinds import NoTable, NotAlike, TooMuch
 from kafscale.spark.duckdb.scans import ScanReading, TopicRead
 from kafscale.spark.sql.topics import BucketTopics
 from kafscale.store.paths import SegmentKey
-from tests.devtools.fakes.logged_bucket import LoggedBucket, batch
 from tests.devtools.fakes.segment_objects import make_batches, version_2_objects
-from tests.devtools.fakes.sql_topics import NOW_SECONDS, write_topics
+from tests.spark.logged_bucket import LoggedBucket, batch
+from tests.spark.sql_topics import NOW_SECONDS, write_topics
 
 
 @pytest.fixture(scope="module")
@@ -310,7 +310,7 @@ def test_a_damaged_segment_is_told_as_the_source_tells_it(tmp_path):
 
 
 def test_an_empty_topic_has_no_rows(tmp_path):
-    from tests.devtools.fakes.topic_checkpoints import TopicCheckpoints
+    from tests.spark.topic_checkpoints import TopicCheckpoints
 
     checkpoints = TopicCheckpoints(directory=tmp_path)
     checkpoints.create("nothing-yet", bytes(15) + b"\1", 2)

@@ -15,7 +15,7 @@ from kafscale.errors import KafScaleError
 from kafscale.spark.catalogs import CatalogOptions
 from kafscale.spark.pipeline.config import Pipeline
 from kafscale.spark.pipeline.document import parse_pipeline
-from tests.devtools.processes.pipelines import Expected
+from tests.spark.pipeline.pipeline_driver import Expected
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # of a JVM that lives for seconds
@@ -152,7 +152,7 @@ mappings:
         return [dict(commit.summary()) for commit in format_of(self.spark, pipeline).commits(table)][::-1]
 
     def check(self, topic: str, expected: Expected) -> None:
-        """The tables of `tests.devtools.processes.pipelines.MAPPINGS` against what was produced."""
+        """The tables of `tests.spark.pipeline.pipeline_driver.MAPPINGS` against what was produced."""
         assert self.rows(f"db.{topic}", "partition, offset") == sorted(expected.good, key=repr)
         dead = self.rows(f"db.{topic}_dead", "mapping, partition, offset")
         assert dead == sorted(((name, *place) for name in ("appended", "upserted") for place in expected.bad), key=repr)

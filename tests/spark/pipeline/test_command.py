@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.devtools.external.spark import environ_of, store_of, wait_for_topic
-from tests.devtools.processes.pipelines import group_of, pipeline_command
 from tests.devtools.processes.process import interruptible
+from tests.spark.pipeline.pipeline_driver import group_of, pipeline_command
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.usefixtures("iceberg")]
 

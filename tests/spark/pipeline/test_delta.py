@@ -18,7 +18,8 @@ from kafscale.errors import KafScaleError
 from kafscale.spark.catalogs import CatalogOptions
 from kafscale.spark.pipeline.table_format import DeltaEntry, in_effect
 from tests.devtools.external.spark import environ_of
-from tests.devtools.processes.pipelines import (
+from tests.spark.pipeline.conftest import JAVA_OPTIONS, QUICK_JAVA, Lake
+from tests.spark.pipeline.pipeline_driver import (
     LOCAL_OPTIONS,
     MAPPINGS,
     Expected,
@@ -26,7 +27,6 @@ from tests.devtools.processes.pipelines import (
     batches_in,
     pipeline_command,
 )
-from tests.spark.pipeline.conftest import JAVA_OPTIONS, QUICK_JAVA, Lake
 from tests.spark.pipeline.test_fan_out import event, proofs
 from tests.spark.pipeline.test_fan_out import mapping as fanned_out
 

@@ -13,7 +13,7 @@ import pytest
 
 from kafscale.spark.bucket.position import TOPIC_IDS
 from tests.devtools.external.spark import REPOSITORY, SETTINGS, spark_cluster, store_of
-from tests.devtools.processes.pipelines import MAPPINGS, Expected, PipelineDriver, batches_in
+from tests.spark.pipeline.pipeline_driver import MAPPINGS, Expected, PipelineDriver, batches_in
 
 pytestmark = [
     pytest.mark.spark,

@@ -19,7 +19,7 @@ import attrs
 import pytest
 
 from tests.devtools.external.spark import store_of
-from tests.devtools.processes.pipelines import MAPPINGS, POLL_SECONDS, Expected, PipelineDriver, batches_in
+from tests.spark.pipeline.pipeline_driver import MAPPINGS, POLL_SECONDS, Expected, PipelineDriver, batches_in
 
 pytestmark = [
     pytest.mark.spark,

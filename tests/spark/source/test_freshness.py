@@ -20,8 +20,8 @@ from kafscale.spark.source.options import BatchOptions, Freshness, Given, ReadOp
 from kafscale.spark.source.planning import Planner
 from kafscale.spark.source.progress import StreamProgress
 from kafscale.spark.sql.topics import tail_offsets
-from tests.devtools.fakes.logged_bucket import TOPIC, CountingBucket, LoggedBucket, batch, marker
 from tests.devtools.fakes.segment_objects import CREATED_MS
+from tests.spark.logged_bucket import TOPIC, CountingBucket, LoggedBucket, batch, marker
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kafscale.errors import QueryError
-from tests.devtools.fakes.sql_topics import NOW_SECONDS, write_topics
+from tests.spark.sql_topics import NOW_SECONDS, write_topics
 
 ENGINES = ("duckdb", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.timeout(900)]))
 pytestmark = pytest.mark.filterwarnings(

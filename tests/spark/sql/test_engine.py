@@ -31,7 +31,7 @@ def rows(frame) -> list[tuple[object, ...]]:
 
 
 def segments_read(frame) -> int:
-    from tests.devtools.external.spark_plans import splits_of
+    from tests.spark.sql.spark_plans import splits_of
 
     return len({range.key for split in splits_of(frame) for range in split.ranges})
 
@@ -249,7 +249,7 @@ def engine_of_two(spark, tmp_path):
     from kafscale.spark.sql.topics import Topics
     from kafscale.store.paths import SegmentKey
     from tests.devtools.fakes.segment_objects import make_batches, version_2_objects
-    from tests.devtools.fakes.topic_checkpoints import TopicCheckpoints
+    from tests.spark.topic_checkpoints import TopicCheckpoints
 
     key = SegmentKey(topic="t", topic_id=bytes(16), partition=0, base_offset=0)
     version_2_objects(key, make_batches(0, 2)).write_to(tmp_path)

@@ -31,7 +31,7 @@ def test_a_statement_that_takes_long_tells_how_far_it_is(spark, store, monkeypat
     from kafscale.spark.sql.answers import SparkAnswer
     from kafscale.spark.sql.engine import Engine
     from kafscale.spark.sql.topics import Topics
-    from tests.devtools.external.spark_plans import splits_of
+    from tests.spark.sql.spark_plans import splits_of
 
     monkeypatch.setattr(answers, "QUIET_SECONDS", 0.0)
     monkeypatch.setattr(answers, "LOOK_SECONDS", 0.01)

@@ -19,7 +19,7 @@ from kafscale.spark.values.columns import Decode, Decoded
 from kafscale.spark.values.payloads import Payloads
 from kafscale.spark.values.registry import Schema
 from kafscale.spark.workers import slices
-from tests.devtools.fakes import decoded
+from tests.spark.values import decoded
 
 Node = Any
 

@@ -20,7 +20,7 @@ from kafscale.spark.values.protobuf_plan import ProtobufPlan
 from kafscale.spark.values.registry import Schema
 from kafscale.spark.workers import slices
 from kafscale.wire.primitives import uvarint
-from tests.devtools.fakes import decoded
+from tests.spark.values import decoded
 
 Field = descriptor_pb2.FieldDescriptorProto
 GOOGLES = ("Timestamp", "Duration", "StringValue", "Int64Value", "BoolValue", "Struct")

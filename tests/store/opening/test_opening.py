@@ -14,7 +14,7 @@ from kafscale.store.wrappers.retrying import RetryingStore
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.testing.s3_server import CREDENTIALS, open_s3_server
 from tests.devtools.fakes.memory_broker import memory_parts
-from tests.devtools.fakes.s3_transport import ServiceTransport
+from tests.store.s3_transport import ServiceTransport
 
 
 def opened(raw, **settings):

@@ -8,7 +8,7 @@
 Why it stays: a leader acknowledges an upload after a look at the metadata. Uploads of a leader that is superseded after
 our second look were listed before, and the next leader lists them, too. A leader that was superseded before is not the
 one that we have seen. Records in a stream, without a gap before them, stay in any case: the next leader ends the stream
-behind them (`kafscale.log.wal.followed_stream`), and we take only batches of this epoch.
+behind them (`kafscale.log.wal.streams`), and we take only batches of this epoch.
 
 A partition is kept until a consumer asks for records behind it, or for records that were deleted since; only a bounded
 number of partitions is kept, and consumers of others go to the leader. The tail goes on with the stream; once it is
@@ -40,8 +40,8 @@ from kafscale.log.hand_over import list_partition
 from kafscale.log.log import Log, TopicSpec, take_restored
 from kafscale.log.partition.followed import follow_object
 from kafscale.log.partition.partition import Partition
-from kafscale.log.repair.quarantine import Examiner
-from kafscale.log.wal.followed_stream import FollowedJournal, FollowedObject, FollowedStream
+from kafscale.log.repair.repair import Examiner
+from kafscale.log.wal.streams import FollowedJournal, FollowedObject, FollowedStream
 from kafscale.store.base import ForwardingStore
 from kafscale.wire.error_codes import NOT_LEADER_OR_FOLLOWER
 

@@ -17,7 +17,7 @@ from kafscale.concurrency.signals import Signal
 from kafscale.errors import DamagedObject, StoreError
 from kafscale.formats.manifest import PartitionId
 from kafscale.log.partition.partition import FetchWaiter
-from kafscale.log.wal.followed_stream import Contents, FollowedObject, FollowedStream
+from kafscale.log.wal.streams import Contents, FollowedObject, FollowedStream
 from kafscale.store.base import ObjectStore
 
 LOOK_LEAST_SECONDS = 0.05  # from one look at a stream to the next, when something came

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import attrs
 import trio
@@ -123,17 +123,10 @@ class Heartbeats:
         """Send them until cancelled."""
         if self.connect is None:
             return
-        with self.state.store.changes(self.state.store.revision, self._changed.wake):
-            await self._run(self.connect)
-
-    async def _run(self, connect: Connect) -> None:
+        self.state.store.follow(lambda _change: self._changed.wake())
         self.liveness.is_watching = True
         more = Signal()
-
-        def wake(_topics: Collection[bytes]) -> None:
-            more.set()
-
-        self.state.listeners.append(wake)
+        self.state.listeners.append(lambda _topics: more.set())
         async with trio.open_nursery() as nursery:
             while True:
                 more.clear()
@@ -145,7 +138,7 @@ class Heartbeats:
                     if broker_id not in self._tasks:
                         scope = trio.CancelScope()
                         self._tasks[broker_id] = record, scope
-                        nursery.start_soon(self._beat, connect, broker_id, record, scope)
+                        nursery.start_soon(self._beat, self.connect, broker_id, record, scope)
                 with trio.move_on_after(self.liveness.interval_seconds):
                     await more.wait()
 

@@ -12,7 +12,7 @@ from kafscale.cluster.metadata.base import LOCAL_PREFIX, MetadataStore, Transact
 from kafscale.cluster.metadata.converter import decode, encode
 from kafscale.config import Settings
 from kafscale.errors import StartupError
-from kafscale.log.wal.extent import WalExtent
+from kafscale.log.wal.local_replay import WalExtent
 
 STORE_KEY: Final = f"{LOCAL_PREFIX}store"
 EXTENT_KEY: Final = f"{LOCAL_PREFIX}wal-extent"

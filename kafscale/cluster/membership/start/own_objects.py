@@ -18,7 +18,7 @@ from kafscale.formats.manifest_checkpoint import ManifestCheckpoint, decode_mani
 from kafscale.formats.metadata_checkpoint import Checkpoint, decode_checkpoint, has_base
 from kafscale.formats.metadata_head import decode_head, head_key
 from kafscale.formats.wal_objects import START, WalPosition
-from kafscale.log.repair.findings import Finding, Kind
+from kafscale.log.repair.verify_segment import Finding, Kind
 from kafscale.store.base import ObjectStore
 from kafscale.store.paths import NumberedKey, parse_numbered_key, system_namespace_prefix
 

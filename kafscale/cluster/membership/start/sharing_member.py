@@ -325,7 +325,6 @@ class SharingMember(ClusterMember):
 
     def tasks(self) -> Sequence[Callable[[], Awaitable[None]]]:
         tasks: list[Callable[[], Awaitable[None]]] = [
-            self.state.run,
             self.controller.run,
             self.heartbeats.run,
             self.calls.run,

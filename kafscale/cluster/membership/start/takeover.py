@@ -44,7 +44,7 @@ from kafscale.errors import StoreError
 from kafscale.formats.metadata_checkpoint import Checkpoint
 from kafscale.formats.wal_objects import WalPosition
 from kafscale.formats.wal_runs import list_log
-from kafscale.log.partition.durable import became_durable
+from kafscale.log.partition.tail import became_durable
 from kafscale.log.wal.s3_replay import EarlierLog, take_over
 from kafscale.log.wal.s3_wal import S3Wal
 from kafscale.store.base import ObjectStore

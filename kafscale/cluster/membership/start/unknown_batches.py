@@ -1,7 +1,7 @@
 """Record batches of the local write-ahead log whose topics the metadata does not know: found, and put back into it.
 
 Where `metadata.db` was lost, or an older copy of it is in its place, a start keeps the files with such batches aside
-(`kafscale.log.wal.kept_aside`). They are put back as entries behind all others: the next start, which knows the topics
+(`kafscale.log.wal.journal`). They are put back as entries behind all others: the next start, which knows the topics
 by then, replays them. Files that are still in the log are read, too, as a partition may go on in them.
 """
 
@@ -19,9 +19,8 @@ from kafscale.formats.manifest import PartitionId
 from kafscale.formats.wal_entries import TOPIC_NAME, WalEntry
 from kafscale.log.check.wal_check import CheckedEntry, WalFileCheck
 from kafscale.log.wal.disk import Disk
-from kafscale.log.wal.extent import ExtentStore
-from kafscale.log.wal.kept_aside import KEPT_PREFIX
-from kafscale.log.wal.local_replay import NAME
+from kafscale.log.wal.journal import KEPT_PREFIX
+from kafscale.log.wal.local_replay import NAME, ExtentStore
 from kafscale.log.wal.local_wal import Wal
 from kafscale.wire.batch_header import BatchHeader
 

@@ -9,7 +9,7 @@ from kafscale.formats.metadata_changes import Transaction
 from kafscale.formats.metadata_checkpoint import encode_checkpoint
 from kafscale.formats.wal_objects import START, WalPosition
 from kafscale.log.bucket.manifest_keeper import encode_manifests
-from kafscale.log.repair.findings import Kind
+from kafscale.log.repair.verify_segment import Kind
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import NumberedKey, system_key
 

@@ -9,7 +9,7 @@ from kafscale.cluster.membership.start.adoption import adopt
 from kafscale.cluster.membership.start.unknown_batches import UnknownBatches
 from kafscale.cluster.registries.topics import TopicRegistry
 from kafscale.formats.wal_entries import WalEntry
-from kafscale.log.wal.kept_aside import KEPT_PREFIX
+from kafscale.log.wal.journal import KEPT_PREFIX
 from kafscale.log.wal.local_wal import Wal
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.metadata import MemoryMetadataStore

@@ -23,8 +23,8 @@ from kafscale.log.partition.partition import Partition
 from kafscale.log.partition.transactions import NEVER, Transactions
 from kafscale.log.read.footers import Footers
 from kafscale.log.rewrite import compaction, retention
+from kafscale.log.rewrite.compaction import CleanablePart, find_cleanable
 from kafscale.log.rewrite.compaction_filter import Outcomes
-from kafscale.log.rewrite.compaction_plan import CleanablePart, find_cleanable
 from kafscale.log.rewrite.retention import NewestTimestamps, retained_from
 from tests.devtools.fakes.replaced import replaced
 

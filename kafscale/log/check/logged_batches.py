@@ -1,7 +1,6 @@
 """Check the batches of a write-ahead log against the segments: no gap between the two, and equal batches.
 
-A log may have what segments have too, until it is trimmed; then both must have the same. Of a batch its offsets, CRC
-and place are kept, in arrays: 40 bytes each.
+Until a log is trimmed it may have batches that segments have too. 40 bytes are kept for each batch.
 """
 
 from __future__ import annotations
@@ -15,19 +14,11 @@ import attrs
 
 from kafscale.formats.manifest import PartitionId
 from kafscale.formats.wal_entries import WalEntry
-from kafscale.log.repair.findings import Finding, Kind
+from kafscale.log.repair.verify_segment import BatchMark, Finding, Kind
 from kafscale.store.paths import topic_id_text
 from kafscale.wire.batch_header import BatchHeader
 
 WRITTEN_ANEW = "; a broker that took over has written it anew"
-
-
-@attrs.frozen
-class BatchMark:
-    """Fields that distinguish a batch from another one at the same offset."""
-
-    crc: int
-    leader_epoch: int
 
 
 @attrs.define(eq=False, repr=False)

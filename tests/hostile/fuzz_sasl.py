@@ -1,4 +1,4 @@
-"""Messages of SASL, tokens and key sets that are nearly right:  python -m tests.devtools.processes.fuzz_sasl
+"""Messages of SASL, tokens and key sets that are nearly right:  python -m tests.hostile.fuzz_sasl
 
     --seconds N     how long, 60 by default
     --seed N        which messages; printed, any by default
@@ -127,7 +127,7 @@ def _now_ms() -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.devtools.processes.fuzz_sasl")
+    parser = argparse.ArgumentParser(prog="python -m tests.hostile.fuzz_sasl")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=SystemRandom().randrange(1 << 32))
     options = parser.parse_args()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kafscale.cluster.registries.broker_configs import broker_entries
+from kafscale.cluster.registries.config_entries import broker_entries
 from kafscale.config import (
     CoordinatorSettings,
     Limits,
