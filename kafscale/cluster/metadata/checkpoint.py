@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 
 async def find_checkpoints(store: ObjectStore, namespace: str) -> Versions[Checkpoint]:
-    """Raises StoreError."""
+    """Find the checkpoints; raises StoreError."""
 
     async def look() -> Versions[Checkpoint]:
         return await _read_newest(store, await list_versions(store, namespace, "checkpoint"))
@@ -56,7 +56,7 @@ async def find_checkpoints(store: ObjectStore, namespace: str) -> Versions[Check
 
 
 async def replacing_all(metadata: MetadataStore, found: Checkpoint) -> Transaction:
-    """Make the transaction that has a store begin with a checkpoint; what is about its data directory stays."""
+    """Return the transaction that replaces all entries but those about the data directory by a checkpoint."""
     kept = {entry.key: entry.value for entry in await metadata.list(LOCAL_PREFIX)}
     logger.info("%d entries of metadata are from a checkpoint in the bucket", len(found.transaction.puts))
     return Transaction(delete_prefixes=("",), puts={**found.transaction.puts, **kept}, essential=True)
@@ -78,7 +78,7 @@ async def _read_newest(store: ObjectStore, keys: Sequence[NumberedKey]) -> Versi
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class _CheckpointEntries:
-    """Takes what is read of a snapshot into a checkpoint, in a thread; counts the entries."""
+    """Entries of a checkpoint that a thread reads from a snapshot."""
 
     body: CheckpointBody = attrs.field(factory=CheckpointBody)
     count: int = attrs.field(default=0, init=False)
@@ -91,7 +91,7 @@ class _CheckpointEntries:
 
 @attrs.frozen
 class _WrittenCheckpoint:
-    """One of our own, and the full ones that it needs."""
+    """A checkpoint of this epoch, and the full ones that it needs."""
 
     position: WalPosition
     key: NumberedKey
@@ -100,11 +100,11 @@ class _WrittenCheckpoint:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Checkpointer:
-    """Writes the checkpoints of one epoch.
+    """Writes the checkpoints of one epoch from the local store, from the moment it is made until `close`.
 
-    `local` is what they are taken of, and `position` says up to where in the log it is complete. `on_kept` is told,
-    after each, up to where the log is no longer needed. One is written before its time where that is more than
-    `objects_max_count` objects behind: the writer of the log calls `note_growth`.
+    `position` returns up to where in the log the store is complete. `on_kept` is told, after each checkpoint, up to
+    where the log is no longer needed. A checkpoint is written early if that is more than `objects_max_count` objects
+    behind: the writer of the log calls `note_growth`.
     """
 
     versions: VersionWriter
@@ -114,9 +114,9 @@ class Checkpointer:
     on_kept: Callable[[WalPosition], None] = lambda position: None
     _changed: dict[str, None] = attrs.field(factory=dict, init=False)  # keys since the first full one, as a set
     _writing: trio.Lock = attrs.field(factory=trio.Lock, init=False)
-    _written: deque[_WrittenCheckpoint] = attrs.field(factory=deque, init=False)  # the last two of our own
-    _bases: list[NumberedKey] = attrs.field(factory=list, init=False)  # full ones that changes can be applied on
-    _base_count: int = attrs.field(default=0, init=False)  # of the entries of a full one
+    _written: deque[_WrittenCheckpoint] = attrs.field(factory=deque, init=False)  # the last two
+    _bases: list[NumberedKey] = attrs.field(factory=list, init=False)  # full ones
+    _base_count: int = attrs.field(default=0, init=False)  # entries of a full one
     _base_bytes: int = attrs.field(default=0, init=False)
     _changes_bytes: int = attrs.field(default=0, init=False)  # of all checkpoints of changes since then
     _revision: int = attrs.field(default=-1, init=False)  # up to which the last one has everything
@@ -135,12 +135,12 @@ class Checkpointer:
         self.local.unfollow(self._note)
 
     def note_growth(self) -> None:
-        """The log has one more object."""
+        """Note that the log has one more object."""
         if self._written and self.position().number - self._written[-1].position.number > self.objects_max_count:
             self._is_behind.set()
 
     async def run(self) -> None:
-        """Write one whenever something has changed, until cancelled. A store that is away is waited for."""
+        """Write one whenever something has changed, until cancelled; retry while the store is away."""
         while True:
             self._is_behind.clear()
             with trio.move_on_after(INTERVAL_SECONDS):
@@ -157,21 +157,21 @@ class Checkpointer:
             await trio.sleep(INTERVAL_SECONDS)
 
     async def write_if_changed(self) -> None:
-        """Raises StoreError."""
+        """Write one unless nothing has changed. Raises StoreError."""
         moved = len(self._written) < KEPT_COUNT or self._written[0].position < self.position()
         if moved or self._revision != self.local.revision:
             await self.write()
 
     async def publish(self, revision: int) -> None:
-        """Return when the changes up to that revision are in the bucket. Raises StoreError, Fenced."""
+        """Bring the changes up to that revision to the bucket. Raises StoreError, Fenced."""
         if self._revision < revision:
             await self.write()
 
     async def write(self) -> None:
-        """Write one now, and delete those that are not needed any more. Raises StoreError, Fenced."""
+        """Write one now, and delete unneeded ones. Raises StoreError, Fenced."""
         async with self._writing:
             if self._has_ended:
-                return  # what has changed since is not known
+                return  # later changes were not remembered
             revision, position = self.local.revision, self.position()
             if self._is_base_due():
                 self._bases.clear()
@@ -186,7 +186,6 @@ class Checkpointer:
             await self._trim()
 
     def _is_base_due(self) -> bool:
-        """Tell whether the changes are not the shorter way any more."""
         return self._changes_bytes > self._base_bytes or len(self._changed) > max(self._base_count, CHANGES_LEAST_COUNT)
 
     async def _write_full(self, position: WalPosition) -> None:
@@ -207,7 +206,7 @@ class Checkpointer:
         self._written.append(_WrittenCheckpoint(position, key, tuple(self._bases)))
 
     async def _put(self, position: WalPosition, body: CheckpointBody, base: int | None) -> tuple[NumberedKey, int]:
-        """Returns its key and its size."""
+        """Return the key and the size."""
         parts = body.finish()
         parts = [encode_header(position, parts, base), *parts]
         return await self.versions.write(parts), size_of(parts)

@@ -1,8 +1,7 @@
 """Values of the metadata store: attrs objects to JSON and back, by one cattrs converter.
 
-A reader ignores keys that it does not know and a field with a default may be absent, so that values written by an
-earlier or a later version of KafScale can be read. Those of a class that is `keeping_others` it keeps: each that is
-changed in part, and written back. Bytes are base85 text.
+A reader ignores unknown keys, and a field with a default may be absent, so that values of earlier and later versions
+can be read. A class that is `keeping_others` keeps the unknown keys. Bytes are base85 text.
 """
 
 from __future__ import annotations
@@ -28,20 +27,19 @@ _converter = make_converter()
 
 
 def encode(obj: object) -> bytes:
-    """An attrs object, or a plain list, mapping, text or number, as UTF-8 JSON."""
+    """Encode an attrs object, or a plain list, mapping, text or number, as UTF-8 JSON."""
     return _converter.dumps(obj, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def others_field() -> Any:
-    """Declare the field `others` of a class that is `keeping_others`; values that differ in nothing else are equal."""
+    """Declare the field `others` of a class that is `keeping_others`; it does not count for equality."""
     return attrs.field(default=NO_OTHERS, kw_only=True, eq=False)
 
 
 def keeping_others(cls: type[C]) -> type[C]:
-    """Decorate an attrs class so that its values keep fields that a later version has added, in `others`.
+    """Decorate an attrs class so that its values keep the fields of later versions in `others` (`others_field`).
 
-    So a broker of this version that changes another field writes them back as they were. The field is declared with
-    `others_field`.
+    A broker that changes another field writes them back as they were.
     """
     names = {field.name for field in attrs.fields(attrs.resolve_types(cls))}
     read = make_dict_structure_fn(cls, _converter, others=override(omit=True))
@@ -62,7 +60,7 @@ def keeping_others(cls: type[C]) -> type[C]:
 
 
 def decode(cls: type[T], data: bytes) -> T:
-    """The object that `encode` wrote. Raises DamagedObject."""
+    """Decode an object that `encode` wrote. Raises DamagedObject."""
     try:
         return _converter.loads(data, cls)
     except (BaseValidationError, StructureHandlerNotFoundError, ValueError, TypeError, AttributeError) as exc:

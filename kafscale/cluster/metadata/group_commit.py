@@ -5,6 +5,13 @@ fails the batch; a lost disk (StorageFailed) fails everything that waits, and en
 
 A commit that is cancelled before it was taken has no effect. Afterwards it is waited for, but only for a bounded time:
 storage that is away must not keep a broker from stopping. If that commit takes effect, followers of the changes see it.
+
+With `s3-wal` and `segment` a transaction is durable in the bucket before it is applied to the local store (`LogFirst`):
+in the log of a lone broker (`JournaledMetadataStore`), or in the head (`shared`). So the local store never has a change
+that the bucket lacks. Conditions are checked in the local store before the batch is written: nothing of the batch
+touches them, and everything earlier has been applied. A full disk refuses transactions before they are written.
+Transactions that are written already are applied in the reserved room, or wait until there is more; later ones are
+refused meanwhile.
 """
 
 from __future__ import annotations
@@ -26,6 +33,10 @@ from kafscale.cluster.metadata.base import (
 )
 from kafscale.concurrency.signals import OneShot, Signal
 from kafscale.errors import StorageFailed, StorageFull, StoreError
+from kafscale.formats.metadata_changes import encode_transaction
+from kafscale.formats.wal_entries import METADATA, WalEntry
+from kafscale.formats.wal_objects import WalObject, WalPosition
+from kafscale.log.wal.s3_wal import S3Wal
 from kafscale.metrics import Counter, Metrics
 
 # Keys that share a durable write, so that it stays short; one transaction is never divided. etcd's default is 128
@@ -182,3 +193,73 @@ class GroupCommit:
             else:
                 self.refused_count.value += 1
                 ticket.outcome.set(full)
+
+
+_NO_TOPIC = bytes(16)
+NO_ROOM_RETRY_SECONDS = 1.0
+
+
+@attrs.define(eq=False, repr=False)
+class LogFirst(GroupCommit):
+    """Applies a transaction to the local store only when it is durable elsewhere."""
+
+    async def _refusals(self, transactions: Sequence[Transaction]) -> dict[int, Exception]:
+        """Return the refused transactions by `id`, before any is written."""
+        refused: dict[int, Exception] = {}
+        try:
+            await self.local.check_room()
+        except StorageFull as full:
+            refused = {id(transaction): full for transaction in transactions if not transaction.essential}
+        if conditional := [transaction for transaction in transactions if transaction.is_conditional]:
+            refusals = zip(conditional, await self.local.check(conditional), strict=True)
+            refused |= {id(checked): refusal for checked, refusal in refusals if refusal is not None}
+        return refused
+
+    async def _apply_all(self, transactions: Sequence[Transaction]) -> Sequence[Outcome]:
+        """Apply transactions that are durable elsewhere, and so can't be refused any more."""
+        done: list[Outcome] = []
+        while True:
+            outcomes = await self.local.apply(transactions[len(done) :])
+            full = next((place for place, outcome in enumerate(outcomes) if isinstance(outcome, StorageFull)), None)
+            done += outcomes[:full]
+            if full is None:
+                return done
+            refusal = outcomes[full]
+            assert isinstance(refusal, StorageFull)
+            self._refuse_waiting(refusal)
+            await trio.sleep(NO_ROOM_RETRY_SECONDS)
+
+
+@attrs.define(eq=False, repr=False)
+class JournaledMetadataStore(LogFirst):
+    """Metadata whose transactions are entries of the log in the bucket; those of a batch share objects.
+
+    `applied_position`: everything in the log up to there is in the local store.
+    """
+
+    _journal: S3Wal
+    applied_position: WalPosition
+
+    async def _apply(self, transactions: Sequence[Transaction]) -> Sequence[Outcome]:
+        refused = await self._refusals(transactions)
+        wanted = [transaction for transaction in transactions if id(transaction) not in refused]
+        applied = iter(await self._log_and_apply(wanted) if wanted else ())
+        return [
+            refused[id(transaction)] if id(transaction) in refused else next(applied) for transaction in transactions
+        ]
+
+    async def _log_and_apply(self, transactions: Sequence[Transaction]) -> Sequence[Outcome]:
+        entries = [_entry(transaction) for transaction in transactions]
+        rounds = [self._journal.append(entry) for entry in entries]
+        await rounds[-1].wait()
+        outcomes = await self._apply_all(
+            [attrs.evolve(transaction.unconditionally(), essential=True) for transaction in transactions]
+        )
+        written = entries[-1].file
+        assert isinstance(written, WalObject)
+        self.applied_position = written.position
+        return outcomes
+
+
+def _entry(transaction: Transaction) -> WalEntry:
+    return WalEntry(_NO_TOPIC, -1, 0, 0, encode_transaction(transaction), kind=METADATA)

@@ -1,9 +1,8 @@
-"""Room on the disk of the data directory that is kept for what must be written when there is no other.
+"""A file that reserves room on the disk of the data directory, for writes that must succeed on a full disk. Blocking.
 
-A start writes a few pages of metadata and, where the bucket is a directory of the same disk, some small objects; what
-deletes records writes what it deletes first. On a disk that somebody has filled to the last byte neither could be, and
-so nothing that makes room again. So a file holds some while there is room, and gives it up then. CockroachDB has
-the same as its "emergency ballast". Blocking.
+A start writes a few pages of metadata and, if the bucket is a directory of the same disk, small objects; a deletion of
+records writes its plan first. So without a reserve nothing could make room on a full disk again. CockroachDB has the
+same as its "emergency ballast".
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ LEAST_BYTES = 64 << 10
 
 @attrs.define(eq=False, repr=False)
 class Reserve:
-    """The file. `is_short` says that it was needed, and does not hold again all that it is to hold."""
+    """The file. `is_short`: it was needed, and does not hold all its bytes again."""
 
     path: Path
     size_bytes: int = RESERVE_BYTES
@@ -54,7 +53,7 @@ class Reserve:
         return held_bytes > 0
 
     def release_if_needed(self) -> None:
-        """Give up some of the reserve if the disk has less room than it is to hold; to be called before a start."""
+        """Give up some of the reserve if the disk has less room than `size_bytes`. Call it before a start."""
         found = os.statvfs(self.path.parent)
         if found.f_bavail * found.f_frsize < self.size_bytes:
             self.release()

@@ -5,19 +5,16 @@
         no answer              GET: an entry with our nonce tells that the write has taken effect
     applied to the local store
 
-So each broker has all the metadata in its local store, and each commits for itself: no broker depends on another one.
-Brokers find each other's commits when they look (`refresh`). A commit that depends on something that has changed
-meanwhile is refused as by any MetadataStore, since its writer has applied everything before it.
+So each broker has all the metadata in its local store and commits by itself; it finds the commits of others when it
+looks (`refresh`). Conditions are checked in the local store before anything is written. That store may be behind: then
+the conditional write fails. A refusal is right in any case: its caller has read the local store, too.
 
-Expectations are checked in the local store before anything is written. That may be behind: then the conditional write
-fails. A refusal is right in any case: the caller has read here, too, and was overtaken.
+The head is kept short. The writer of checkpoints tells up to which revision they have everything (`kept_until`), and
+the next commit leaves those entries out. A broker that has missed them begins with a checkpoint. A start applies again
+all commits since the start before, which changes nothing; only then does it note how far it has come.
 
-The head is kept short. The writer of checkpoints says up to where they have everything (`kept_until`), and the next
-commit leaves those entries out. A broker that has missed them begins with a checkpoint. A start applies again all that
-its data directory has had since the start before, which changes nothing; only then does it note how far it has come.
-
-To a broker that can't read the head, as of a later version, or whose checkpoint is gone, the bucket is away: it changes
-nothing, and goes on with the partitions that it leads.
+For a broker that can't read the head or its checkpoint, as of a later version, the bucket is away: it changes nothing,
+and goes on with the partitions that it leads.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ import trio
 from kafscale.cluster.metadata.base import POSITION_KEY, LocalMetadataStore, Outcome, Transaction, revision_of
 from kafscale.cluster.metadata.checkpoint import find_checkpoints, replacing_all
 from kafscale.cluster.metadata.converter import decode, encode
-from kafscale.cluster.metadata.journaled import LogFirst
+from kafscale.cluster.metadata.group_commit import LogFirst
 from kafscale.errors import (
     DamagedObject,
     Fenced,
@@ -48,10 +45,10 @@ from kafscale.formats.wal_objects import START, WalPosition
 from kafscale.metrics import Metrics
 from kafscale.store.base import ObjectStore
 
-# While the store is away or others are always faster; then who commits is told that nothing is known of the outcome.
+# While the store is away or others are always faster; then the outcome of the commit is unknown.
 ATTEMPTS_MAX_SECONDS = 30.0
 RETRY_SECONDS = 0.2
-UNREADABLE_SECONDS = 10.0  # for which what can't be read is not read again, unless it changes
+UNREADABLE_SECONDS = 10.0  # before a head that can't be read is read again, unless it changes
 HEAD_MAX_BYTES = 8 << 20  # without trimming; every commit writes it, so it is slow long before
 
 logger = logging.getLogger(__name__)
@@ -59,7 +56,7 @@ logger = logging.getLogger(__name__)
 
 @attrs.frozen
 class _Seen:
-    """Result of a look at the head: outcomes by nonce; not of all entries if some are only in a checkpoint."""
+    """Outcomes of new entries of the head, by nonce; incomplete if some entries are in a checkpoint only."""
 
     outcomes: Mapping[bytes, Outcome]
     is_complete: bool = True
@@ -67,7 +64,7 @@ class _Seen:
 
 @attrs.frozen
 class _Unreadable:
-    """Reason why a head could not be taken, its etag, and the time until which it is not tried again."""
+    """A head that could not be read, and is not read again before `until`."""
 
     reason: str
     etag: str
@@ -76,12 +73,11 @@ class _Unreadable:
 
 @attrs.define(eq=False, repr=False)
 class SharedMetadataStore(LogFirst):
-    """A MetadataStore around the local one; made by `join`, usable while `run` runs.
+    """Metadata whose transactions are entries of the head; made by `join`.
 
-    `applied`: everything up to that revision of the head is in the local store. `kept_until` tells a revision up to
-    which checkpoints have everything, 0 if this broker writes none. `check_writer` raises Fenced if what is in the
-    local store says that this broker may change nothing any more: it is asked before each write, and what it has not
-    seen yet has the write fail.
+    `applied`: everything up to that revision of the head is in the local store. `kept_until` returns the revision up to
+    which checkpoints have everything, 0 if this broker writes none. `check_writer` is called before each write, and
+    raises Fenced if the local store says that this broker may change nothing any more.
     """
 
     _store: ObjectStore
@@ -93,17 +89,16 @@ class SharedMetadataStore(LogFirst):
     check_writer: Callable[[], Awaitable[None]] = attrs.field(default=trio.lowlevel.checkpoint, init=False)
     lost_race_count: int = attrs.field(default=0, init=False)
     _unreadable: _Unreadable | None = attrs.field(default=None, init=False)
-    _newest_told: int = attrs.field(default=0, init=False)  # revision; it only spares a look whether there is any
+    _newest_told: int = attrs.field(default=0, init=False)  # a revision that others know
     _turn: trio.Lock = attrs.field(factory=trio.Lock, init=False)
 
     @classmethod
     async def join(
         cls, local: LocalMetadataStore, store: ObjectStore, namespace: str, *, may_have_ended: bool = False
     ) -> SharedMetadataStore:
-        """Bring the local store to where the head is.
+        """Bring the local store to the revision of the head.
 
-        Raises NotFound if there is no head, or a lone broker has the bucket again; then with `may_have_ended` it is
-        brought to the end. DamagedObject, StoreError.
+        Raises NotFound if there is no head, or if it has ended, unless `may_have_ended`; DamagedObject, StoreError.
         """
         key = head_key(namespace)
         found = await store.get(key)
@@ -127,28 +122,25 @@ class SharedMetadataStore(LogFirst):
 
     @property
     def head_bytes(self) -> int:
-        """Bytes of the head, as it was seen last."""
+        """Return the size of the head when it was seen last."""
         return self._head.size_bytes
 
     async def refresh(self) -> None:
-        """Return when everything is here that was committed, by anybody, before the call. Raises StoreError, Fenced."""
+        """Apply everything that any broker committed before the call. Raises StoreError, Fenced."""
         async with self._turn:
             await self._look()
 
     def note_newer(self, revision: int) -> None:
-        """Note that another broker knows this revision of the head: the next look reads it at once."""
+        """Note that another broker knows this revision, so that the next look reads the head at once."""
         self._newest_told = max(self._newest_told, revision)
 
     async def trim(self) -> None:
-        """Leave out of the head what checkpoints have: a commit, of nothing, if it has any of that.
-
-        Raises StoreError, Fenced.
-        """
+        """Remove entries that checkpoints have from the head, by an empty commit. Raises StoreError, Fenced."""
         if self.kept_until() > self._head.kept_until:
             await self.commit(Transaction(essential=True))
 
     async def commit_now(self, transaction: Transaction) -> int:
-        """Do what `commit` does, before `run` runs."""
+        """Commit before `run` runs."""
         (outcome,) = await self._apply([transaction])
         return revision_of(outcome)
 
@@ -179,7 +171,7 @@ class SharedMetadataStore(LogFirst):
                 raise StoreUnavailable(f"{self._key}: it is not known whether a change of the metadata took effect")
 
     async def _attempt(self, transactions: Sequence[tuple[bytes, Transaction]], give_up_at: float) -> _Seen:
-        """Write once; what is found behind the head's last entry then, ours or that of others."""
+        """Write once; return the outcomes of the new entries, ours or those of others."""
         entries = [HeadEntry(nonce, encode_transaction(transaction)) for nonce, transaction in transactions]
         head = self._head.with_entries(entries, self.kept_until())
         if head.size_bytes > HEAD_MAX_BYTES:
@@ -216,7 +208,7 @@ class SharedMetadataStore(LogFirst):
             raise StoreUnavailable(self._unreadable.reason)
         try:
             head = decode_head(self._key, found.data)
-        except DamagedObject as exc:  # on its way, or for everybody: then all go on as if the bucket were away
+        except DamagedObject as exc:  # damaged on its way, or for all brokers
             raise self._unavailable(exc, found.etag, 0.0) from exc
         if head.claim is not None:
             raise Fenced(f"{self._key}: one broker has the bucket to itself again, by `kafscale brokers unshare`")
@@ -224,7 +216,7 @@ class SharedMetadataStore(LogFirst):
             seen = await self._take_head(head, found.etag)
         except DamagedObject as exc:
             raise self._unavailable(exc, found.etag, UNREADABLE_SECONDS) from exc
-        self._newest_told = 0  # what was told that is not there is not true
+        self._newest_told = 0  # a later revision that the head does not have was told wrongly
         self._unreadable = None
         return seen
 
@@ -233,7 +225,7 @@ class SharedMetadataStore(LogFirst):
         return self._unreadable is not None and trio.current_time() < self._unreadable.until
 
     def _unavailable(self, exc: DamagedObject, etag: str, seconds: float) -> StoreUnavailable:
-        """Note what can't be read, which is so for some seconds at least; tell of it once."""
+        """Note a head that can't be read, and log the reason once."""
         reason = f"the metadata in the bucket can't be read: {exc}"
         if self._unreadable is None or self._unreadable.reason != reason:
             logger.error("this broker keeps the partitions that it leads, and can't change the metadata: %s", reason)
@@ -241,7 +233,6 @@ class SharedMetadataStore(LogFirst):
         return StoreUnavailable(reason)
 
     async def _take_head(self, head: Head, etag: str) -> _Seen:
-        """Apply what is not applied yet."""
         if head.epoch != self.applied.epoch or head.revision < self.applied.number:
             raise Fenced(
                 f"{self._key} is that of another cluster, or an older one, and this broker's metadata is newer: if the "
@@ -264,7 +255,7 @@ class SharedMetadataStore(LogFirst):
         return _Seen(dict(zip([entry.nonce for entry in entries], outcomes, strict=True)), is_complete)
 
     async def _load(self, head: Head) -> None:
-        """Begin with the newest checkpoint, which has everything that the head has not."""
+        """Begin with the newest checkpoint, which has everything that the head lacks."""
         namespace = self._key.split("/")[1]
         checkpoints = await find_checkpoints(self._store, namespace)
         found = checkpoints.newest

@@ -1,7 +1,4 @@
-"""Ids that are made up once and then kept: random UUIDs, as Kafka makes them.
-
-Topics, the cluster and its log directory have one, and so does each attempt to claim the lead.
-"""
+"""Random UUIDs as Kafka makes them: of topics, of the cluster, of its log directory, and of claims."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ import uuid
 
 
 def random_uuid() -> bytes:
-    """A random UUID, not one of those that Kafka reserves (0 to 99) nor one whose base64 text begins with a dash."""
+    """Return a random UUID, except those that Kafka reserves (0 to 99) or whose base64 text begins with a dash."""
     while True:
         value = uuid.uuid4().bytes
         if int.from_bytes(value) >= 100 and not uuid_text(value).startswith("-"):
@@ -18,5 +15,5 @@ def random_uuid() -> bytes:
 
 
 def uuid_text(value: bytes) -> str:
-    """16 bytes as Kafka writes them: 22 characters of URL-safe base64."""
+    """Return 16 bytes as Kafka writes them: 22 characters of URL-safe base64."""
     return base64.urlsafe_b64encode(value).decode().rstrip("=")

@@ -12,8 +12,7 @@ import trio
 
 from kafscale.cluster.metadata import base
 from kafscale.cluster.metadata.base import Change, MetadataStore, PlannedFrom, Transaction
-from kafscale.cluster.metadata.group_commit import GroupCommit
-from kafscale.cluster.metadata.journaled import JournaledMetadataStore
+from kafscale.cluster.metadata.group_commit import GroupCommit, JournaledMetadataStore
 from kafscale.cluster.metadata.shared import SharedMetadataStore
 from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
 from kafscale.errors import PlanOutdated, PreconditionFailed

@@ -8,8 +8,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from kafscale.cluster.metadata.base import PlannedFrom, Transaction
-from kafscale.cluster.metadata.group_commit import CANCELLED_COMMIT_SECONDS
-from kafscale.cluster.metadata.journaled import JournaledMetadataStore
+from kafscale.cluster.metadata.group_commit import CANCELLED_COMMIT_SECONDS, JournaledMetadataStore
 from kafscale.errors import Fenced, PlanOutdated, PreconditionFailed, StorageFailed, StorageFull
 from kafscale.formats.metadata_changes import decode_transaction
 from kafscale.formats.wal_objects import START, WalPosition

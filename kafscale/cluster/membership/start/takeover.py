@@ -36,8 +36,7 @@ from kafscale.cluster.membership.state import LoneState
 from kafscale.cluster.metadata.base import POSITION_KEY, LocalMetadataStore, Transaction
 from kafscale.cluster.metadata.checkpoint import LOCAL_PREFIX, Checkpointer, find_checkpoints
 from kafscale.cluster.metadata.converter import decode, encode
-from kafscale.cluster.metadata.group_commit import GroupCommit
-from kafscale.cluster.metadata.journaled import JournaledMetadataStore
+from kafscale.cluster.metadata.group_commit import GroupCommit, JournaledMetadataStore
 from kafscale.cluster.metadata.uuids import random_uuid, uuid_text
 from kafscale.config import Durability, Settings
 from kafscale.errors import StoreError
