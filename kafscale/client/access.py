@@ -1,4 +1,4 @@
-"""Users and their passwords, as SCRAM has them (KIP-554): what the command line asks a broker for."""
+"""Users, their SCRAM passwords (KIP-554), and access control lists."""
 
 from __future__ import annotations
 
@@ -38,8 +38,6 @@ _NUMBERS = {mechanism: number for number, mechanism in SCRAM_TYPES.items()}
 
 @attrs.frozen(kw_only=True)
 class SaltedPassword:
-    """A password as SCRAM stores it."""
-
     mechanism: SaslMechanism
     iterations: int
     salt: bytes = attrs.field(repr=False)
@@ -47,7 +45,7 @@ class SaltedPassword:
 
 
 async def list_users(client: Client) -> dict[str, dict[SaslMechanism, int]]:
-    """All users, with the number of iterations by mechanism. Raises KafkaError, BrokerUnavailable."""
+    """List the users, with their iterations by mechanism. Raises KafkaError, BrokerUnavailable."""
     response = await client.request(DescribeUserScramCredentialsRequest(), DescribeUserScramCredentialsResponse)
     check(response.error_code, "users", response.error_message)
     return {
@@ -62,7 +60,7 @@ async def list_users(client: Client) -> dict[str, dict[SaslMechanism, int]]:
 
 
 async def set_password(client: Client, user: str, passwords: Sequence[SaltedPassword]) -> None:
-    """Add a user, or change the password, for each mechanism one. Raises KafkaError, BrokerUnavailable."""
+    """Add a user, or change the password, for each mechanism. Raises KafkaError, BrokerUnavailable."""
     for password in passwords:  # one request can't change a user twice
         upsertion = ScramCredentialUpsertion(
             name=user,
@@ -88,7 +86,7 @@ async def _alter(client: Client, request: AlterUserScramCredentialsRequest) -> N
 
 
 async def create_acls(client: Client, bindings: Sequence[AclBinding]) -> None:
-    """Add lists. Raises KafkaError for the first that may not be, BrokerUnavailable."""
+    """Add lists. Raises KafkaError for the first refused one, BrokerUnavailable."""
     creations = [
         AclCreation(
             resource_type=binding.resource_type,
@@ -107,14 +105,14 @@ async def create_acls(client: Client, bindings: Sequence[AclBinding]) -> None:
 
 
 async def list_acls(client: Client, wanted: AclFilter) -> list[AclBinding]:
-    """Return those that a filter asks for. Raises KafkaError, BrokerUnavailable."""
+    """Return the lists of a filter. Raises KafkaError, BrokerUnavailable."""
     response = await client.request(DescribeAclsRequest(**_filter_fields(wanted)), DescribeAclsResponse)
     check(response.error_code, "ACLs", response.error_message)
     return [_binding(resource, acl) for resource in response.resources for acl in resource.acls]
 
 
 async def delete_acls(client: Client, wanted: AclFilter) -> list[AclBinding]:
-    """Remove those that a filter asks for, and return them. Raises KafkaError, BrokerUnavailable."""
+    """Delete and return the lists of a filter. Raises KafkaError, BrokerUnavailable."""
     asked = DeleteAclsFilter(**_filter_fields(wanted))
     response = await client.request(DeleteAclsRequest(filters=[asked]), DeleteAclsResponse)
     (result,) = response.filter_results
@@ -125,7 +123,6 @@ async def delete_acls(client: Client, wanted: AclFilter) -> list[AclBinding]:
 
 
 def _filter_fields(wanted: AclFilter) -> dict[str, Any]:
-    """The fields of a filter, which both requests call alike."""
     return {
         "resource_type_filter": wanted.resource_type,
         "resource_name_filter": wanted.resource_name,
@@ -140,7 +137,6 @@ def _filter_fields(wanted: AclFilter) -> dict[str, Any]:
 def _binding(
     resource: DescribeAclsResource | DeleteAclsMatchingAcl, entry: AclDescription | DeleteAclsMatchingAcl
 ) -> AclBinding:
-    """The list that an answer has: what it is about, and what it says."""
     return AclBinding(
         resource_type=resource.resource_type,
         pattern_type=resource.pattern_type,

@@ -1,4 +1,4 @@
-"""Topics and their configs: what the command line and tests ask a broker for."""
+"""Topics and their configs."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class TopicToCreate:
 
 
 async def list_topics(client: Client) -> list[MetadataResponseTopic]:
-    """All topics, by name. Raises KafkaError, BrokerUnavailable."""
+    """List the topics by name. Raises KafkaError, BrokerUnavailable."""
     topics = (await client.metadata()).topics
     return sorted(topics, key=lambda topic: topic.name or "")
 
 
 async def describe_topics(client: Client, names: Iterable[str]) -> list[MetadataResponseTopic]:
-    """Return some topics, in the order of their names as given. Raises KafkaError for the first that does not exist."""
+    """Return topics in the order of these names. Raises KafkaError for the first unknown one."""
     topics = (await client.metadata(names)).topics
     for topic in topics:
         check(topic.error_code, f"topic '{topic.name}'")
@@ -63,7 +63,7 @@ async def describe_topics(client: Client, names: Iterable[str]) -> list[Metadata
 
 
 async def create_topic(client: Client, new: TopicToCreate, *, validate_only: bool = False) -> None:
-    """Create one topic. Raises KafkaError, BrokerUnavailable."""
+    """Create a topic. Raises KafkaError, BrokerUnavailable."""
     topic = CreatableTopic(
         name=new.name,
         num_partitions=new.partition_count,
@@ -76,7 +76,7 @@ async def create_topic(client: Client, new: TopicToCreate, *, validate_only: boo
 
 
 async def delete_topic(client: Client, name: str) -> None:
-    """Delete one topic. Raises KafkaError, BrokerUnavailable."""
+    """Delete a topic. Raises KafkaError, BrokerUnavailable."""
     request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], topic_names=[name], timeout_ms=TIMEOUT_MS)
     for result in (await client.request(request, DeleteTopicsResponse)).responses:
         check(result.error_code, f"topic '{name}'", result.error_message)
@@ -84,7 +84,7 @@ async def delete_topic(client: Client, name: str) -> None:
 
 
 async def add_partitions(client: Client, name: str, partition_count: int) -> None:
-    """Raise the number of partitions to `partition_count`. Raises KafkaError, BrokerUnavailable."""
+    """Raise the number of partitions. Raises KafkaError, BrokerUnavailable."""
     topic = CreatePartitionsTopic(name=name, count=partition_count, assignments=None)
     request = CreatePartitionsRequest(topics=[topic], timeout_ms=TIMEOUT_MS)
     for result in (await client.request(request, CreatePartitionsResponse)).results:
@@ -93,7 +93,7 @@ async def add_partitions(client: Client, name: str, partition_count: int) -> Non
 
 
 async def topic_configs(client: Client, name: str) -> list[DescribeConfigsResourceResult]:
-    """All configs of a topic, with their sources. Raises KafkaError, BrokerUnavailable."""
+    """Return the configs of a topic, with their sources. Raises KafkaError, BrokerUnavailable."""
     resource = DescribeConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=None)
     response = await client.request(DescribeConfigsRequest(resources=[resource]), DescribeConfigsResponse)
     for result in response.results:
@@ -102,7 +102,7 @@ async def topic_configs(client: Client, name: str) -> list[DescribeConfigsResour
 
 
 async def alter_topic_configs(client: Client, name: str, changes: Mapping[str, str | None]) -> None:
-    """Set configs of a topic; None puts one back to its default. Raises KafkaError, BrokerUnavailable."""
+    """Set configs of a topic; None restores a default. Raises KafkaError, BrokerUnavailable."""
     configs = [
         IncrementalAlterableConfig(name=key, config_operation=DELETE if value is None else SET, value=value)
         for key, value in changes.items()

@@ -1,4 +1,4 @@
-"""The brokers of a cluster: which there are, whether they are drained, and which partitions each leads."""
+"""The brokers of a cluster, their configs and partitions, reassignments, elections and balance."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ NO_BROKER = -1
 
 @attrs.frozen(kw_only=True)
 class DescribedBroker:
-    """One broker, by the listener that the client came by. A fenced one does not serve just now."""
+    """One broker, at the listener of the client's connection. A fenced one does not serve."""
 
     broker_id: int
     host: str
@@ -58,7 +58,7 @@ class DescribedBroker:
 
 @attrs.frozen(kw_only=True)
 class PartitionPlace:
-    """A partition and its leader. Where `leader` is NO_BROKER, `waits_for` is the broker that led it, if known."""
+    """A partition and its leader. Without one (NO_BROKER), `waits_for` is the last leader, if known."""
 
     topic: str
     partition: int
@@ -68,17 +68,17 @@ class PartitionPlace:
 
     @property
     def at(self) -> tuple[str, int]:
-        """Return its topic and number, by which reassignments have it."""
+        """Return the key of reassignments."""
         return self.topic, self.partition
 
     @property
     def broker_id(self) -> int:
-        """Return whose it is: who leads it, or whom it waits for."""
+        """Return the leader, or the broker that the partition waits for."""
         return self.waits_for if self.leader == NO_BROKER else self.leader
 
 
 async def list_brokers(client: Client) -> list[DescribedBroker]:
-    """All brokers that are known, by id. Raises KafkaError, BrokerUnavailable."""
+    """List the known brokers by id. Raises KafkaError, BrokerUnavailable."""
     response = await client.request(DescribeClusterRequest(include_fenced_brokers=True), DescribeClusterResponse)
     check(response.error_code, "the cluster", response.error_message)
     return [
@@ -95,10 +95,7 @@ async def list_brokers(client: Client) -> list[DescribedBroker]:
 
 
 async def broker_configs(client: Client, broker_ids: Collection[int]) -> Mapping[int, Mapping[str, str | None]]:
-    """Return the configs of each broker, as far as the one that is asked knows them.
-
-    Raises KafkaError, BrokerUnavailable.
-    """
+    """Return the configs of each broker that the asked one knows. Raises KafkaError, BrokerUnavailable."""
     resources = [
         DescribeConfigsResource(resource_type=BROKER_RESOURCE, resource_name=str(broker_id), configuration_keys=None)
         for broker_id in broker_ids
@@ -112,7 +109,7 @@ async def broker_configs(client: Client, broker_ids: Collection[int]) -> Mapping
 
 
 async def set_draining(client: Client, broker_id: int, is_draining: bool) -> None:
-    """Say whether a broker is to lead nothing. Raises KafkaError, BrokerUnavailable."""
+    """Set a broker's draining flag. Raises KafkaError, BrokerUnavailable."""
     config = IncrementalAlterableConfig(name=DRAINING, config_operation=SET, value=str(is_draining).lower())
     resource = IncrementalAlterConfigsResource(
         resource_type=BROKER_RESOURCE, resource_name=str(broker_id), configs=[config]
@@ -129,7 +126,7 @@ async def unregister_broker(client: Client, broker_id: int) -> None:
 
 
 async def list_places(client: Client, topics: Collection[str] = ()) -> list[PartitionPlace]:
-    """All partitions, or those of some topics, in order. Raises KafkaError, BrokerUnavailable."""
+    """List the partitions of all or of some topics, in order. Raises KafkaError, BrokerUnavailable."""
     return [
         PartitionPlace(
             topic=topic.name or "",
@@ -145,7 +142,7 @@ async def list_places(client: Client, topics: Collection[str] = ()) -> list[Part
 
 
 def known(bytes_per_second: int) -> int | None:
-    """Return a load that a broker was told to have; None where it is not known."""
+    """Return a load; None if it is unknown."""
     return None if bytes_per_second < 0 else bytes_per_second
 
 
@@ -153,7 +150,7 @@ def known(bytes_per_second: int) -> int | None:
 class Balance:
     """The load of each broker by id, the busiest partitions, and the moves that would even it, with their targets.
 
-    `moving_count` partitions are on their way. `is_waiting`: brokers still measure their load, and nothing moves yet.
+    `moving_count` partitions are moving. `is_waiting`: brokers still measure their load, and nothing moves yet.
     """
 
     is_waiting: bool
@@ -164,10 +161,9 @@ class Balance:
 
 
 async def find_balance(client: Client, released: Collection[str] | None = ()) -> Balance | None:
-    """Ask what would move, if nothing of these topics, or of all, were assigned to a broker by hand.
+    """Ask for the balance, as if these topics, or with None all, were not assigned by hand.
 
-    None if no broker decides just now, it can't be reached, or is of a version that does not tell. Raises KafkaError,
-    BrokerUnavailable.
+    None without a reachable controller that tells it. Raises KafkaError, BrokerUnavailable.
     """
     controller = next((broker for broker in await list_brokers(client) if broker.is_controller), None)
     if controller is None:
@@ -200,7 +196,7 @@ At = tuple[str, int]  # a topic's name and a partition
 
 
 async def list_reassignments(client: Client) -> Mapping[At, int]:
-    """Return the partitions that are on their way, and to which broker. Raises KafkaError, BrokerUnavailable."""
+    """Return the moving partitions and their targets. Raises KafkaError, BrokerUnavailable."""
     response = await client.request(
         ListPartitionReassignmentsRequest(timeout_ms=TIMEOUT_MS), ListPartitionReassignmentsResponse
     )
@@ -214,9 +210,9 @@ async def list_reassignments(client: Client) -> Mapping[At, int]:
 
 
 async def reassign(client: Client, wanted: Mapping[At, Sequence[int] | None]) -> Mapping[At, KafkaError]:
-    """Assign partitions to brokers, or with None take back what was assigned; why some could not be.
+    """Assign partitions to brokers, or with None cancel that; return the refused ones.
 
-    Returns when that is decided, which is before they have moved. Raises KafkaError, BrokerUnavailable.
+    Returns when it is decided, before the partitions have moved. Raises KafkaError, BrokerUnavailable.
     """
     topics: dict[str, ReassignableTopic] = {}
     for (name, index), replicas in wanted.items():
@@ -241,9 +237,9 @@ _FINE = frozenset({ELECTION_NOT_NEEDED, REQUEST_TIMED_OUT})  # it is led already
 
 
 async def elect_any_leader(client: Client, partitions: Collection[At]) -> None:
-    """Let any broker lead partitions without a leader, though that may lose records.
+    """Let any broker lead partitions without a leader, which may lose records.
 
-    Returns when that is decided at least. Raises KafkaError, BrokerUnavailable.
+    Returns when it is decided. Raises KafkaError, BrokerUnavailable.
     """
     topics: dict[str, ElectedTopicPartitions] = {}
     for name, index in partitions:

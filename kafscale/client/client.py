@@ -1,7 +1,7 @@
-"""A client of a cluster: from a bootstrap address to the leader of a partition and the coordinator of a group.
+"""A client of a cluster: it finds the leaders of partitions and the coordinators of groups.
 
-What metadata says is asked for when it is needed and remembered by topic; an error that says it is out of date makes
-the caller `forget` it. A topic that is being created is waited for, as every client does.
+Metadata is remembered by topic until the caller learns that it is outdated and calls `forget`. A topic that is being
+created is waited for.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ R = TypeVar("R")
 
 @attrs.frozen(kw_only=True)
 class TopicMetadata:
-    """A topic as metadata describes it. `leaders` maps each partition to its leader's node id."""
+    """A topic. `leaders` maps each partition to its leader's node id."""
 
     name: str
     topic_id: bytes
@@ -40,7 +40,7 @@ class TopicMetadata:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Client:
-    """Made by `connect`. Holds one connection to each broker that it needed, and opens them anew when they break."""
+    """Made by `connect`. Holds a connection to each needed broker, and opens it again when it breaks."""
 
     bootstrap: Address
     client_id: str
@@ -55,7 +55,7 @@ class Client:
         return await (await self.connection_to(self.bootstrap)).request(message, response_class)
 
     async def metadata(self, topics: Iterable[str] | None = None, *, create: bool = False) -> MetadataResponse:
-        """Metadata of some topics, or of all; errors of single topics are left in it."""
+        """Return metadata of some topics, or of all, with the errors of single topics."""
         wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=create)
         response = await self.request(request, MetadataResponse)
@@ -63,17 +63,19 @@ class Client:
         return response
 
     async def topic(self, name: str, *, create: bool = False) -> TopicMetadata:
-        """A topic that exists, or is created now if `create` is set. Raises KafkaError, BrokerUnavailable."""
+        """Return a topic, which is created if it is missing and `create` is set. Raises KafkaError,
+        BrokerUnavailable.
+        """
         if name not in self._topics:
             self._topics[name] = await self._look_up(name, create)
         return self._topics[name]
 
     def forget(self, topic: str) -> None:
-        """Look a topic up again when it is needed next: its leader has moved, or it was deleted."""
+        """Look a topic up again when it is needed next."""
         self._topics.pop(topic, None)
 
     async def leader(self, topic: str, partition: int) -> Connection:
-        """A connection to the leader of a partition. Raises KafkaError, BrokerUnavailable."""
+        """Return a connection to the leader of a partition. Raises KafkaError, BrokerUnavailable."""
         found = await self.topic(topic)
         if partition not in found.leaders:
             there = f"its partitions are 0 to {max(found.leaders)}" if found.leaders else "it has none"
@@ -81,11 +83,11 @@ class Client:
         return await self.connection_to(self._nodes.get(found.leaders[partition], self.bootstrap))
 
     async def coordinator(self, group: str) -> Connection:
-        """A connection to the coordinator of a group. Raises KafkaError, BrokerUnavailable."""
+        """Return a connection to the coordinator of a group. Raises KafkaError, BrokerUnavailable."""
         return await self._coordinator(GROUP, group, f"group '{group}'")
 
     async def transaction_coordinator(self, transactional_id: str) -> Connection:
-        """A connection to the coordinator of a transactional id. Raises KafkaError, BrokerUnavailable."""
+        """Return a connection to the coordinator of a transactional id. Raises KafkaError, BrokerUnavailable."""
         return await self._coordinator(TRANSACTION, transactional_id, f"transactional id '{transactional_id}'")
 
     async def _coordinator(self, key_type: int, key: str, what: str) -> Connection:
@@ -100,7 +102,7 @@ class Client:
         return await self.connection_to(Address(found.host, found.port))
 
     async def connection_to(self, address: Address) -> Connection:
-        """The connection to a broker, opened when it is needed first. Raises BrokerUnavailable."""
+        """Return the connection to a broker, opened when it is first needed. Raises BrokerUnavailable."""
         connection = self._connections.get(address)
         if connection is None or connection.is_over:
             if connection is not None:
@@ -109,15 +111,14 @@ class Client:
         return connection
 
     def adopt(self, connection: Connection) -> None:
-        """Use a connection that is there already, such as one in memory."""
+        """Use an existing connection, such as one in memory."""
         self._connections[connection.address] = connection
 
     async def all_connections(self) -> list[Connection]:
-        """A connection to every broker that the last metadata named. Raises BrokerUnavailable."""
+        """Return connections to all brokers of the last metadata. Raises BrokerUnavailable."""
         return [await self.connection_to(address) for address in self._nodes.values()]
 
     async def aclose(self) -> None:
-        """Close all connections."""
         for connection in (*self._connections.values(), *self._former):
             await connection.aclose()
 
@@ -138,7 +139,7 @@ class Client:
         return TopicMetadata(name=name, topic_id=found.topic_id, leaders=leaders)
 
     async def _near(self, name: str, *, create: bool) -> str:
-        """Say what to do about a topic that does not exist; names the nearest one."""
+        """Return advice for a missing topic, with the nearest name."""
         names = [topic.name or "" for topic in (await self.metadata()).topics]
         nearest = difflib.get_close_matches(name, names, n=1)
         told = f"did you mean '{nearest[0]}'?" if nearest else "`kafscale topics list` shows all topics"
@@ -151,9 +152,8 @@ class Client:
 async def connect(
     bootstrap: Address | Sequence[Address], client_id: str = "kafscale", *, security: ClientSecurity = PLAINTEXT
 ) -> AsyncIterator[Client]:
-    """A client whose bootstrap broker has answered; of several the first that does.
-
-    Raises BrokerUnavailable, KafkaError.
+    """Open a client whose bootstrap broker has answered; of several the first that does. Raises BrokerUnavailable,
+    KafkaError.
     """
     first, *others = [bootstrap] if isinstance(bootstrap, Address) else bootstrap
     client = Client(bootstrap=first, client_id=client_id, security=security)

@@ -1,9 +1,8 @@
 """One connection to one broker: versions negotiated once, requests pipelined, replies matched in order.
 
-`send` returns when the request is written, with a `Reply` to wait for; many may be under way. A task that waits reads
-from the socket for all of them: replies come in request order, so the task that has waited longest has the next one. A
-request that is cancelled while it is written leaves half a frame, so it breaks the connection; a cancelled wait does
-not.
+`send` returns a `Reply` to wait for; many may be under way. A waiting task reads from the socket for all: replies come
+in order, so the task that has waited longest has the next one. A cancelled write leaves half a frame and breaks the
+connection; a cancelled wait does not.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class Reply(PendingReply[R]):
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Connection:
-    """A connection that has negotiated its versions; made by `open_connection` or `Connection.over`."""
+    """A connection with negotiated versions; made by `open_connection` or `Connection.over`."""
 
     stream: trio.abc.Stream
     address: Address
@@ -76,7 +75,7 @@ class Connection:
         client_id: str = "kafscale",
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
     ) -> Self:
-        """Negotiate versions over a stream that is connected already. Raises BrokerUnavailable, KafkaError."""
+        """Negotiate versions over a connected stream. Raises BrokerUnavailable, KafkaError."""
         protocol = ClientProtocol(peer=str(address), client_id=client_id)
         connection = cls(stream=stream, address=address, protocol=protocol, timeout_seconds=timeout_seconds)
         steps = protocol.negotiate()
@@ -97,16 +96,15 @@ class Connection:
 
     @property
     def is_broken(self) -> bool:
-        """Tell whether nothing more can be sent on it."""
         return bool(self._broken)
 
     @property
     def is_over(self) -> bool:
-        """Tell whether to use another connection, as this one is broken or its session ends soon."""
+        """Tell whether the connection is broken or its session ends soon."""
         return self.is_broken or trio.current_time() >= self._session_until
 
     async def authenticate(self, sasl: ClientSasl) -> float | None:
-        """Log in, and return how many seconds the session lasts; None for no end.
+        """Log in, and return the session's length in seconds; None for no end.
 
         Raises BrokerUnavailable, KafkaError, ConfigError.
         """
@@ -123,7 +121,7 @@ class Connection:
         return steps.session_seconds
 
     def call(self, request_class: type, response_class: type[R], *, version: int | None = None) -> ApiCall[R]:
-        """Return the call at a given version, or at the newest of both sides. Raises KafkaError (no common version)."""
+        """Return the call at a version, by default the newest of both sides. Raises KafkaError without a common one."""
         return self._protocol.call(request_class, response_class, version=version)
 
     async def request(self, message: object, response_class: type[R]) -> R:
@@ -131,21 +129,18 @@ class Connection:
         return await (await self.send(message, response_class)).wait()
 
     async def send(self, message: object, response_class: type[R], *, version: int | None = None) -> Reply[R]:
-        """Write one request, in the version that `call` takes. Raises BrokerUnavailable, KafkaError."""
+        """Write one request, in the version of `call`. Raises BrokerUnavailable, KafkaError."""
         call = self.call(type(message), response_class, version=version)
         return await self.send_encoded(call, codec.encode(message, call.version))
 
     async def send_encoded(self, call: ApiCall[R], body: Sequence[Buffer], *, has_reply: bool = True) -> Reply[R]:
-        """Write one request whose body is encoded already; `has_reply` is false for Produce with acks=0."""
+        """Write one request with an encoded body; `has_reply` is false for Produce with acks=0."""
         return (await self.send_many(call, [body], has_reply=has_reply))[0]
 
     async def send_many(
         self, call: ApiCall[R], bodies: Sequence[Sequence[Buffer]], *, has_reply: bool = True
     ) -> list[Reply[R]]:
-        """Write several requests whose bodies are encoded already, small ones in one packet, for a load generator.
-
-        Raises BrokerUnavailable.
-        """
+        """Write several requests with encoded bodies, small ones in one packet. Raises BrokerUnavailable."""
         async with self._sending:
             self._check_usable()
             parts: list[Buffer] = []
@@ -171,7 +166,7 @@ class Connection:
             raise BrokerUnavailable(f"no answer from {self.address} within {self.timeout_seconds:g} s") from exc
 
     async def aclose(self) -> None:
-        """Close it; tasks that still wait for a reply get BrokerUnavailable."""
+        """Close the connection; waiting tasks get BrokerUnavailable."""
         self._broken = self._broken or "is closed"
         await trio.aclose_forcefully(self.stream)
 
@@ -215,7 +210,7 @@ class Connection:
 async def open_connection(
     address: Address, client_id: str = "kafscale", *, security: ClientSecurity = PLAINTEXT
 ) -> AsyncIterator[Connection]:
-    """Connect to a broker, and close the connection at the end. Raises BrokerUnavailable, KafkaError."""
+    """Connect to a broker for the block. Raises BrokerUnavailable, KafkaError."""
     connection = await connect_to(address, client_id, security=security)
     try:
         yield connection
@@ -259,7 +254,7 @@ async def connect_to(
 async def _negotiated(
     stream: trio.abc.Stream, address: Address, client_id: str, timeout_seconds: float, *, is_secured: bool
 ) -> Connection:
-    """Negotiate versions; a listener that wants TLS hangs up here. Raises BrokerUnavailable, KafkaError."""
+    """Negotiate versions; a listener with TLS hangs up here. Raises BrokerUnavailable, KafkaError."""
     try:
         return await Connection.over(stream, address, client_id, timeout_seconds)
     except FrameTooLarge as exc:
@@ -273,7 +268,7 @@ async def _negotiated(
 
 
 def _spoken_there(prefix: bytes) -> str:
-    """Say which protocol the first bytes of an answer belong to, and what to do."""
+    """Return the protocol of an answer's first bytes, and advice."""
     if prefix.startswith(TLS_ALERT):
         return "it speaks TLS; set security.protocol=SSL or SASL_SSL"
     if prefix.startswith(b"HTTP"):
@@ -284,7 +279,7 @@ def _spoken_there(prefix: bytes) -> str:
 async def _secure(
     stream: trio.abc.Stream, address: Address, context: ssl.SSLContext, timeout_seconds: float
 ) -> trio.abc.Stream:
-    """Do the TLS handshake, which checks the broker's certificate. Raises BrokerUnavailable."""
+    """Do the TLS handshake. Raises BrokerUnavailable."""
     secured = trio.SSLStream(stream, context, server_hostname=address.host)
     try:
         with trio.fail_after(timeout_seconds):

@@ -1,7 +1,7 @@
-"""Reading partitions from positions on, without a group: what a tool or a test needs.
+"""Reads partitions from given positions, without a group.
 
-Each poll is one Fetch to each leader, without a session. A position moves past whole batches, so offsets that a
-compacted batch no longer has are stepped over.
+Each poll sends one Fetch to each leader, without a session. A position moves past whole batches, also over offsets lost
+to compaction.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _WORTH_ANOTHER = WORTH_ANOTHER | _STALE
 
 
 class IsolationLevel(IntEnum):
-    """Choice of a reader about open and aborted transactions; the value is the protocol's."""
+    """Treatment of open and aborted transactions; the value is the protocol's."""
 
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1
@@ -53,7 +53,7 @@ class IsolationLevel(IntEnum):
 
 @attrs.frozen
 class AbortedFrom:
-    """A transaction of this producer that was aborted begins at this offset."""
+    """An aborted transaction of this producer begins at this offset."""
 
     producer_id: int
     first_offset: int
@@ -63,7 +63,7 @@ class AbortedFrom:
 class AbortedFilter:
     """Tells which batches of a read_committed answer were aborted (KIP-98). Ask it for each batch, in order.
 
-    The broker says which producers' transactions were aborted, and where they begin; the answer has their markers.
+    The broker names the aborted producers and first offsets; the answer has their markers.
     """
 
     _pending: list[AbortedFrom]  # the first one is last
@@ -71,11 +71,10 @@ class AbortedFilter:
 
     @classmethod
     def of(cls, aborted: Iterable[AbortedFrom]) -> AbortedFilter:
-        """Make it of these, which may come in any order."""
         return cls(sorted(aborted, key=lambda each: -each.first_offset))
 
     def have(self, header: BatchHeader, batch: Buffer) -> bool:
-        """Tell whether the next batch is one of them. A marker is not. Raises CorruptBatch (of a marker)."""
+        """Tell whether the next batch was aborted; a marker was not. Raises CorruptBatch (of a marker)."""
         while self._pending and self._pending[-1].first_offset <= header.last_offset:
             self._producer_ids.add(self._pending.pop().producer_id)
         if header.producer_id not in self._producer_ids:
@@ -90,7 +89,7 @@ class AbortedFilter:
 
 @attrs.define
 class Consumed:
-    """A record and the partition that it came from."""
+    """A record and its partition."""
 
     partition: int
     record: Record
@@ -98,9 +97,9 @@ class Consumed:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Consumer:
-    """Reads one topic. `positions` is the next offset to read by partition; `ends` the last seen high watermarks.
+    """Reads one topic. `positions` has the next offset by partition, `ends` the last seen high watermarks.
 
-    At READ_COMMITTED records of transactions that are open, or were aborted, are left out.
+    At READ_COMMITTED, records of open and aborted transactions are skipped.
     """
 
     client: Client
@@ -111,9 +110,9 @@ class Consumer:
     _attempts: Attempts | None = attrs.field(default=None, init=False)  # while a partition can't be read
 
     async def poll(self, max_wait_ms: int = 500) -> list[Consumed]:
-        """Records from the positions on, which move past them; empty if nothing came in time.
+        """Return records from the positions on, and move these; empty if none came in time.
 
-        Raises KafkaError (OFFSET_OUT_OF_RANGE for a position that the log does not have), BrokerUnavailable.
+        Raises KafkaError (OFFSET_OUT_OF_RANGE for a position outside of the log), BrokerUnavailable.
         """
         replies = [await self._ask(leader, indexes, max_wait_ms) for leader, indexes in (await self._leaders()).items()]
         consumed: list[Consumed] = []
@@ -129,7 +128,7 @@ class Consumer:
         return consumed
 
     async def _wait_for_another(self, refused: PartitionData | None, *, has_records: bool) -> None:
-        """Wait before the next poll if a partition can't be read just now. Raises KafkaError once that lasts long."""
+        """Wait before the next poll if a partition can't be read. Raises KafkaError once that lasts long."""
         if refused is None:
             self._attempts = None
             return
@@ -200,9 +199,9 @@ async def list_offsets(
     timestamps: Mapping[int, int],
     isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> dict[int, int]:
-    """The offset for a timestamp in each partition: the first record not older, else the end of the log.
+    """Return the offset for a timestamp in each partition: of the first record not older, else the log's end.
 
-    Timestamps are milliseconds since 1970, or LATEST or EARLIEST. At READ_COMMITTED the log ends at its last stable
+    Timestamps are milliseconds since 1970, LATEST or EARLIEST. At READ_COMMITTED the log ends at its last stable
     offset. Raises KafkaError, BrokerUnavailable.
     """
     by_leader: dict[Connection, list[ListOffsetsPartition]] = {}

@@ -1,4 +1,4 @@
-"""Consumer groups: who is in them, where they have got to, and moving them there."""
+"""Consumer groups, their members and offsets."""
 
 from __future__ import annotations
 
@@ -45,15 +45,13 @@ CLASSIC, CONSUMER = "classic", "consumer"  # the types of groups
 
 @attrs.frozen(order=True)
 class TopicPartition:
-    """One partition of one topic."""
-
     topic: str
     partition: int
 
 
 @attrs.frozen
 class GroupMember:
-    """One member. One that does not speak the consumer protocol is shown without partitions."""
+    """One member, without partitions if it does not speak the consumer protocol."""
 
     member_id: str
     client_id: str
@@ -71,13 +69,12 @@ class GroupDescription:
 
     @property
     def owners(self) -> dict[TopicPartition, GroupMember]:
-        """Return which member has which partition."""
         return {partition: member for member in self.members for partition in member.partitions}
 
 
 @retried
 async def list_groups(client: Client) -> list[ListedGroup]:
-    """The groups of all brokers, by name. Raises KafkaError, BrokerUnavailable."""
+    """List the groups of all brokers by name. Raises KafkaError, BrokerUnavailable."""
     await client.metadata([])
     groups = []
     for connection in await client.all_connections():
@@ -89,7 +86,7 @@ async def list_groups(client: Client) -> list[ListedGroup]:
 
 @retried
 async def describe_group(client: Client, group: str) -> GroupDescription:
-    """State and members, of either protocol. Raises KafkaError (GROUP_ID_NOT_FOUND too), BrokerUnavailable."""
+    """Return state and members, of either protocol. Raises KafkaError (GROUP_ID_NOT_FOUND too), BrokerUnavailable."""
     connection = await client.coordinator(group)
     try:
         answer = await connection.request(
@@ -133,7 +130,7 @@ def _classic_member(member: DescribedGroupMember) -> GroupMember:
 
 @retried
 async def committed_offsets(client: Client, group: str) -> dict[TopicPartition, int]:
-    """Every committed offset of a group. Raises KafkaError, BrokerUnavailable."""
+    """Return the committed offsets of a group. Raises KafkaError, BrokerUnavailable."""
     connection = await client.coordinator(group)
     request = OffsetFetchRequest(
         group_id=group, topics=None, groups=[OffsetFetchRequestGroup(group_id=group, topics=None)]
@@ -191,11 +188,10 @@ COMMIT_INTERVAL_SECONDS = 5.0  # Kafka's consumer: auto.commit.interval.ms
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class GroupReader:
-    """A reader that begins at a group's committed offsets in one topic, and commits its own.
+    """Reads one topic from a group's committed offsets, and commits its own.
 
-    It is a simple consumer, not a member: a group whose members have the partitions refuses its commits. It commits
-    only offsets of records that `used` says were used, so that a failure repeats records and loses none. Call `commit`
-    at the end.
+    It does not join: a group whose members have the partitions refuses its commits. It commits only offsets of records
+    that `used` names, so a failure repeats records and loses none. Call `commit` at the end.
     """
 
     client: Client
@@ -208,11 +204,10 @@ class GroupReader:
     async def positions(
         self, otherwise: Mapping[int, int], *, least: Mapping[int, int], most: Mapping[int, int]
     ) -> dict[int, int]:
-        """Return the first offset of each partition: the committed one if the log has it, else that of `otherwise`.
+        """Return each partition's committed offset if the log has it, else that of `otherwise`.
 
-        `least` and `most` are the ends of the log.
-
-        Raises KafkaError (NON_EMPTY_GROUP if the group has members), BrokerUnavailable.
+        `least` and `most` are the ends of the log. Raises KafkaError (NON_EMPTY_GROUP for a group with members),
+        BrokerUnavailable.
         """
         await self._check_no_members()
         committed = await committed_offsets(self.client, self.group)
@@ -244,7 +239,7 @@ class GroupReader:
             await self.commit()
 
     async def commit(self) -> None:
-        """Commit the offsets that have moved. Raises KafkaError (UNKNOWN_MEMBER_ID if the group has members now)."""
+        """Commit the moved offsets. Raises KafkaError (UNKNOWN_MEMBER_ID if the group has members now)."""
         self._commit_at = trio.current_time() + COMMIT_INTERVAL_SECONDS
         news = {
             partition: offset for partition, offset in self._used.items() if self._committed.get(partition) != offset

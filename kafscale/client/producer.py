@@ -1,8 +1,8 @@
 """Records to batches to partitions.
 
-A record with a key goes where Kafka's own clients send it (murmur2 of the key), so that producers can be mixed; the
-records of one call that have none go to one partition together, and those of the next call to the next. Errors after
-which nothing was written are retried; a lost connection is not, because the records may have been written.
+A record with a key goes to the partition of Kafka's clients (murmur2 of the key); the keyless records of one call go to
+one partition, those of the next call to the next. Errors after which nothing was written are retried; a lost connection
+is not, as the records may have been written.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ALL = -1
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Producer:
-    """Writes to one topic. `acks` is 0 (no answer), 1 or ALL; `codec` is from `kafscale.wire.compression`."""
+    """Writes to one topic. `acks` is 0 (no answer), 1 or ALL; `codec` is of `kafscale.wire.compression`."""
 
     client: Client
     topic: str
@@ -46,7 +46,7 @@ class Producer:
     async def send(self, records: Sequence[Record], *, partition: int | None = None) -> None:
         """Write records and wait until they are acknowledged.
 
-        Records that go to one partition keep their order. Raises KafkaError, BrokerUnavailable.
+        Records of one partition keep their order. Raises KafkaError, BrokerUnavailable.
         """
         found = await self.client.topic(self.topic, create=True)
         for index, chosen in self._by_partition(records, len(found.leaders), partition).items():
@@ -54,7 +54,7 @@ class Producer:
                 await self.send_batch(index, build_batch(batch, codec=self.codec))
 
     async def send_batch(self, partition: int, batch: bytearray) -> int:
-        """Write one encoded batch and return its first offset, -1 with acks=0. Raises KafkaError, BrokerUnavailable."""
+        """Write an encoded batch and return its first offset, -1 with acks=0. Raises KafkaError, BrokerUnavailable."""
         data = PartitionProduceData(index=partition, records=memoryview(batch))
         topic_data = [TopicProduceData(name=self.topic, partition_data=[data])]
         request = ProduceRequest(acks=self.acks, timeout_ms=TIMEOUT_MS, topic_data=topic_data)

@@ -1,7 +1,7 @@
-"""Asking again while a broker answers that the same request may succeed later, as Kafka's clients do.
+"""Repeats requests while a broker answers that they may succeed later.
 
-Only codes after which nothing was done are in `WORTH_ANOTHER`, so that a write is not done twice. A topic that does not
-exist is not waited for: here it is a misspelt name more often than one that is being created.
+`WORTH_ANOTHER` has only codes after which nothing was done, so a write is not done twice. A missing topic is not waited
+for: here it is mostly a misspelt name.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 @attrs.define(eq=False)
 class Attempts:
-    """The attempts at one thing, with growing pauses between them, until they have taken `seconds`."""
+    """Attempts with growing pauses between them, until they have taken `seconds`."""
 
     seconds: float = RETRY_SECONDS
     _pauses_count: int = attrs.field(default=0, init=False)
@@ -70,7 +70,7 @@ class Attempts:
 
 
 def retried(ask: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
-    """Decorate a function of a client so that it is called again after a KafkaError that is worth another attempt.
+    """Decorate a function of a client to be called again after a KafkaError that is worth another attempt.
 
     It must look up its coordinator or leader each time, and may do twice what it does.
     """

@@ -1,4 +1,4 @@
-"""Transactional ids: which there are, where their transactions stand, and aborting one (KIP-664)."""
+"""Transactional ids and their transactions (KIP-664)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kafscale.wire.messages.transactions import (
 
 @retried
 async def list_transactions(client: Client, states: list[str] | None = None) -> list[ListedTransactionState]:
-    """The transactional ids that all brokers coordinate, by name. Raises KafkaError, BrokerUnavailable."""
+    """List the transactional ids of all brokers. Raises KafkaError, BrokerUnavailable."""
     await client.metadata([])
     found = []
     for connection in await client.all_connections():
@@ -33,7 +33,7 @@ async def list_transactions(client: Client, states: list[str] | None = None) -> 
 
 @retried
 async def describe_transaction(client: Client, transactional_id: str) -> DescribedTransaction:
-    """The state of one id. Raises KafkaError (TRANSACTIONAL_ID_NOT_FOUND too), BrokerUnavailable."""
+    """Return the state of one id. Raises KafkaError (TRANSACTIONAL_ID_NOT_FOUND too), BrokerUnavailable."""
     connection = await client.transaction_coordinator(transactional_id)
     request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
     (found,) = (await connection.request(request, DescribeTransactionsResponse)).transaction_states
@@ -43,7 +43,7 @@ async def describe_transaction(client: Client, transactional_id: str) -> Describ
 
 @retried
 async def abort_transaction(client: Client, transactional_id: str, timeout_ms: int) -> None:
-    """Abort what is open, by fencing its producer, as Kafka's `Admin.fenceProducers` does.
+    """Abort the open transaction by fencing its producer, like Kafka's `Admin.fenceProducers`.
 
     Raises KafkaError, BrokerUnavailable.
     """

@@ -1,4 +1,4 @@
-"""A bound on bytes that several tasks hold at once, granted in the order in which they ask."""
+"""A bound on bytes that several tasks hold at once, granted in the order of the requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class _BytesWaiter:
 
 @attrs.define(eq=False, repr=False)
 class Share:
-    """Granted bytes that can be passed on. Its last holder calls `release`, once."""
+    """Granted bytes that can be passed on. The last holder calls `release`, once."""
 
     budget: ByteBudget
     size_bytes: int
@@ -35,7 +35,7 @@ class Share:
 
 @attrs.define(eq=False, repr=False)
 class ByteBudget:
-    """A bound on bytes held at once. A request for more than `size_bytes` is granted while nothing else is held."""
+    """A bound on bytes held at once. A request above `size_bytes` is granted while nothing else is held."""
 
     size_bytes: int
     used_bytes: int = attrs.field(default=0, init=False)
@@ -47,14 +47,14 @@ class ByteBudget:
         return len(self._waiters)
 
     def acquire_nowait(self, size_bytes: int) -> bool:
-        """Return whether the bytes were granted, which they are not while others wait. The caller owes `release`."""
+        """Acquire bytes if they are free and no task waits. The caller owes `release`."""
         if self._waiters or not self._fits(size_bytes):
             return False
         self.used_bytes += size_bytes
         return True
 
     async def acquire(self, size_bytes: int) -> None:
-        """Wait until the bytes are granted, in the order of the calls. The caller owes `release`."""
+        """Wait for bytes, in the order of the calls. The caller owes `release`."""
         if self.acquire_nowait(size_bytes):
             return
         self.wait_count += 1
@@ -71,7 +71,7 @@ class ByteBudget:
             raise
 
     async def share(self, size_bytes: int, *, may_wait: bool = True) -> Share | None:
-        """Acquire bytes as a share to pass on; None if they are not free at once and the caller may not wait."""
+        """Acquire bytes as a share; None if they are not free and the caller may not wait."""
         if may_wait:
             await self.acquire(size_bytes)
         elif not self.acquire_nowait(size_bytes):
@@ -79,14 +79,12 @@ class ByteBudget:
         return Share(self, size_bytes)
 
     def release(self, size_bytes: int) -> None:
-        """Give back bytes that were acquired."""
         self.used_bytes -= size_bytes
         assert self.used_bytes >= 0, "more was released than had been granted"
         self._serve_waiters()
 
     @asynccontextmanager
     async def held(self, size_bytes: int) -> AsyncIterator[None]:
-        """Hold bytes for the block."""
         await self.acquire(size_bytes)
         try:
             yield

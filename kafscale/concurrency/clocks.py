@@ -1,7 +1,7 @@
-"""A clock that goes on while the machine is suspended, unlike trio's: for deadlines that other brokers act upon.
+"""A clock that counts time in which the machine is suspended, for deadlines that other brokers act upon.
 
-On Linux CLOCK_MONOTONIC, which trio uses, stops meanwhile and CLOCK_BOOTTIME does not. Without CLOCK_BOOTTIME, or in a
-virtual machine whose clocks all stand still, this clock is trio's.
+trio uses CLOCK_MONOTONIC, which stops meanwhile on Linux; CLOCK_BOOTTIME does not. Without the latter, or in a virtual
+machine whose clocks all stop, this clock is trio's.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ def _asleep_seconds() -> float:
 
 @attrs.define(eq=False, repr=False)
 class _Asleep:
-    """Time that the machine was suspended since this process began, in steps: without one, time is exactly trio's."""
+    """Time that the machine was suspended since this process began, in steps: without any, this clock is exactly
+    trio's.
+    """
 
     before_seconds: float = attrs.field(factory=_asleep_seconds)
     counted_seconds: float = 0.0
@@ -41,5 +43,5 @@ _asleep = _Asleep()
 
 
 def elapsed() -> float:
-    """Return trio's time plus the time that the machine was suspended, in seconds."""
+    """Return trio's time plus the time of suspensions, in seconds."""
     return trio.current_time() + _asleep.count()

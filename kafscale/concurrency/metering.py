@@ -4,8 +4,8 @@
     result = await metered(meter, handle(request))
     meter.seconds
 
-The work runs in the same task as ever: a generator resumes it and reads the clock before and after. Work in a thread
-counts if `run_in_thread` runs it, from its start there to its end.
+A generator resumes the work in its task and reads the clock before and after. Work in a thread counts if
+`run_in_thread` runs it.
 """
 
 from __future__ import annotations
@@ -27,12 +27,9 @@ _current: ContextVar[Meter | None] = ContextVar("meter", default=None)  # of thi
 
 @attrs.define(eq=False, repr=False)
 class Meter:
-    """The time taken so far."""
-
     seconds: float = 0.0
 
     def run(self, function: Callable[..., T], *args: Any) -> T:
-        """Call a function and count its time."""
         began = perf_counter()
         try:
             return function(*args)
@@ -46,7 +43,6 @@ class Meter:
 
 
 async def metered(meter: Meter, work: Awaitable[T]) -> T:
-    """Await work and count its time."""
     token = _current.set(meter)
     try:
         return cast(T, await _step_by_step(meter, work))
@@ -72,7 +68,7 @@ def _step_by_step(meter: Meter, work: Awaitable[T]) -> Generator[Any, Any, T]:
 
 
 async def run_in_thread(function: Callable[..., T], *args: object, limiter: trio.CapacityLimiter | None = None) -> T:
-    """Run a function in a worker thread, as `trio.to_thread.run_sync`; its time counts for the meter of this task."""
+    """Run a function like `trio.to_thread.run_sync`; its time counts for the meter of this task."""
     meter = _current.get()
     if meter is None:
         return await trio.to_thread.run_sync(function, *args, limiter=limiter)

@@ -1,4 +1,4 @@
-"""Functions with a nursery of their own, from which one error comes out instead of a group."""
+"""Helpers for nurseries whose errors come out as one error instead of a group."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ T = TypeVar("T")
 def ungrouped() -> Iterator[None]:
     """Raise one error in place of the group that the nursery in the block raises.
 
-    A StoreError may pass when tried again, so any other error comes before it. A cancellation at the same moment is
-    dropped: the error ends the cancelled work as well.
+    Any other error comes before a StoreError, which may pass when tried again. A cancellation at the same moment is
+    dropped.
     """
     try:
         yield
@@ -31,7 +31,7 @@ def ungrouped() -> Iterator[None]:
 
 @asynccontextmanager
 async def beside(work: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-    """Run a task alongside the block, and cancel it at the end of the block."""
+    """Run a task alongside the block, and cancel it at the end."""
     with ungrouped():
         async with trio.open_nursery() as nursery:
             nursery.start_soon(work)
@@ -40,7 +40,7 @@ async def beside(work: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
 
 
 async def for_each(items: Iterable[T], work: Callable[[T], Awaitable[None]], *, tasks_count: int) -> None:
-    """Do the work for every item, for at most `tasks_count` of them at once."""
+    """Do the work for every item, at most `tasks_count` at once."""
     waiting = iter(items)
 
     async def take() -> None:

@@ -1,4 +1,4 @@
-"""Work that several tasks want at once, done once: a load that they share, and questions that are asked together."""
+"""Work that several tasks want at once, done once."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ A = TypeVar("A")
 class Flight:
     """A load under way, which later tasks wait for instead of beginning another one.
 
-    All of them get the error that it fails with. A load whose task was cancelled has no outcome: the tasks that waited
-    look again, and the first of them begins anew.
+    All of them get its error. If its task was cancelled, the waiting tasks look again, and the first of them begins
+    anew.
     """
 
     _landed: trio.Event = attrs.field(factory=trio.Event, init=False)
     _error: Exception | None = attrs.field(default=None, init=False)
 
     def land(self, error: BaseException | None = None) -> None:
-        """End the load. `error` is the one that it failed with; a cancellation does not count as one."""
+        """End the load, with its error if it failed; a cancellation does not count."""
         if isinstance(error, Exception):
             self._error = error
         self._landed.set()
 
     async def wait(self) -> None:
-        """Wait until the load is over; then look again for its result. Raises the error that it failed with."""
+        """Wait until the load is over; then look again for its result. Raises its error."""
         await self._landed.wait()
         if self._error is not None:
             raise self._error
@@ -48,10 +48,10 @@ class _Question(Generic[Q, A]):
 
 @attrs.define(eq=False, repr=False)
 class Gathering(Generic[Q, A]):
-    """Questions to one peer: those that come while a request is under way go together in the next one.
+    """Questions to one peer: those that come during a request go together in the next one.
 
-    `ask` returns an answer to each question, in order, for at most `max_count` at once. If it fails, all of its
-    questions get its KafScaleError. The task whose turn it is asks for all that wait, so there is no background task.
+    `ask` returns an answer to each of at most `max_count` questions, in order; its KafScaleError goes to all of them.
+    The task whose turn it is asks for all waiting ones, so there is no background task.
     """
 
     ask: Callable[[Sequence[Q]], Awaitable[Sequence[A]]]
@@ -60,7 +60,7 @@ class Gathering(Generic[Q, A]):
     _turn: trio.Lock = attrs.field(factory=trio.Lock, init=False)
 
     async def request(self, question: Q, interrupted: KafScaleError) -> A:
-        """Return the answer to a question. Raises KafScaleError; `interrupted` if the task that asked was cancelled."""
+        """Return the answer to a question. Raises KafScaleError; `interrupted` if the asking task was cancelled."""
         mine: _Question[Q, A] = _Question(question)
         self._waiting.append(mine)
         try:

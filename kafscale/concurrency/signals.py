@@ -1,4 +1,4 @@
-"""Signals between tasks: one to be set again and again, and a value that is set once."""
+"""Signals between tasks: one that is set repeatedly, and a value that is set once."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ T = TypeVar("T")
 
 @attrs.define(eq=False, repr=False)
 class Signal:
-    """A `trio.Event` that can be used again, in one of two ways.
+    """A reusable `trio.Event`, with two uses.
 
-    A task with work of its own clears it, looks for work, and waits: a `set` in between is not missed. Tasks that wait
-    for a state look whether it is reached, and otherwise wait for the next `wake`, which does not last. Either way,
-    await nothing between the look and `wait`, and look again after it.
+    A task with work clears it, looks for work, and waits: a `set` in between is not missed. Tasks that wait for a state
+    check it, and otherwise wait for the next `wake`, which does not last. Await nothing between check and `wait`, and
+    check again afterwards.
     """
 
     _event: trio.Event = attrs.field(factory=trio.Event, init=False)
@@ -25,16 +25,16 @@ class Signal:
         return self._event.is_set()
 
     def set(self) -> None:
-        """Wake the tasks that wait, and let later ones pass until it is cleared."""
+        """Wake waiting tasks, and let later ones pass until it is cleared."""
         self._event.set()
 
     def clear(self) -> None:
-        """Make tasks that come from now on wait for the next `set`."""
+        """Let tasks wait for the next `set`."""
         if self._event.is_set():
             self._event = trio.Event()
 
     def wake(self) -> None:
-        """Wake the tasks that wait now, and no later ones."""
+        """Wake waiting tasks, and no later ones."""
         event, self._event = self._event, trio.Event()
         event.set()
 
@@ -43,15 +43,14 @@ class Signal:
         await self._event.wait()
 
     def statistics(self) -> trio.EventStatistics:
-        """Return how many tasks wait."""
         return self._event.statistics()
 
 
 @attrs.define(eq=False, repr=False)
 class OneShot(Generic[T]):
-    """A value that is set at most once: how a synchronous state machine answers a request later.
+    """A value that is set at most once: a synchronous state machine's late answer to a request.
 
-    None is not a value. Waiting for a value that is set does not pass through the scheduler.
+    None can't be set. Waiting for a set value passes no checkpoint.
     """
 
     value: T | None = None

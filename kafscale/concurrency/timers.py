@@ -1,7 +1,7 @@
-"""Deadlines of a component in one heap, served by one task: a deadline needs neither a task nor a cancel scope.
+"""Deadlines of a component in one heap, served by one task.
 
-Moving a timer's deadline later, as every heartbeat does, leaves the heap alone: when the old entry comes up, it is
-pushed again. Only moving it earlier costs a push at once. The queue is synchronous; `run` is its only task.
+Moving a deadline later, as every heartbeat does, leaves the heap alone: an old entry is pushed again when it comes up.
+Moving it earlier costs a push. The queue is synchronous; `run` is its only task.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STALE_ENTRIES_MIN_COUNT = 256
 
 @attrs.define(eq=False, repr=False)
 class Timer:
-    """Calls `fire` once its deadline has passed, and has none then; inf means no deadline."""
+    """Calls `fire` when its deadline has passed, which clears it; inf means no deadline."""
 
     fire: Callable[[], None]
     deadline: float = attrs.field(default=inf, init=False)
@@ -35,7 +35,7 @@ class Timer:
 
 @attrs.define(eq=False, repr=False)
 class TimerQueue:
-    """Timers in order of their deadlines, in seconds of `now` (default: trio's clock)."""
+    """Timers in order of their deadlines, in seconds of `now`."""
 
     now: Callable[[], float] = trio.current_time
     _heap: list[tuple[float, int, Timer]] = attrs.field(factory=list, init=False)
@@ -44,11 +44,11 @@ class TimerQueue:
     _moved_earlier: Signal = attrs.field(factory=Signal, init=False)
 
     def __len__(self) -> int:
-        """Entries in the heap, stale ones too."""
+        """Count the entries in the heap, also stale ones."""
         return len(self._heap)
 
     def set_after(self, timer: Timer, seconds: float) -> None:
-        """Set the deadline to `seconds` from now, in place of an earlier one."""
+        """Set the deadline to `seconds` from now."""
         timer.deadline = deadline = self.now() + seconds
         if deadline < timer._queued_at:
             self._push(timer)
@@ -65,7 +65,7 @@ class TimerQueue:
         return self._heap[0][0] if self._heap else inf
 
     def fire_due(self) -> None:
-        """Fire every timer whose deadline has passed. A timer that is set again meanwhile waits for the next call."""
+        """Fire timers whose deadlines have passed. One that is set meanwhile waits for the next call."""
         now = self.now()
         due: list[Timer] = []
         while self._heap and self._heap[0][0] <= now:

@@ -22,7 +22,7 @@ STEPS_PER_TURN = 256  # of some microseconds each, so that a turn is about a mil
 
 @attrs.define(eq=False, repr=False)
 class Turns:
-    """Turns of one piece of work, counted in steps. Short work does not give way at all."""
+    """Turns of one piece of work, counted in steps. Short work does not give way."""
 
     steps: int = STEPS_PER_TURN
     _left: int = attrs.field(init=False)
@@ -31,7 +31,7 @@ class Turns:
         self._left = self.steps
 
     async def step(self) -> None:
-        """Give way to other tasks if this turn's steps are used up. Call it before each step."""
+        """Give way to other tasks after each turn's steps. Call it before each step."""
         if not self._left:
             self._left = self.steps
             await trio.lowlevel.checkpoint()
@@ -47,7 +47,7 @@ async def in_turns(items: Iterable[T], *, steps: int = STEPS_PER_TURN) -> AsyncI
 
 
 async def distinct(items: Iterable[T], key: Callable[[T], Hashable]) -> list[T]:
-    """Return the first item of each key, in order: an entry that a request repeats is answered once."""
+    """Return the first item of each key, in order: a repeated entry of a request is answered once."""
     found: dict[Hashable, T] = {}
     async for item in in_turns(items):
         found.setdefault(key(item), item)
@@ -57,7 +57,7 @@ async def distinct(items: Iterable[T], key: Callable[[T], Hashable]) -> list[T]:
 async def distinct_partitions(
     topics: Iterable[tuple[K, Iterable[T]]], index: Callable[[T], int], *, turns: Turns | None = None
 ) -> dict[K, dict[int, T]]:
-    """Return topics and their partitions without repetitions, in order; the first entry of a partition counts.
+    """Return topics and their partitions without repetitions; the first entry of a partition counts.
 
     `turns` are those of the surrounding work.
     """
@@ -78,7 +78,7 @@ class Crowded(Exception):
 
 @attrs.define(eq=False, repr=False)
 class FairQueue(Generic[T]):
-    """A queue from which owners are served in turn: the one served last comes after all others.
+    """A queue that serves owners in turn: the one served last comes after all others.
 
     The items of one owner keep their order.
     """
@@ -91,7 +91,6 @@ class FairQueue(Generic[T]):
         return self._count
 
     def append(self, owner: Hashable, item: T) -> None:
-        """Add an item behind the others of its owner."""
         self._by_owner.setdefault(owner, deque()).append(item)
         self._count += 1
 
@@ -106,11 +105,10 @@ class FairQueue(Generic[T]):
         return owner, items.popleft()
 
     def skip(self, owner: Hashable) -> None:
-        """Count an owner as the one served last, as it was served past the queue."""
+        """Count an owner as served last, as it was served outside of the queue."""
         self._last_owner = owner
 
     def remove(self, owner: Hashable, item: T) -> None:
-        """Remove an item that is in the queue."""
         items = self._by_owner[owner]
         items.remove(item)
         if not items:
@@ -118,9 +116,9 @@ class FairQueue(Generic[T]):
         self._count -= 1
 
     def pop_newest_of_largest(self, owner: Hashable) -> T | None:
-        """Make room for an item of `owner`: remove and return the newest one of the owner that has the most.
+        """Remove and return the newest item of the owner with the most, to make room for `owner`.
 
-        None, and nothing is removed, if `owner` would then have as many as that owner.
+        None, without effect, if `owner` would then have as many as that one.
         """
         largest = max(self._by_owner, key=lambda other: len(self._by_owner[other]))
         if len(self._by_owner[largest]) <= len(self._by_owner.get(owner, ())) + 1:
@@ -138,11 +136,11 @@ class _TurnWaiter:
 
 @attrs.define(eq=False, repr=False)
 class FairTurns:
-    """Turns, of which at most `count` are held at once; owners are served in turn.
+    """Turns of which `count` are held at once; owners are served in turn.
 
-    A task that gives up its turn between pieces of its work lets another owner's task work after each piece, however
-    many tasks wait for one owner. When `waiting_max_count` tasks wait, the newest task of the owner with the most
-    waiting tasks gets Crowded: a flood from one owner crowds out only itself.
+    A task that gives up its turn between pieces of work lets another owner's task work, however many tasks one owner
+    has. When `waiting_max_count` tasks wait, the newest task of the owner with the most gets Crowded: a flood crowds
+    out only itself.
     """
 
     count: int = 1
@@ -156,7 +154,7 @@ class FairTurns:
 
     @asynccontextmanager
     async def turn(self, owner: Hashable) -> AsyncIterator[None]:
-        """Wait for a turn and hold it for the block. Always a checkpoint. Raises Crowded if too many tasks wait."""
+        """Wait for a turn and hold it for the block. Always a checkpoint. Raises Crowded."""
         if self._held_count < self.count:
             self._held_count += 1
             self._waiting.skip(owner)

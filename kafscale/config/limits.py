@@ -19,8 +19,6 @@ ANY_NUMBER = 2**31 - 1  # Kafka's default for no limit
 
 @attrs.frozen(kw_only=True)
 class Limits:
-    """Limits of one broker."""
-
     max_frame_bytes: Size = option(
         100 * MIB,
         "Largest request; a larger length prefix closes the connection before anything is allocated.",

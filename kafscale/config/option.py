@@ -1,8 +1,7 @@
-"""Declaration of options: `option()` makes an attrs field one, with its help and bounds; `Option` describes it.
+"""Declaration of options: `option()` makes an attrs field one; `Option` describes it.
 
-Flags, environment variables, keys of the TOML file, the reference page and `kafscale config` are made from the
-declaration. A field's type says how its text is read: `Size` (bytes), `Seconds` and `Milliseconds` (durations in the
-unit of the attribute's suffix), `Listener`, `StoreUrl`, enums.
+Flags, environment variables, TOML keys, the reference page and `kafscale config` are made from the declaration. A
+field's type says how its text is read.
 """
 
 from __future__ import annotations
@@ -49,13 +48,13 @@ class Help:
 
 
 def option(default: Any, text: str, **details: Any) -> Any:
-    """Declare an attrs field that is an option. `details` are those of `Help`."""
+    """Declare an attrs field that is an option. `details` are fields of `Help`."""
     return attrs.field(default=default, metadata={_METADATA_KEY: Help(text=text, **details)})
 
 
 @attrs.frozen(kw_only=True)
 class Option:
-    """An option: `attribute` is the name of its field, `type` the field's type; `tuple[X, ...]` is repeatable."""
+    """An option: `attribute` and `type` are its field's; `tuple[X, ...]` is repeatable."""
 
     attribute: str
     type: Any
@@ -89,7 +88,6 @@ class Option:
 
     @property
     def is_bounded(self) -> bool:
-        """Tell whether the value has a least or a greatest."""
         return (self.help.least, self.help.most) != (-math.inf, math.inf)
 
     @property
@@ -128,7 +126,6 @@ class Option:
 
 
 def options_of(settings_class: type) -> tuple[Option, ...]:
-    """Return the options of an attrs class, in order of declaration."""
     types = get_type_hints(settings_class, include_extras=True)
     return tuple(
         Option(attribute=field.name, type=types[field.name], help=field.metadata[_METADATA_KEY])

@@ -45,7 +45,7 @@ DURATION_HELP = "a number with us, ms, s, m, h or d, such as 10s"
 
 
 def parse_size(text: str) -> int:
-    """Return the number of bytes that `text` means. Raises ValueError."""
+    """Return the bytes of a size. Raises ValueError."""
     match = _NUMBER_AND_UNIT.fullmatch(text.strip())
     factor = _SIZE_BY_LOWER.get(match[2].lower()) if match else None
     if match is None or factor is None:
@@ -57,7 +57,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_duration(text: str) -> int:
-    """Return the microseconds that `text` means. Raises ValueError."""
+    """Return the microseconds of a duration. Raises ValueError."""
     match = _NUMBER_AND_UNIT.fullmatch(text.strip())
     if match is None or (match[2] and match[2].lower() not in _DURATION_UNITS_US):
         raise ValueError(f"'{text}' is not a duration; allowed: {DURATION_HELP}")
@@ -71,14 +71,14 @@ def parse_duration(text: str) -> int:
 
 
 def format_size(size_bytes: int) -> str:
-    """Write a size so that `parse_size` gives it back: the largest unit that divides it."""
+    """Write a size in the largest unit that divides it."""
     dividing = [(factor, unit) for unit, factor in _SIZE_UNITS.items() if size_bytes and size_bytes % factor == 0]
     factor, unit = max(dividing, default=(1, "B"))
     return f"{size_bytes // factor}{unit if factor > 1 else ''}"
 
 
 def format_duration(duration_us: int) -> str:
-    """Write a duration so that `parse_duration` gives it back: the largest unit that divides it."""
+    """Write a duration in the largest unit that divides it."""
     if duration_us == 0:
         return "0s"
     unit = next(unit for unit, factor in _DURATION_UNITS_US.items() if duration_us % factor == 0)

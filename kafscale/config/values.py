@@ -106,8 +106,6 @@ class SaslMechanism(enum.StrEnum):
 
 
 class LogLevel(enum.StrEnum):
-    """Level of the broker's own log, as in the standard library's logging."""
-
     DEBUG = "debug"
     INFO = "info"
     WARNING = "warning"
@@ -115,15 +113,11 @@ class LogLevel(enum.StrEnum):
 
 
 class AuthorizerKind(enum.StrEnum):
-    """The authorizer of requests."""
-
     NONE = "none"
     ACL = "acl"
 
 
 class LogFormat(enum.StrEnum):
-    """The format of log lines."""
-
     TEXT = "text"
     JSON = "json"
 

@@ -1,11 +1,10 @@
-"""The client's side of a connection, sans-IO: from requests to bytes, and from bytes to replies in order.
+"""The client's side of a connection, sans-IO: requests to bytes, and bytes to replies in order.
 
     protocol = ClientProtocol(peer="127.0.0.1:9092", client_id="kafscale")
     buffers = protocol.send(reply := PendingReply(call), body)      send these
     protocol.receive_data(data)                                     until reply.body is there
 
-`kafscale.client` drives it on trio, `kafscale.spark.brokers` with a socket that blocks. After an exception the
-connection is of no further use.
+After an exception the connection can't be used any more.
 """
 
 from __future__ import annotations
@@ -40,20 +39,19 @@ class ApiCall(Generic[R]):
 
     @classmethod
     def of(cls, request_class: type[Message], response_class: type[R], version: int) -> ApiCall[R]:
-        """Return the call at this version."""
         return cls(request_class.API_KEY, version, response_class, codec.is_flexible(request_class, version))
 
 
 @attrs.define(eq=False, repr=False)
 class PendingReply(Generic[R]):
-    """A reply under way. Its body is a view of the received frame, and so are records in the response."""
+    """A reply under way. Its body, and records in the response, are views of the received frame."""
 
     call: ApiCall[R]
     correlation_id: int = attrs.field(default=-1, init=False)
     body: memoryview | None = attrs.field(default=None, init=False)
 
     def decode(self) -> R:
-        """Return the response, whose body must be there. Raises ProtocolError."""
+        """Return the response of the received body. Raises ProtocolError."""
         assert self.body is not None
         return codec.decode(self.call.response_class, self.call.version, self.body)
 
@@ -70,10 +68,9 @@ class ClientProtocol:
     _next_correlation_id: int = attrs.field(default=0, init=False)
 
     def call(self, request_class: type[Message], response_class: type[R], *, version: int | None = None) -> ApiCall[R]:
-        """Return the call at a given version, or at the newest that both sides have and that names topics.
+        """Return the call at a version, by default the newest of both sides that names topics.
 
-        Raises:
-            KafkaError: UNSUPPORTED_VERSION, the two sides have no version in common.
+        Raises KafkaError (UNSUPPORTED_VERSION) without a common version.
         """
         if version is None:
             least, most = self._versions.get(request_class.API_KEY, (0, -1))
@@ -85,7 +82,7 @@ class ClientProtocol:
         return ApiCall.of(request_class, response_class, version)
 
     def send(self, reply: PendingReply[Any], body: Sequence[Buffer], *, has_reply: bool = True) -> list[Buffer]:
-        """Return the buffers of a request, whose reply is expected unless it is a Produce with acks=0."""
+        """Return the buffers of a request; a Produce with acks=0 has no reply."""
         call = reply.call
         reply.correlation_id = self._next_correlation_id
         self._next_correlation_id = (self._next_correlation_id + 1) & 0x7FFFFFFF
@@ -95,7 +92,7 @@ class ClientProtocol:
         return request_frame(header, body, flexible_header=call.flexible)
 
     def receive_data(self, data: Buffer) -> None:
-        """Take received bytes, and give bodies to the replies that are complete. Raises ProtocolError."""
+        """Take received bytes, and set the bodies of complete replies. Raises ProtocolError."""
         self._frames.receive_data(data)
         for frame in self._frames.next_frames():
             self._accept(frame)
@@ -112,10 +109,10 @@ class ClientProtocol:
         reply.body = frame[body_offset:]
 
     def negotiate(self) -> Generator[tuple[ApiCall[ApiVersionsResponse], Sequence[Buffer]], memoryview, None]:
-        """Yield ApiVersions requests to send, and be sent the bodies of their replies; then `call` knows the versions.
+        """Yield ApiVersions requests, and be sent the bodies of their replies; then `call` knows the versions.
 
-        The first is as the newest client would send it; an older broker answers in version 0 and is asked again. Raises
-        KafkaError, ProtocolError.
+        The first has the newest version; an older broker answers in version 0 and is asked again. Raises KafkaError,
+        ProtocolError.
         """
         version = ApiVersionsRequest.MAX_VERSION
         response = yield from self._ask_versions(version)

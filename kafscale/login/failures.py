@@ -1,7 +1,4 @@
-"""Error codes in replies to exceptions with the code's name, and what it means where the broker does not say.
-
-The words are for people at a command line who do not know Kafka's names: what is wrong, and what to do.
-"""
+"""Maps error codes to exceptions, with words for people who do not know Kafka's names."""
 
 from __future__ import annotations
 
@@ -44,13 +41,13 @@ _SAYS_LITTLE: Final = frozenset({error_codes.UNKNOWN_TOPIC_OR_PARTITION, error_c
 
 
 def failure(code: int, about: str, message: str | None = None) -> KafkaError:
-    """The exception for an error code about something, with a message about it, or else what the code means."""
+    """Return the exception of an error code, with the broker's message or the code's meaning."""
     text = f"{about}: {error_codes.name(code)}"
     told = message or WORDS.get(code)
     return KafkaError(code, f"{text} ({told})" if told else text)
 
 
 def check(code: int, about: str, message: str | None = None) -> None:
-    """Raise KafkaError unless the code is 0. The message is the broker's."""
+    """Raise KafkaError unless the code is 0. `message` is the broker's."""
     if code != error_codes.NONE:
         raise failure(code, about, None if code in _SAYS_LITTLE else message)

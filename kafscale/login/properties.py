@@ -1,7 +1,6 @@
-"""Kafka's files of client settings, which are Java's properties (java.util.Properties.load): `name = value` in lines.
+"""Kafka's files of client settings, as java.util.Properties.load reads them: `name = value` in lines.
 
-A line that begins with # or ! is a comment, one that ends with a backslash goes on in the next, and a backslash
-otherwise begins an escape. So what Kafka's own tools read by `--command-config` is read alike.
+# or ! begins a comment, a backslash at the end continues a line, and elsewhere it begins an escape.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def read_properties(path: Path) -> dict[str, str]:
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Read the lines of a file; of a name that is there twice the last one counts."""
+    """Read the lines of a file; the last one of a name counts."""
     found = {}
     for line in _logical_lines(text):
         match = _LINE.match(line)
@@ -41,7 +40,7 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    """Lines without comments, those that go on put together."""
+    """Yield joined lines without comments."""
     begun = ""
     for line in re.split(r"\r\n|\n|\r", text):
         line = line.lstrip(_BLANK)

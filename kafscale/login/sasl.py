@@ -1,4 +1,4 @@
-"""SASL from the client's side: who it says it is, by the names of Kafka's client settings.
+"""SASL from the client's side, by the names of Kafka's client settings.
 
     sasl.mechanism                     SCRAM-SHA-512, SCRAM-SHA-256, PLAIN or OAUTHBEARER (librdkafka: sasl.mechanisms)
     sasl.username, sasl.password       (librdkafka)
@@ -7,13 +7,13 @@
     sasl.oauthbearer.token.endpoint.url=https://…      an issuer, which is asked for tokens with
         sasl.oauthbearer.client.credentials.client.id, .client.secret    (librdkafka: sasl.oauthbearer.client.id, …)
         sasl.oauthbearer.scope
-        sasl.oauthbearer.header.urlencode              true to have id and secret quoted
-        https.ca.location, https.ca.pem                whom to trust there (librdkafka), instead of the system's
+        sasl.oauthbearer.header.urlencode              true to quote id and secret
+        https.ca.location, https.ca.pem                trusted authorities (librdkafka), instead of the system's
 
 sasl.jaas.config may have clientId, clientSecret, scope and ssl.truststore.… (PEM) of an issuer, as before Kafka 4.1.
-So that a file of Java's settings can be used as it is, sasl.login.callback.handler.class may name Kafka's own
-OAuthBearerLoginCallbackHandler, and sasl.oauthbearer.jwt.retriever.class its ClientCredentialsJwtRetriever,
-DefaultJwtRetriever or FileJwtRetriever, which do the same; so may sasl.oauthbearer.method librdkafka's oidc.
+Java's classes that do the same may be named: OAuthBearerLoginCallbackHandler as sasl.login.callback.handler.class, and
+ClientCredentialsJwtRetriever, DefaultJwtRetriever or FileJwtRetriever as sasl.oauthbearer.jwt.retriever.class; so may
+librdkafka's oidc as sasl.oauthbearer.method.
 """
 
 from __future__ import annotations
@@ -83,7 +83,6 @@ def client_sasl(properties: Mapping[str, str]) -> ClientSasl:
 
 
 def _tokens(properties: Mapping[str, str], options: Mapping[str, str]) -> TokenSource:
-    """Read where tokens come from. Raises ConfigError."""
     text = properties.get(TOKEN_URL, "").strip()
     url = split_url(text)
     is_file = url.scheme == "file" and not url.netloc and len(url.path) > 1
@@ -98,14 +97,14 @@ def _tokens(properties: Mapping[str, str], options: Mapping[str, str]) -> TokenS
 
 
 def _check_class(properties: Mapping[str, str], setting: str, allowed: Sequence[str]) -> None:
-    """Raise ConfigError for a class of Java's that does something else than is done here."""
+    """Raise ConfigError for a Java class with another behaviour."""
     name = properties.get(setting, allowed[0]).strip().rpartition(".")[2]
     if name not in allowed:
         raise ConfigError(f"{setting}: '{name}' is not known; allowed: {' and '.join(allowed)} of Kafka")
 
 
 def _token_endpoint(url: str, properties: Mapping[str, str], options: Mapping[str, str]) -> TokenEndpoint:
-    """Read who asks an issuer for tokens; what JAAS says counts where no setting says it. Raises ConfigError."""
+    """Read an issuer's settings; JAAS options count where no setting is given. Raises ConfigError."""
 
     def value(names: Sequence[str], option: str) -> str | None:
         return next((properties[name] for name in names if name in properties), options.get(option))
@@ -125,7 +124,7 @@ def _token_endpoint(url: str, properties: Mapping[str, str], options: Mapping[st
 
 
 def _endpoint_context(properties: Mapping[str, str], options: Mapping[str, str]) -> ssl.SSLContext:
-    """Return whom to trust at an issuer's: those of the system if nothing is said. Raises ConfigError."""
+    """Return the trusted authorities of an issuer, by default the system's. Raises ConfigError."""
     trusted = {"ssl.ca.location": properties.get(HTTPS_CA), "ssl.ca.pem": properties.get(HTTPS_CA_TEXT)}
     given = {name: value for name, value in trusted.items() if value is not None}
     given = given or {name: value for name, value in options.items() if name.startswith("ssl.")}

@@ -1,4 +1,4 @@
-"""The library scramp, for both sides of a SCRAM login. It is imported when it is first needed: that takes 50 ms."""
+"""The library scramp, imported when it is first needed: that takes 50 ms."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ SALT_LEAST_BYTES: Final = 1  # Kafka has no least. RFC 5802 has none either; bas
 
 
 def load_scramp() -> Any:
-    """Import scramp, patched to take salts as short as Kafka's brokers take.
-
-    From version 1.5 on it refuses salts below 12 bytes, on either side of a login.
-    """
+    """Import scramp, patched to take short salts, as Kafka's brokers do: version 1.5 refuses those below 12 bytes."""
     import scramp
     from scramp import core
 

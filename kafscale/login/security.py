@@ -4,8 +4,7 @@
     ssl.…               those of `kafscale.login.tls`
     sasl.…, https.…     those of `kafscale.login.sasl`
 
-Settings that begin otherwise belong to other programs, and are ignored. An unknown one that begins so is an error, as
-its wish could not be met.
+Other settings belong to other programs, and are ignored. An unknown one with such a prefix is an error.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _KNOWN = frozenset({PROTOCOL, *tls.KNOWN, *sasl.KNOWN})
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class ClientSecurity:
-    """`context` is that of TLS, if the protocol has it, and `sasl` who logs in."""
+    """`context` is for TLS, and `sasl` for a login, if the protocol has them."""
 
     protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
     context: ssl.SSLContext | None = None
@@ -52,7 +51,7 @@ def client_security(properties: Mapping[str, str]) -> ClientSecurity:
 
 
 def client_protocol(properties: Mapping[str, str]) -> SecurityProtocol:
-    """Read which of TLS and SASL there is. Raises ConfigError."""
+    """Read the security protocol. Raises ConfigError."""
     word = properties.get(PROTOCOL, "PLAINTEXT").strip().upper()
     protocol = SecurityProtocol.__members__.get(word)
     if protocol is None:

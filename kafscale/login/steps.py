@@ -1,12 +1,12 @@
-"""SASL as steps: which request is sent next, by the broker's last answer.
+"""SASL logins as steps: the next request by the broker's last answer.
 
     login = LoginSteps(sasl, address)
     request = login.next(None)
     while request is not None:
         request = login.next(<the answer, a `login.response_class`>)
 
-A step may read the file of a token or ask for one, or derive a key for some milliseconds, so run it in a thread. A
-session that the broker ends after a while (KIP-368) is not renewed: before its end the client connects anew.
+A step may read a token, or derive a key for some milliseconds, so run it in a thread. A session with an end (KIP-368)
+is not renewed: the client connects anew before.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Parts = Generator[Request, Any, bytes]
 
 @attrs.define(eq=False, repr=False)
 class LoginSteps:
-    """One login. `session_seconds` is how long the session lasts, once it is over; None for no end."""
+    """One login. `session_seconds` is the length of its session; None for no end."""
 
     sasl: ClientSasl
     address: Address
@@ -52,7 +52,9 @@ class LoginSteps:
         self._steps = self._all()
 
     def next(self, answer: SaslHandshakeResponse | SaslAuthenticateResponse | None) -> Request | None:
-        """The next request, or None when who logs in is in. Raises KafkaError, ConfigError, BrokerUnavailable."""
+        """Return the next request, or None after a successful login. Raises KafkaError, ConfigError,
+        BrokerUnavailable.
+        """
         try:
             return self._steps.send(answer)
         except StopIteration:
@@ -60,7 +62,7 @@ class LoginSteps:
 
     @property
     def about(self) -> str:
-        """Return what an error is about."""
+        """Return the subject of errors."""
         return f"login as {self.sasl.username or 'the owner of a token'} by {self.sasl.mechanism} at {self.address}"
 
     def _all(self) -> Steps:

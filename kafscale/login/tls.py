@@ -57,7 +57,7 @@ def tls_context(properties: Mapping[str, str]) -> ssl.SSLContext:
 
 
 def _authorities(properties: Mapping[str, str]) -> str | None:
-    """Return the PEM text of whom to trust; None for those of the system."""
+    """Return the PEM text of the trusted authorities; None for the system's."""
     found = _first(_text_of(properties, "ssl.ca"), _store(properties, "truststore", "certificates"))
     if found is None:
         return None
@@ -70,7 +70,6 @@ def _authorities(properties: Mapping[str, str]) -> str | None:
 
 
 def _load_certificate(context: ssl.SSLContext, properties: Mapping[str, str]) -> None:
-    """Load the client's certificate, if there is one."""
     chain = _first(_text_of(properties, "ssl.certificate"), _store(properties, "keystore", "certificate.chain"))
     if chain is None:
         return
@@ -92,7 +91,7 @@ def _load_certificate(context: ssl.SSLContext, properties: Mapping[str, str]) ->
 
 
 def _load_pem(context: ssl.SSLContext, pem: str, password: Callable[[], str]) -> None:
-    """Python takes certificates and keys from files alone: this one only its owner can read, and for a moment."""
+    """Load PEM text by a temporary file, as Python reads only files."""
     descriptor, path = tempfile.mkstemp(suffix=".pem")
     try:
         with os.fdopen(descriptor, "w") as file:
@@ -103,7 +102,7 @@ def _load_pem(context: ssl.SSLContext, pem: str, password: Callable[[], str]) ->
 
 
 def _store(properties: Mapping[str, str], store: str, text: str) -> str | None:
-    """Return what Java calls a store, which here is PEM, from a file or given as text."""
+    """Return a store of Java, which must be PEM, from a file or text."""
     if not has_pem_store(properties, store, text):
         return None
     location = f"ssl.{store}.location"
@@ -111,7 +110,7 @@ def _store(properties: Mapping[str, str], store: str, text: str) -> str | None:
 
 
 def has_pem_store(properties: Mapping[str, str], store: str, text: str) -> bool:
-    """Tell whether there is what Java calls a store. Raises ConfigError if it is none of PEM."""
+    """Tell whether a store of Java is given. Raises ConfigError unless it is PEM."""
     if f"ssl.{store}.location" not in properties and f"ssl.{store}.{text}" not in properties:
         return False
     kind = properties.get(f"ssl.{store}.type", "JKS").strip()
@@ -124,14 +123,14 @@ def has_pem_store(properties: Mapping[str, str], store: str, text: str) -> bool:
 
 
 def _text_of(properties: Mapping[str, str], name: str) -> str | None:
-    """Return what librdkafka takes as text (.pem) or from a file (.location)."""
+    """Return librdkafka's text (.pem) or file (.location)."""
     return _first(
         in_lines(properties.get(f"{name}.pem")), _read(properties.get(f"{name}.location"), f"{name}.location")
     )
 
 
 def in_lines(pem: str | None) -> str | None:
-    """Give PEM the ends of its lines that a file of settings, where a value is one line, has not kept."""
+    """Restore the line ends of PEM that a file of settings, where a value is one line, has lost."""
 
     def rewrite(block: re.Match[str]) -> str:
         body = re.sub(r"\s+", "", block[2])
@@ -141,7 +140,7 @@ def in_lines(pem: str | None) -> str | None:
 
 
 def _first(*found: str | None) -> str | None:
-    """Return the first that is there, be it empty: an empty list of whom to trust is not everybody."""
+    """Return the first text, also an empty one: an empty list of authorities trusts no one."""
     return next((value for value in found if value is not None), None)
 
 

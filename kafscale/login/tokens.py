@@ -1,8 +1,8 @@
-"""Tokens of OAUTHBEARER, from a file that another program renews, or from the token endpoint of an issuer.
+"""Tokens of OAUTHBEARER, from a file or from an issuer's token endpoint.
 
-An endpoint is asked for a token with the client's credentials (RFC 6749, section 4.4), as Kafka's
-ClientCredentialsJwtRetriever does: the id and the secret in the header, the scope in the body. Its token is used for
-every login until most of its life is over. Getting one blocks: do it in a thread.
+An endpoint is asked with the client's credentials (RFC 6749, section 4.4), like Kafka's ClientCredentialsJwtRetriever:
+id and secret in the header, the scope in the body. A token is used for logins until most of its life is over. Getting
+one blocks.
 """
 
 from __future__ import annotations
@@ -40,17 +40,15 @@ _TOKEN = re.compile(r"[!-~]+")  # what a header, and SASL's message, may have
 
 @attrs.frozen
 class BearerToken:
-    """A token, and when it expires in seconds since 1970, where that is known."""
+    """A token, and its expiry in seconds since 1970, if known."""
 
     text: str = attrs.field(repr=False)
     expires_at: float | None = None
 
 
 class TokenSource(Protocol):
-    """A source of tokens for logins."""
-
     def get(self) -> BearerToken:
-        """Raises ConfigError, KafkaError, BrokerUnavailable."""
+        """Return a token. Raises ConfigError, KafkaError, BrokerUnavailable."""
         ...
 
 
@@ -70,10 +68,10 @@ class TokenFile:
 
 @attrs.define(kw_only=True)
 class TokenEndpoint:
-    """An issuer's endpoint, and who asks it. Threads may share it: one of them asks, and the others wait for that.
+    """An issuer's endpoint and its client. Threads may share it: one asks, and the others wait.
 
-    `quotes_credentials` has the id and the secret quoted as in a URL before they get into the header, which RFC 6749
-    has and many issuers do not expect (Kafka: sasl.oauthbearer.header.urlencode). `context` is for a URL with TLS.
+    `quotes_credentials` quotes id and secret as in a URL, which RFC 6749 demands and many issuers do not expect (Kafka:
+    sasl.oauthbearer.header.urlencode). `context` is for a URL with TLS.
     """
 
     url: str
@@ -87,7 +85,7 @@ class TokenEndpoint:
     _use_until: float = attrs.field(default=0.0, init=False, repr=False, eq=False)
 
     def get(self) -> BearerToken:
-        """Return a token of whose life enough is left, or, while the issuer does not answer, any.
+        """Return a token with enough life left, or, while the issuer does not answer, any valid one.
 
         Raises KafkaError if it is refused, BrokerUnavailable.
         """
@@ -111,7 +109,7 @@ class TokenEndpoint:
         return token
 
     def _ask(self) -> BearerToken:
-        """Ask, and again where another answer may come. Raises KafkaError, BrokerUnavailable."""
+        """Ask, repeatedly if that may help. Raises KafkaError, BrokerUnavailable."""
         for attempt in range(1, ATTEMPTS_COUNT + 1):
             try:
                 return self._ask_once()
@@ -153,7 +151,7 @@ class TokenEndpoint:
         return {"Accept": "application/json", "Authorization": f"Basic {encoded}"}
 
     def _read(self, status: int, answer: bytes) -> BearerToken:
-        """Read an answer; errors show nothing of one that has a token. Raises KafkaError, BrokerUnavailable."""
+        """Read an answer; errors show no token. Raises KafkaError, BrokerUnavailable."""
         try:
             found: Any = json.loads(answer)
         except (ValueError, RecursionError):  # UnicodeDecodeError is one
@@ -178,9 +176,9 @@ class TokenEndpoint:
 
 
 class _CutOff:
-    """Ends the connections of its block after a time: a timeout of httpx is for one wait, and a server may send slowly.
+    """Ends the connections of its block after a time: httpx's timeouts are for one wait, and a server may send slowly.
 
-    `notice` is httpx's hook `trace`, which is told of connections.
+    `notice` is httpx's hook `trace`.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -201,7 +199,7 @@ class _CutOff:
             self._sockets.append(details["return_value"].get_extra_info("socket"))
 
     def check(self) -> None:
-        """Raises BrokerUnavailable if the time is over."""
+        """Raise BrokerUnavailable if the time is over."""
         if self._is_over:
             raise BrokerUnavailable(f"no token: the answer did not arrive as a whole in {self._seconds:g} s")
 
@@ -213,7 +211,7 @@ class _CutOff:
 
 
 def expiry_of(text: str) -> float | None:
-    """Read when a JSON Web Token expires, in seconds since 1970, unchecked; None where it does not say."""
+    """Read the expiry of a JSON Web Token, unchecked, in seconds since 1970; None if it has none."""
     try:
         payload = text.split(".")[1]
         return float(json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))["exp"])
