@@ -148,7 +148,7 @@ def serve_by_trio(arguments: list[str]) -> None:
     from kafscale.cli.main import run
     from kafscale.server.kafka.binding import BoundListener
     from kafscale.server.kafka.listener import Acceptor, _peer
-    from kafscale.server.kafka.transport import StreamTransport
+    from tests.devtools.fakes.stream_transport import StreamTransport
 
     plain = Acceptor._connect
 

@@ -40,15 +40,9 @@ from kafscale.cluster.registries.topics import Topic, TopicListener
 from kafscale.config import Settings
 from kafscale.metrics import Metrics
 from kafscale.server.http.admin import AdminServer
-from kafscale.server.kafka.opening import (
-    Acceptor,
-    BoundListener,
-    Dispatcher,
-    MakeDispatcher,
-    bind,
-    open_acceptor,
-    open_listeners,
-)
+from kafscale.server.kafka.binding import BoundListener, bind, open_listeners
+from kafscale.server.kafka.dispatch import Dispatcher
+from kafscale.server.kafka.listener import Acceptor, MakeDispatcher, open_acceptor
 
 logger = logging.getLogger(__name__)
 
@@ -111,7 +105,7 @@ class Broker:
             async with trio.open_nursery() as nursery:
                 access = self.security.access
                 server = AdminServer(self.metrics, lambda: self._not_ready, lambda: self.services.log, access)
-                nursery.start_soon(server.accept, self.admin.sockets)
+                nursery.start_soon(server.server.accept, self.admin.sockets)
                 nursery.start_soon(self.security.run)
                 async with open_storage(self.settings, directory, self.metrics) as parts:
                     self.listeners = await open_listeners(self.settings)

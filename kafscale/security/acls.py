@@ -1,7 +1,7 @@
 """Kafka's access control lists (KIP-11, KIP-290): bindings, filters of them, and the rights that a broker checks.
 
-A binding allows or denies one operation on the resources of a pattern to a principal from a host. The numbers are
-those of Kafka's protocol; an unknown one is UNKNOWN, which no binding may have.
+A binding allows or denies a principal from a host one operation on the resources of a pattern. Numbers are the
+protocol's; an unknown one is UNKNOWN, which no binding may have.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ CLUSTER_NAME: Final = "kafka-cluster"  # the one name that a CLUSTER has
 
 
 class _Code(enum.IntEnum):
-    """A number of the protocol."""
-
     @classmethod
     def _missing_(cls, value: object) -> _Code:
         return cls(0)
@@ -34,34 +32,28 @@ class _Code(enum.IntEnum):
 
 
 class ResourceType(_Code):
-    """Types of resources."""
-
     UNKNOWN, ANY, TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID, DELEGATION_TOKEN, USER = range(8)
 
 
 class PatternType(_Code):
-    """Types of patterns. Only a filter may say ANY, or MATCH: every pattern that applies to a resource."""
+    """Types of patterns. ANY and MATCH (every pattern that applies to a resource) are for filters."""
 
     UNKNOWN, ANY, MATCH, LITERAL, PREFIXED = range(5)
 
 
 class AclOperation(_Code):
-    """Operations on resources."""
-
     UNKNOWN, ANY, ALL, READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE = range(9)
     CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE, CREATE_TOKENS, DESCRIBE_TOKENS = range(9, 15)
     TWO_PHASE_COMMIT = 15
 
 
 class Permission(_Code):
-    """Effects of a binding."""
-
     UNKNOWN, ANY, DENY, ALLOW = range(4)
 
 
 @attrs.frozen(kw_only=True)
 class AclBinding:
-    """One access control list entry and the resources that it is about. `principal` is written `User:alice`."""
+    """An access control list entry and its resources. `principal` is written `User:alice`."""
 
     resource_type: ResourceType = attrs.field(converter=ResourceType)
     pattern_type: PatternType = attrs.field(converter=PatternType)
@@ -92,11 +84,10 @@ class AclFilter:
 
     @property
     def is_unknown(self) -> bool:
-        """Tell whether an element of it is unknown to this version."""
+        """Tell whether an element is unknown to this version."""
         return 0 in (self.resource_type, self.pattern_type, self.operation, self.permission)
 
     def matches(self, binding: AclBinding) -> bool:
-        """Tell whether it matches a binding."""
         return (
             _asks_for(self.resource_type, binding.resource_type)
             and _asks_for(self.operation, binding.operation)
@@ -128,7 +119,7 @@ def _asks_for(wanted: _C, has: _C) -> bool:
 
 @attrs.frozen(eq=False, repr=False)
 class Right:
-    """An operation on a type of resource. There is one object for each, so that looking it up is cheap."""
+    """An operation on a type of resource. Each has one object, for cheap look-ups."""
 
     operation: AclOperation
     resource_type: ResourceType
@@ -139,7 +130,6 @@ class Right:
 
 @cache
 def right_of(operation: AclOperation, resource_type: ResourceType) -> Right:
-    """Return the one object of this right."""
     return Right(operation, resource_type)
 
 

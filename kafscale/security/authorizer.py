@@ -1,11 +1,11 @@
 """Decides rights by access control lists, as Kafka's StandardAuthorizer does, in a few lookups for any number of lists.
 
-Super users may do everything. For all others a DENY goes before any ALLOW, and an operation without a list is denied:
-always for a resource that has lists, and for one that has none unless `allows_without_acls` is set.
+Super users may do everything. For others a DENY wins over any ALLOW, and an operation without a list is denied: always
+for a resource with lists, and for one without unless `allows_without_acls` is set.
 
-A resource is matched by the literal pattern of its name, by that of `*`, and by the prefixed patterns of its first
-letters: one lookup for each length that a prefix has. The entry of a pattern for a principal from a host is a set of
-bits, in which the implied operations have been filled in.
+A resource matches the literal pattern of its name, that of `*`, and the prefixed patterns of its first letters: one
+lookup for each length of a prefix. The entry of a pattern for a principal from a host is a set of bits, with the
+implied operations.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class _Entries:
                     self.allowed_bits |= 1 << _IMPLIED[binding.operation]
 
     def says(self, permission: Permission, operation: AclOperation) -> bool:
-        """Tell whether it says so of the operation itself, implied ones not counted."""
+        """Tell whether an entry names the operation itself; implied ones don't count."""
         return any(
             binding.permission is permission and binding.operation in (operation, AclOperation.ALL)
             for binding in self.bindings
@@ -71,7 +71,7 @@ class _Entries:
 
 @attrs.frozen
 class AclsFound:
-    """Answer of the lists. `has_acls` if any list is about the resource, for any principal."""
+    """Answer of the lists. `has_acls`: any list is about the resource, for any principal."""
 
     allowed: bool
     denied: bool
@@ -80,9 +80,9 @@ class AclsFound:
 
 @attrs.define(eq=False, repr=False)
 class AclIndex:
-    """A set of bindings. What is asked of it is asked by subjects that `subjects_of` makes.
+    """A set of bindings, asked by subjects of `subjects_of`.
 
-    `may_deny_all` says that there is another one, of which nothing else is known.
+    `may_deny_all`: there is an unreadable binding.
     """
 
     may_deny_all: bool = attrs.field(default=False, init=False)
@@ -102,7 +102,6 @@ class AclIndex:
         return binding in self._bindings
 
     def add(self, binding: AclBinding) -> None:
-        """Take it in, unless it is there."""
         if binding in self._bindings:
             return
         self._bindings[binding] = None
@@ -119,7 +118,6 @@ class AclIndex:
         self._said_to.setdefault((binding.resource_type, subject), {})[key[1:]] = entries
 
     def remove(self, binding: AclBinding) -> None:
-        """Forget it, if it is there."""
         if binding not in self._bindings:
             return
         del self._bindings[binding]
@@ -146,7 +144,7 @@ class AclIndex:
             del lengths[len(binding.resource_name)]
 
     def find(self, subjects: Collection[Subject], right: Right, name: str) -> AclsFound:
-        """Tell what is said of a right to the resource of this name."""
+        """Return what the lists say of a right to a resource."""
         if self.may_deny_all:
             return AclsFound(allowed=False, denied=True, has_acls=True)
         bit = 1 << right.operation
@@ -171,16 +169,16 @@ class AclIndex:
                 yield found
 
     def bindings_about(self, subjects: Collection[Subject], right: Right, name: str) -> Iterable[AclBinding]:
-        """Return what is said to these subjects of a resource, whatever the operation."""
+        """Iterate over the bindings of these subjects for a resource, of any operation."""
         for pattern in self._about(right.resource_type, name):
             for subject in subjects:
                 if (entries := pattern.get(subject)) is not None:
                     yield from entries.bindings
 
     def allows_some(self, subjects: Collection[Subject], right: Right) -> bool:
-        """Tell whether there can be a resource, of whatever name, to which the right is given.
+        """Tell whether the right may be given to a resource of some name.
 
-        It is Kafka's `Authorizer.authorizeByResourceType`, where an operation implies no other one.
+        This is Kafka's `Authorizer.authorizeByResourceType`, where an operation implies no other one.
         """
         if self.may_deny_all:
             return False
@@ -197,7 +195,7 @@ class AclIndex:
         )
 
     def _said(self, subjects: Collection[Subject], right: Right, permission: Permission) -> set[_Named]:
-        """The patterns of a type of resources with which the operation is allowed, or denied."""
+        """Return the patterns of a type of resources with which the operation is allowed or denied."""
         return {
             named
             for subject in subjects
@@ -207,7 +205,7 @@ class AclIndex:
 
 
 def subjects_of(principal: str, host: str) -> Collection[Subject]:
-    """Everything that a binding may call who comes from there."""
+    """Return the subjects that bindings may name for this client."""
     return {(name, place) for name in (principal, WILDCARD_PRINCIPAL) for place in (host, WILDCARD)}
 
 
@@ -228,7 +226,7 @@ _SOME_NAME: Final = "hardcode"  # what Kafka asks for to see whether a user may 
 
 @attrs.frozen
 class Viewer:
-    """A client, as far as its rights are concerned: the host is empty where no list names a host."""
+    """A client, as far as its rights depend on it: the host is empty if no list names a host."""
 
     principal: Principal
     host: str
@@ -239,7 +237,7 @@ _Question = tuple[Principal, str, Right, str | None]  # the name is None for "so
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class AclAuthorizer:
-    """One per broker. `changed` is to be called after each change of `acls`."""
+    """One per broker. Call `changed` after each change of `acls`."""
 
     super_users: frozenset[str] = frozenset()
     allows_without_acls: bool = False
@@ -248,27 +246,24 @@ class AclAuthorizer:
     _verdicts: dict[_Question, bool] = attrs.field(factory=dict, init=False)
 
     def changed(self) -> None:
-        """Forget all answers: those of another version of the lists."""
+        """Forget remembered answers."""
         self.version += 1
         self._verdicts.clear()
 
     def allows(self, principal: Principal, host: str, right: Right, name: str) -> bool:
-        """Tell whether somebody has a right to the resource of this name."""
         verdict = self._verdicts.get((principal, host, right, name))
         if verdict is None:
             verdict = self._remember((principal, host, right, name), self._decide(principal, host, right, name))
         return verdict
 
     def viewer(self, principal: Principal, host: str) -> Viewer:
-        """Return what a client's rights depend on, to be remembered."""
         return Viewer(principal, host if self.acls.host_count else "")
 
     def may_describe(self, viewer: Viewer, topic: str) -> bool:
-        """Tell whether a client may know of a topic."""
         return self.allows(viewer.principal, viewer.host, DESCRIBE_TOPIC, topic)
 
     def allows_some(self, principal: Principal, host: str, right: Right) -> bool:
-        """Tell whether somebody may have a right to a resource of some name: Kafka's authorizeByResourceType."""
+        """Tell whether the right may be given to some resource: Kafka's authorizeByResourceType."""
         verdict = self._verdicts.get((principal, host, right, None))
         if verdict is None:
             decided = self._decide(principal, host, right, _SOME_NAME) or self.acls.allows_some(
@@ -278,7 +273,7 @@ class AclAuthorizer:
         return verdict
 
     def rule(self, principal: Principal, host: str, right: Right, name: str) -> str:
-        """Say what a refusal rests on: for the log of refusals."""
+        """Return the reason of a refusal, for the log."""
         said = self.acls.bindings_about(subjects_of(str(principal), host), right, name)
         found = (binding for binding in said if _denies(binding, right.operation))
         return str(next(found, "no ACL allows it"))

@@ -1,7 +1,7 @@
-"""X.509 certificates: their subject, as Java writes it, and until when they are good. No I/O.
+"""X.509 certificates: their subject, as Java writes it, and their expiry.
 
-Only what is needed of DER is read (X.690, RFC 5280), from certificates that OpenSSL has accepted before. Names are
-those of Java's `X500Principal.getName()`, RFC 2253, since Kafka's mapping rules and ACLs are written for them.
+Reads only the needed parts of DER (X.690, RFC 5280), from certificates that OpenSSL has accepted. Names are those of
+Java's `X500Principal.getName()`, RFC 2253, as Kafka's mapping rules and ACLs expect them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ParsedCertificate:
 
     @classmethod
     def parse(cls, der: bytes) -> ParsedCertificate:
-        """Read one. Raises ValueError if it is none."""
+        """Read a certificate. Raises ValueError."""
         [signed, *_] = _children(_only(der))
         fields = list(_children(signed))
         if fields and fields[0].tag == _VERSION:
@@ -55,7 +55,7 @@ class ParsedCertificate:
 
     @classmethod
     def parse_pem(cls, text: str) -> ParsedCertificate:
-        """Read the first one of a PEM file. Raises ValueError."""
+        """Read the first certificate of a PEM file. Raises ValueError."""
         begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
         _, found, rest = text.partition(begin)
         body, found_end, _ = rest.partition(end)
@@ -103,7 +103,7 @@ def _children(parent: _Element) -> Iterator[_Element]:
 
 
 def _time(element: _Element) -> float:
-    """RFC 5280: UTCTime until 2049, with a year of two digits, then GeneralizedTime; always in UTC."""
+    """Read UTCTime, with a year of two digits until 2049, or GeneralizedTime (RFC 5280)."""
     text = element.content.decode("ascii")
     if element.tag == _UTC_TIME:
         text = ("20" if int(text[:2]) < 50 else "19") + text
@@ -113,7 +113,7 @@ def _time(element: _Element) -> float:
 
 
 def _name(name: _Element) -> str:
-    """A distinguished name, whose last part comes first in RFC 2253."""
+    """Return a distinguished name, whose last part comes first in RFC 2253."""
     parts = ["+".join(_attribute(attribute) for attribute in _children(part)) for part in _children(name)]
     return ",".join(reversed(parts))
 

@@ -1,15 +1,15 @@
-"""Exchanges of SASL: one for each login, which ends with a user's name or with a refusal.
+"""SASL exchanges: one for each login, which ends with a user's name or a refusal.
 
     PLAIN (RFC 4616)         client  [AUTHORIZATION-ID] NUL USER NUL PASSWORD
     SCRAM-SHA-256 and -512   client  n,,n=USER,r=NONCE              server  r=NONCE+OURS,s=SALT,i=ITERATIONS
     (RFC 5802, RFC 7677)     client  c=biws,r=NONCE+OURS,p=PROOF    server  v=SIGNATURE
 
-An exchange is sans-IO: it takes a message and returns an outcome. It can't derive keys, which takes milliseconds of CPU
-time, nor fetch the keys that sign tokens: it asks its caller for these, and goes on with the result (`resume`).
+An exchange takes messages and returns outcomes, without I/O. It asks its caller to derive keys, which takes
+milliseconds of CPU, or to fetch the keys that sign tokens, and continues with the result (`resume`).
 
-PLAIN checks the password against the SCRAM verifier, so that passwords are kept in one form. With either mechanism a
-user that does not exist takes as long as one that does, and fails at the end like a wrong password. SCRAM offers no
-channel binding: a client that insists on it (`p=`) is refused, and so is one with an authorization id.
+PLAIN checks the password against the SCRAM verifier, so passwords are kept in one form. An unknown user takes as long
+as a known one, and fails at the end like a wrong password. SCRAM without channel binding: a client that demands it
+(`p=`), or sends an authorization id, is refused.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Challenge:
 
 @attrs.frozen
 class Granted:
-    """Successful login. The client gets `data`; `expires_at_ms` is that of a token, since 1970."""
+    """Successful login. The client gets `data`; `expires_at_ms` is a token's, since 1970."""
 
     name: str
     data: bytes = b""
@@ -44,8 +44,7 @@ class Granted:
 class Refused:
     """Failed login.
 
-    `why` is for the broker's log, and may have no secret in it; `message` is for the client, instead of one that tells
-    nothing.
+    `why` is for the log, without secrets; `message` is for the client, instead of a general one.
     """
 
     why: str
@@ -54,7 +53,7 @@ class Refused:
 
 @attrs.frozen
 class DeriveKey:
-    """Request to the caller: `salt_password` with these values in a thread, then `resume` with its result."""
+    """Request to the caller: call `salt_password` in a thread, then `resume` with its result."""
 
     mechanism: SaslMechanism
     password: bytes = attrs.field(repr=False)
@@ -64,7 +63,7 @@ class DeriveKey:
 
 @attrs.frozen
 class FetchKeys:
-    """Request to the caller: a token names an unknown key, so fetch the keys that sign tokens, then `resume`."""
+    """Request to the caller: fetch the keys that sign tokens, as a token names an unknown one, then `resume`."""
 
     key_id: str
 
@@ -80,23 +79,19 @@ class SaslExchange(Protocol):
         ...
 
     def resume(self, result: bytes, now_ms: int) -> Outcome:
-        """Go on after DeriveKey, with the derived bytes, or after FetchKeys, with nothing."""
+        """Continue after DeriveKey with the derived bytes, or after FetchKeys."""
         ...
 
 
 class VerifierSource(Protocol):
-    """Source of users' verifiers."""
-
     def verifier(self, mechanism: SaslMechanism, user: str) -> ScramVerifier | None: ...
 
     def decoy(self, mechanism: SaslMechanism, user: str) -> ScramVerifier:
-        """Return the verifier to show for a user that does not exist."""
+        """Return the verifier to show for an unknown user."""
         ...
 
     @property
-    def usual_mechanism(self) -> SaslMechanism:
-        """Mechanism of most verifiers."""
-        ...
+    def usual_mechanism(self) -> SaslMechanism: ...
 
 
 PLAIN_MESSAGE_MAX_BYTES = 2 * USER_NAME_MAX_BYTES + PASSWORD_MAX_BYTES + 2
@@ -105,8 +100,6 @@ STRONGEST_FIRST = (SaslMechanism.SCRAM_SHA_512, SaslMechanism.SCRAM_SHA_256)
 
 @attrs.define(eq=False, repr=False)
 class PlainExchange:
-    """The broker's side of one login."""
-
     users: VerifierSource
     _name: str = attrs.field(default="", init=False)
     _mechanism: SaslMechanism = attrs.field(default=STRONGEST_FIRST[0], init=False)
@@ -153,8 +146,6 @@ SCRAM_MESSAGE_MAX_BYTES = 1024
 
 @attrs.define(eq=False, repr=False)
 class ScramExchange:
-    """The broker's side of one login."""
-
     mechanism: SaslMechanism
     users: VerifierSource
     _server: ScramServer = attrs.field(init=False)
@@ -189,7 +180,7 @@ class ScramExchange:
         raise AssertionError("SCRAM asks for nothing")
 
     def _verifier(self, name: str) -> tuple[bytes, bytes, bytes, int]:
-        """Return what scramp asks for, by the name that the client sent."""
+        """Return the values that scramp needs for the client's user name."""
         found = self.users.verifier(self.mechanism, name)
         self._name, self._is_known = name, found is not None
         shown = self.users.decoy(self.mechanism, name) if found is None else found

@@ -1,19 +1,18 @@
 """OAUTHBEARER (RFC 7628): a signed token that names the user, checked by the library joserfc.
 
-    client  n,[a=AUTHORIZATION-ID],^Aauth=Bearer TOKEN^A[KEY=VALUE^A]...^A        server  nothing
+client  n,[a=AUTHORIZATION-ID],^Aauth=Bearer TOKEN^A[KEY=VALUE^A]...^A        server  nothing
                                                     or, if the token is refused  server  {"status":"invalid_token"}
                                                                                  client  ^A      then it has failed
 
-Extensions (KIP-342) are read and have no effect. Tokens are JSON Web Tokens (RFC 7519), signed by a key of a set
-(RFC 7517). Algorithms are a fixed list of signatures by key pairs: neither `none`, nor those with a shared secret,
-whose place a public key could take.
+Extensions (KIP-342) have no effect. Tokens are JSON Web Tokens (RFC 7519), signed by a key of a set (RFC 7517). Only
+signatures by key pairs are allowed: neither `none`, nor shared secrets, which a public key could pose as.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 import attrs
@@ -35,7 +34,7 @@ NO_KEYS: Final = KeySet([])
 
 
 class TokenRefused(Exception):
-    """A refused token; of the token, the message has only names of claims."""
+    """A refused token; the message quotes only names of claims."""
 
 
 class UnknownKey(Exception):
@@ -44,14 +43,14 @@ class UnknownKey(Exception):
 
 @attrs.frozen
 class Claims:
-    """User that a token names, and its expiry in milliseconds since 1970."""
+    """The user that a token names, and its expiry in milliseconds since 1970."""
 
     name: str
     expires_at_ms: int
 
 
 def parse_key_set(data: bytes) -> KeySet:
-    """Read a JSON Web Key Set, without keys that sign nothing here. Raises ValueError if none is left."""
+    """Read the usable keys of a JSON Web Key Set. Raises ValueError without any."""
     if len(data) > KEY_SET_MAX_BYTES:
         raise ValueError(f"a key set of {len(data)} bytes; the limit is {KEY_SET_MAX_BYTES}")
     try:
@@ -80,30 +79,14 @@ def _key(data: dict[str, Any]) -> RSAKey | ECKey | None:
     return None
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class TokenPolicy:
-    """Requirements of a token: one of `audiences`, all of `required_scopes`."""
+    """Requirements of a token, by the settings."""
 
-    issuer: str | None = None
-    audiences: Sequence[str] = ()
-    name_claim: str = "sub"
-    scope_claim: str = "scope"
-    required_scopes: Sequence[str] = ()
-    clock_skew_seconds: float = 30.0
-
-    @classmethod
-    def of(cls, settings: SaslSettings) -> TokenPolicy:
-        return cls(
-            issuer=settings.sasl_oauthbearer_expected_issuer,
-            audiences=settings.sasl_oauthbearer_expected_audience,
-            name_claim=settings.sasl_oauthbearer_sub_claim_name,
-            scope_claim=settings.sasl_oauthbearer_scope_claim_name,
-            required_scopes=settings.sasl_oauthbearer_required_scopes,
-            clock_skew_seconds=settings.sasl_oauthbearer_clock_skew_seconds,
-        )
+    settings: SaslSettings
 
     def check(self, token: str, keys: KeySet, now_ms: int) -> Claims:
-        """Return whom a token names. Raises TokenRefused, UnknownKey."""
+        """Return the claims of a valid token. Raises TokenRefused, UnknownKey."""
         if len(token) > TOKEN_MAX_BYTES:
             raise TokenRefused(f"a token of {len(token)} characters; the limit is {TOKEN_MAX_BYTES}")
         try:
@@ -115,44 +98,47 @@ class TokenPolicy:
         return self._check_claims(claims, now_ms)
 
     def _check_claims(self, claims: dict[str, Any], now_ms: int) -> Claims:
-        name = claims.get(self.name_claim)
+        settings, name_claim = self.settings, self.settings.sasl_oauthbearer_sub_claim_name
+        scope_claim = settings.sasl_oauthbearer_scope_claim_name
+        name = claims.get(name_claim)
         if not isinstance(name, str) or not 0 < len(name.encode(errors="replace")) <= USER_NAME_MAX_BYTES:
-            raise TokenRefused(f"its claim '{self.name_claim}' is not a user name")
-        if self.issuer is not None and claims.get("iss") != self.issuer:
+            raise TokenRefused(f"its claim '{name_claim}' is not a user name")
+        issuer = settings.sasl_oauthbearer_expected_issuer
+        if issuer is not None and claims.get("iss") != issuer:
             raise TokenRefused("its claim 'iss' is not the expected issuer")
         self._check_audience(claims.get("aud"))
-        if missing := set(self.required_scopes) - _scopes(claims.get(self.scope_claim)):
-            raise TokenRefused(f"its claim '{self.scope_claim}' lacks {', '.join(sorted(missing))}")
+        if missing := set(settings.sasl_oauthbearer_required_scopes) - _scopes(claims.get(scope_claim)):
+            raise TokenRefused(f"its claim '{scope_claim}' lacks {', '.join(sorted(missing))}")
         return Claims(name, self._check_times(claims, now_ms))
 
     def _check_audience(self, audience: object) -> None:
+        expected = self.settings.sasl_oauthbearer_expected_audience
         named = {audience} if isinstance(audience, str) else audience
         if named is None:
             named = set()
         if not isinstance(named, set | list) or not all(isinstance(item, str) for item in named):
             raise TokenRefused("its claim 'aud' is neither a string nor a list of strings")
-        if self.audiences and not set(named) & set(self.audiences):
+        if expected and not set(named) & set(expected):
             raise TokenRefused("its claim 'aud' has no expected audience")
-        if named and not self.audiences:  # RFC 7519, 4.1.3
+        if named and not expected:  # RFC 7519, 4.1.3
             raise TokenRefused("it is for an audience, and --sasl-oauthbearer-expected-audience is not given")
 
     def _check_times(self, claims: dict[str, Any], now_ms: int) -> int:
-        """Return when the token expires."""
-        now_seconds = now_ms / 1000
+        now_seconds, skew_seconds = now_ms / 1000, self.settings.sasl_oauthbearer_clock_skew_seconds
         expires_at = _time(claims, "exp")
         if expires_at is None:
             raise TokenRefused("its claim 'exp' is missing")
-        if expires_at + self.clock_skew_seconds <= now_seconds:
+        if expires_at + skew_seconds <= now_seconds:
             raise TokenRefused("it has expired")
         for claim in ("nbf", "iat"):
             begins_at = _time(claims, claim)
-            if begins_at is not None and begins_at - self.clock_skew_seconds > now_seconds:
+            if begins_at is not None and begins_at - skew_seconds > now_seconds:
                 raise TokenRefused(f"it is not valid yet, by its claim '{claim}'")
         return int(expires_at * 1000)
 
 
 def _time(claims: dict[str, Any], claim: str) -> float | None:
-    """Return a claim that is a time, in seconds since 1970."""
+    """Return a claim in seconds since 1970."""
     value = claims.get(claim)
     if value is None:
         return None
@@ -177,7 +163,7 @@ _BEARER = re.compile(r"bearer ([A-Za-z0-9._~+/=-]+)", re.IGNORECASE)
 
 @attrs.define(eq=False, repr=False)
 class OauthbearerExchange:
-    """The broker's side of one login. `keys` are asked for anew after they have been fetched."""
+    """The broker's side of one login. `keys` returns the present keys."""
 
     policy: TokenPolicy
     keys: Callable[[], KeySet]
@@ -222,7 +208,7 @@ class OauthbearerExchange:
 
 
 def _parse(data: bytes) -> tuple[str, str] | None:
-    """Return the authorization id and the token of a client's first message; None if it is none."""
+    """Return the authorization id and the token of a client's first message; None for an invalid one."""
     try:
         found = _FIRST.fullmatch(data.decode())
     except UnicodeDecodeError:

@@ -1,14 +1,12 @@
-"""Principals of clients, and the rules that make one of a certificate's subject (KIP-371, SslPrincipalMapper).
+"""Principals of clients, and rules that map a certificate's subject to one (KIP-371, SslPrincipalMapper).
 
     RULE:PATTERN/REPLACEMENT/    if the whole subject matches: the match, replaced
     RULE:PATTERN/REPLACEMENT/L   ... in lower case; U in upper case
     DEFAULT                      the subject as it is
 
-Rules are separated by commas, and the first that matches counts. A slash within a rule is written `\\/`. The
-replacement has `$1` for a group, `$0` for the whole match; a reference to a group that the pattern lacks stays.
-
-Kafka's patterns are Java's. Here they are RE2's, whose search takes linear time, since a stranger chooses the subject;
-patterns that only Java has (lookaround, references to groups in the pattern) are refused at the start.
+The first matching rule of the comma-separated list counts. A slash within a rule is written `\\/`. The replacement has
+`$1` for a group, `$0` for the match; a reference to a missing group stays. Patterns are RE2's, whose search is linear,
+since a stranger chooses the subject; patterns that only Java has are refused at the start.
 """
 
 from __future__ import annotations
@@ -88,7 +86,7 @@ class _Replacing:
         return name.lower() if self.case == "L" else name.upper() if self.case == "U" else name
 
     def _replace_all(self, subject: str) -> str:
-        """Java's String.replaceAll: also what matches after the first one, as an empty rest does for `.*`."""
+        """Replace like Java's String.replaceAll, which also replaces an empty rest for `.*`."""
         found: list[str] = []
         copied = position = 0
         while position <= len(subject) and (match := self.pattern.search(subject, position)) is not None:
@@ -116,7 +114,7 @@ class SslPrincipalMapper:
         return [rule for match in _RULE_SPLITTER.finditer(self.text.strip()) if (rule := _parse(match[1])) is not None]
 
     def principal(self, subject: str) -> Principal:
-        """Return who the owner of a certificate is. Raises NoMatchingRule."""
+        """Return the principal of a certificate's owner. Raises NoMatchingRule."""
         if len(subject) > SUBJECT_MAX_COUNT:
             raise NoMatchingRule(f"the subject of its certificate has more than {SUBJECT_MAX_COUNT} characters")
         for rule in self.rules:
@@ -156,7 +154,7 @@ def _compile(pattern: str) -> Any:
 
 
 def _parse_replacement(text: str, group_count: int) -> list[str | int]:
-    """Java's rules: of the digits behind a dollar as many as there are groups for are its number."""
+    """Split a replacement by Java's rules: the longest group number that exists follows a dollar."""
     parts: list[str | int] = []
     position = 0
     while position < len(text):

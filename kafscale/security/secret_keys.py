@@ -1,8 +1,8 @@
 """Keys that encrypt secrets in the metadata: AES-256-GCM, by the library cryptography.
 
-A key file has a key on each line, as 64 hexadecimal digits; lines that begin with # are comments. The first key
-encrypts, all of them decrypt: to change the key, put a new one in front, and remove the old one when every user has
-been added anew. Each value is bound to its place, so that one can't be moved to another's.
+A key file has a key on each line, as 64 hexadecimal digits; lines with # are comments. The first key encrypts, all of
+them decrypt: to change the key, put a new one in front, and remove the old one when every user was added anew. A value
+is bound to its place, so it can't be moved to another's.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class SecretKeys:
 
     @property
     def for_decoys(self) -> bytes:
-        """Return a secret that goes with the first key, and tells nothing of it."""
+        """Return a secret derived from the first key."""
         return hashlib.sha256(b"kafscale decoys " + self._keys[0]).digest()
 
     def seal(self, place: str, data: bytes) -> Sealed:
-        """Encrypt something that is to be kept at a place."""
+        """Encrypt data for a place."""
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # only now: it takes a start 20 ms
 
         nonce = secrets.token_bytes(NONCE_BYTES)
@@ -54,7 +54,7 @@ class SecretKeys:
         return Sealed(key_id=_key_id(self._keys[0]), nonce=nonce, data=sealed)
 
     def open(self, place: str, sealed: Sealed) -> bytes:
-        """Decrypt what was found at a place. Raises DamagedObject."""
+        """Decrypt the data of a place. Raises DamagedObject."""
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -91,7 +91,7 @@ def read_key_file(path: Path) -> SecretKeys | None:
 
 
 def make_key_file(path: Path) -> SecretKeys:
-    """Make a key file for this user alone, whole or not at all. Raises StartupError; also if there is one by now."""
+    """Make a key file for this user alone, atomically. Raises StartupError, also if it exists."""
     key = secrets.token_bytes(KEY_BYTES)
     written = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     try:

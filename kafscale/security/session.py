@@ -1,4 +1,4 @@
-"""One connection's way to a principal, and from there to the next time that it has to show who it is. Sans-IO.
+"""The authentication of one connection, and its expiry. Sans-IO.
 
     HANDSHAKE ── SaslHandshake ──► EXCHANGE ── SaslAuthenticate… ──► AUTHENTICATED
                                       │                                 │  SaslHandshake, if there is an end (KIP-368)
@@ -6,11 +6,8 @@
                                     FAILED ◄──────────────────────── EXCHANGE, of the same mechanism and principal
 
 A request out of order is answered ILLEGAL_SASL_STATE and ends the connection, as does a failed login: the sender of the
-answer checks `failure` for that. While a session lasts it goes on during a new login.
-
-What a client may send at all before it has authenticated, and after the end of its session, is decided here too
-(`admits`), and asked by the one gate through which every request goes. Times are seconds of a clock that never goes
-back, and milliseconds since 1970 where tokens tell them (`Moment`).
+answer checks `failure`. A session continues during a new login. `admits` decides which requests are allowed. Times are
+seconds of a monotonic clock, and milliseconds since 1970 for tokens (`Moment`).
 """
 
 from __future__ import annotations
@@ -41,8 +38,6 @@ EXCHANGE_MAX_COUNT: Final = 8  # messages of one login; SCRAM has two
 
 
 class State(enum.Enum):
-    """States of a session."""
-
     HANDSHAKE = "handshake"
     EXCHANGE = "exchange"
     WRONG_MECHANISM = (
@@ -54,16 +49,12 @@ class State(enum.Enum):
 
 @attrs.frozen
 class Moment:
-    """Now, by two clocks."""
-
     seconds: float
     unix_ms: int
 
 
 @attrs.frozen(kw_only=True)
 class SaslAnswer:
-    """Answer to SaslAuthenticate."""
-
     error_code: int = NONE
     message: str | None = None
     data: bytes = b""
@@ -75,9 +66,9 @@ Step = SaslAnswer | DeriveKey | FetchKeys
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class SaslSession:
-    """Holds what is known of one connection's client. `max_session_ms` is 0 for sessions without an end.
+    """The authentication of one connection. `max_session_ms` is 0 for sessions without an end.
 
-    `failure` says why the connection has to end, for the broker's log.
+    `failure` is why the connection must end, for the log.
     """
 
     mechanisms: Sequence[SaslMechanism]
@@ -95,16 +86,15 @@ class SaslSession:
 
     @property
     def is_authenticated(self) -> bool:
-        """Tell whether it has been, whatever has become of the session since."""
+        """Tell whether a login has succeeded, also if the session has ended since."""
         return self.principal is not None
 
     @property
     def is_under_way(self) -> bool:
-        """Tell whether a login has begun and is not over."""
+        """Tell whether a login has begun and not ended."""
         return self.state in (State.EXCHANGE, State.WRONG_MECHANISM)
 
     def admits(self, api_key: int, now_seconds: float) -> bool:
-        """Tell whether a request may be looked at."""
         if self.state is State.FAILED:
             return False
         if self.principal is None:
@@ -134,7 +124,7 @@ class SaslSession:
         return NONE
 
     def authenticate(self, data: bytes, now: Moment) -> Step:
-        """Take a SaslAuthenticate: its answer, or what has to be done first."""
+        """Take a SaslAuthenticate; return its answer, or a request to the caller."""
         if self.state is State.AUTHENTICATED:
             text = "SaslAuthenticate request received after successful authentication"
             return SaslAnswer(error_code=ILLEGAL_SASL_STATE, message=text)

@@ -1,13 +1,12 @@
-"""SCRAM verifiers of passwords, which check one but do not allow to log in with it (RFC 5802), and decoys of them.
+"""SCRAM verifiers, which check passwords without allowing a login (RFC 5802), and decoys of them.
 
 SaltedPassword = PBKDF2(password, salt, iterations)          slow: never on the event loop
 StoredKey      = H(HMAC(SaltedPassword, "Client Key"))       a client that knows the password can make this
 ServerKey      = HMAC(SaltedPassword, "Server Key")          proves to the client that the broker knows the user
 
-A decoy is shown for a user that does not exist, so that asking reveals no names. It looks like the verifiers of real
-users: it has the iterations and the salt length of one of them, each kind about as often as it occurs, and always the
-same for a name. While no user has the mechanism, it is as `kafscale users add` would make one. When kinds come or go,
-the decoys of some names change with them.
+A decoy is shown for an unknown user, so that asking reveals no names. It has the iterations and salt length of a real
+verifier, each kind about as often as it occurs, and always the same for a name. Without users it looks like one of
+`kafscale users add`. When kinds come or go, the decoys of some names change.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ SCRAM_TYPES: Final = {1: SaslMechanism.SCRAM_SHA_256, 2: SaslMechanism.SCRAM_SHA
 
 @attrs.frozen
 class ScramVerifier:
-    """Verifier of one user's password for one mechanism. The keys are not shown."""
+    """Verifier of one user's password for one mechanism."""
 
     iterations: int
     salt: bytes = attrs.field(repr=False)
@@ -53,13 +52,12 @@ def salt_password(mechanism: SaslMechanism, password: bytes, salt: bytes, iterat
 
 
 def stored_key_of(mechanism: SaslMechanism, salted_password: bytes) -> bytes:
-    """Return the StoredKey."""
     client_key = hmac.digest(salted_password, b"Client Key", HASHES[mechanism])
     return hashlib.new(HASHES[mechanism], client_key).digest()
 
 
 def verifier_of_salted(mechanism: SaslMechanism, salted_password: bytes, salt: bytes, iterations: int) -> ScramVerifier:
-    """Return the verifier of a password that somebody else has salted, as Kafka's tools do."""
+    """Return the verifier of a password that was salted elsewhere, as Kafka's tools do."""
     return ScramVerifier(
         iterations=iterations,
         salt=salt,
@@ -78,7 +76,7 @@ def make_verifier(
 
 
 def check_user_name(name: str) -> None:
-    """Raise ValueError for a name that clients would not all send alike."""
+    """Raise ValueError for a name that clients may send differently."""
     if not name:
         raise ValueError("Username must not be empty")
     if len(name.encode()) > USER_NAME_MAX_BYTES:
@@ -87,10 +85,9 @@ def check_user_name(name: str) -> None:
 
 
 def check_password(password: str) -> None:
-    """Raise ValueError for a password that clients would not all send alike.
+    """Raise ValueError for a password that clients may send differently.
 
-    RFC 5802 has a password prepared by SASLprep (RFC 4013), which some clients do and Java's and librdkafka do not. One
-    that this changes would be right for some of them and wrong for the others.
+    RFC 5802 prepares passwords by SASLprep (RFC 4013), which Java's clients and librdkafka omit.
     """
     if not password:
         raise ValueError("The password must not be empty")
@@ -119,7 +116,7 @@ KINDS_MAX_COUNT: Final = 8  # of a mechanism, the most frequent ones: what a log
 
 @attrs.frozen
 class Kind:
-    """Properties of a verifier that a challenge shows. Its text is part of the seed of decoys: do not rename it."""
+    """Properties of a verifier that a challenge shows. Its text seeds decoys: do not rename it."""
 
     iterations: int = DEFAULT_ITERATIONS
     salt_bytes: int = MADE_SALT_BYTES
@@ -140,12 +137,10 @@ class Decoys:
     _frequent: dict[SaslMechanism, Mapping[Kind, int]] = attrs.field(factory=dict, init=False)  # until one changes
 
     def add(self, mechanism: SaslMechanism, verifier: ScramVerifier) -> None:
-        """Count a new verifier."""
         self._kinds[mechanism][Kind.of(verifier)] += 1
         self._frequent.pop(mechanism, None)
 
     def remove(self, mechanism: SaslMechanism, verifier: ScramVerifier) -> None:
-        """Stop counting a verifier."""
         kinds, kind = self._kinds[mechanism], Kind.of(verifier)
         kinds[kind] -= 1
         if not kinds[kind]:
@@ -154,11 +149,11 @@ class Decoys:
 
     @property
     def usual_mechanism(self) -> SaslMechanism:
-        """Mechanism of most verifiers; the stronger one of two with equally many."""
+        """Mechanism of most verifiers; the stronger one if equal."""
         return max(reversed(SCRAM_TYPES.values()), key=lambda mechanism: self._kinds[mechanism].total())
 
     def make(self, mechanism: SaslMechanism, user: str) -> ScramVerifier:
-        """Make the decoy of a user. Its keys belong to no password that could be found."""
+        """Make the decoy of a user. No password has its keys."""
         kind = self._kind(mechanism, user)
         size_bytes = hashlib.new(HASHES[mechanism]).digest_size
         return ScramVerifier(
@@ -169,7 +164,7 @@ class Decoys:
         )
 
     def _kind(self, mechanism: SaslMechanism, user: str) -> Kind:
-        """Choose one by weighted rendezvous hashing: few names get another kind when the counts change."""
+        """Choose a kind by weighted rendezvous hashing: few names change theirs when the counts change."""
         kinds = self._frequent.get(mechanism)
         if kinds is None:
             kinds = self._frequent[mechanism] = dict(self._kinds[mechanism].most_common(KINDS_MAX_COUNT))

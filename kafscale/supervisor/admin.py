@@ -1,11 +1,11 @@
-"""The admin server of all brokers of this machine, whose own ones listen on the loopback for this one alone.
+"""The admin server of all brokers of this machine, whose own ones listen on the loopback.
 
     /healthz   the supervisor runs
     /readyz    all brokers serve, or which do not, and why
     /metrics   metrics of all brokers, each sample with `broker="ID"`, and of the supervisor
     /flush     a flush of all brokers
 
-A request brings the token, if there is one, to this server, which passes it on: brokers ask for it as well.
+A request's token is passed on: brokers ask for it as well.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _NAME = re.compile(r"[a-zA-Z_:][\w:]*")
 
 @attrs.define(eq=False, repr=False)
 class SupervisorAdmin:
-    """Serves requests about `children`, the brokers in the order of their ids."""
+    """Serves requests about `children`, the brokers by id."""
 
     children: Sequence[Child]
     access: AdminAccess
     _metrics: Metrics = attrs.field(factory=Metrics, init=False)
     _flushes_count: int = attrs.field(default=0, init=False)
-    _server: HttpServer = attrs.field(init=False)
+    server: HttpServer = attrs.field(init=False)
     _client: BrokersClient | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -54,7 +54,7 @@ class SupervisorAdmin:
             Route("/metrics", self._answer_metrics),
             Route("/flush", self._answer_flush, methods=("POST",), keeps_place=True),
         ]
-        self._server = admin_server(routes, self.access)
+        self.server = admin_server(routes, self.access)
         self._metrics.callback(
             "kafscale_process_up",
             "Whether the broker's process runs and has been ready.",
@@ -68,10 +68,6 @@ class SupervisorAdmin:
             samples=lambda: [((str(child.broker_id),), child.restarts_count) for child in self.children],
             kind="counter",
         )
-
-    async def accept(self, listeners: Sequence[trio.SocketListener]) -> None:
-        """Serve connections until cancelled."""
-        await self._server.accept(listeners)
 
     async def _answer_readiness(self, exchange: HttpExchange) -> None:
         reasons = await self._not_ready()
@@ -113,7 +109,6 @@ class SupervisorAdmin:
     async def _ask_all(
         self, path: str, headers: Headers = (), *, silence_max_seconds: float | None = None
     ) -> dict[int, AdminAnswer]:
-        """Ask all brokers at once."""
         from kafscale.supervisor.asking import SILENCE_MAX_SECONDS, AdminAnswer, NoAdminAnswer
 
         client = self._brokers_client()
@@ -143,7 +138,7 @@ class SupervisorAdmin:
 
 
 def _authorization(exchange: HttpExchange) -> Headers:
-    """Return the token of a request, which brokers check by its file as this server does."""
+    """Return the token of a request, which brokers check too."""
     values = (value for name, value in exchange.request.headers if name == b"authorization")
     return [("authorization", value.decode("latin-1")) for value in values]
 
@@ -158,11 +153,10 @@ class _Family:
 
 
 def merged(pages: Mapping[int, str]) -> str:
-    """Merge pages of metrics, by broker id, in Prometheus' text format, version 0.0.4.
+    """Merge pages of metrics by broker id, in Prometheus' text format, version 0.0.4.
 
-    Each sample gets the label `broker`; one of that name that a broker gives itself becomes `exported_broker`, as
-    Prometheus would call it. The samples of a family have to be together, below its help and type, which are there
-    once.
+    Samples get the label `broker`; an existing one becomes `exported_broker`, as in Prometheus. The samples of a family
+    follow its help and type.
     """
     families: dict[str, _Family] = {}
     for broker_id, page in pages.items():
@@ -193,10 +187,10 @@ def _labelled(sample: str, broker_id: int) -> str:
 
 
 async def _flush_all(client: BrokersClient, brokers: Mapping[int, Address], exchange: HttpExchange) -> None:
-    """Ask each broker for its own flush, and send the sum of their progress.
+    """Ask each broker for a flush, and send the sum of their progress.
 
-    A topic that one broker does not know, as it is new, may be another one's. When a broker dies meanwhile, the answer
-    stays without its end, as that of a single broker.
+    A topic that one broker does not know, as it is new, may be another one's. If a broker dies, the answer stays
+    incomplete, like that of a single broker.
     """
     from kafscale.supervisor.asking import NoAdminAnswer
 
@@ -222,7 +216,7 @@ async def _flush_all(client: BrokersClient, brokers: Mapping[int, Address], exch
 
 
 async def _follow(answers: Sequence[Lines], exchange: HttpExchange) -> None:
-    """Send the sum of the progress each time that a broker sends its own, until all are done."""
+    """Send the sum of the progress whenever a broker sends its own, until all are done."""
     from kafscale.supervisor.asking import NoAdminAnswer
 
     told: list[FlushProgress | None] = [None] * len(answers)

@@ -23,22 +23,18 @@ class NoAdminAnswer(Exception):
 
 @attrs.frozen
 class AdminAnswer:
-    """An answer that has come as a whole."""
-
     status: int
     text: str
 
 
 @attrs.frozen(eq=False, repr=False)
 class BrokersClient:
-    """Keeps connections to all admin servers."""
-
     _transport: TrioTransport = attrs.field(factory=TrioTransport)
 
     async def get(
         self, address: Address, path: str, headers: Headers = (), *, silence_max_seconds: float = SILENCE_MAX_SECONDS
     ) -> AdminAnswer:
-        """Return the answer to a GET. Raises NoAnswer."""
+        """Return the answer to a GET. Raises NoAdminAnswer."""
         request = httpx.Request("GET", f"http://{address}{path}", headers=headers)
         try:
             status, body = await fetch(
@@ -50,7 +46,7 @@ class BrokersClient:
 
     @asynccontextmanager
     async def posted(self, address: Address, target: str, headers: Headers) -> AsyncIterator[tuple[int, Lines]]:
-        """Send a POST, and give the status and the lines of the answer as they come. Raises NoAnswer."""
+        """Send a POST, and give the status and lines of the answer as they come. Raises NoAdminAnswer."""
         timeouts = dict.fromkeys(("connect", "read", "write", "pool"), SILENCE_MAX_SECONDS)
         url = f"http://{address}{target}"
         request = httpx.Request("POST", url, headers=headers, extensions={"timeout": timeouts})
@@ -68,7 +64,7 @@ Lines = AsyncIterator[str]
 
 
 async def _lines(response: httpx.Response) -> Lines:
-    """Yield the lines without their ends. Raises NoAnswer."""
+    """Yield the lines without their ends. Raises NoAdminAnswer."""
     assert isinstance(response.stream, httpx.AsyncByteStream)
     pending = b""
     try:

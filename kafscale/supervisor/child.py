@@ -1,6 +1,6 @@
-"""One broker among those of a supervisor: it is started, and when it dies it is started again, on its own log.
+"""One broker of a supervisor: it is started, and when it dies started again, on its own log.
 
-What it writes goes where the supervisor's log goes, each line with the broker's id.
+Its output goes to the supervisor's log, each line with the broker's id.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import trio
 from kafscale.backoff import Backoff
 from kafscale.config import Address
 from kafscale.supervisor.plans import BrokerPlan
-from kafscale.supervisor.process import Running, lines
+from kafscale.supervisor.process import Process, lines
 
 logger = logging.getLogger(__name__)
 
@@ -31,14 +31,14 @@ _READY = re.compile(r"kafscale is ready: kafka (\S+) admin (\S+)((?: \S+)*)")
 
 @attrs.frozen(kw_only=True)
 class Reached:
-    """Addresses of a broker that is ready: its listeners in their order, and its admin server."""
+    """Addresses of a ready broker: its listeners in order, and its admin server."""
 
     listeners: Sequence[Address]
     admin: Address
 
     @classmethod
     def parse(cls, line: str) -> Reached | None:
-        """Read a broker's ready line; None if it is another one."""
+        """Read a broker's ready line; None for another line."""
         match = _READY.fullmatch(line)
         if match is None:
             return None
@@ -51,12 +51,12 @@ class Child:
     """One broker. `reached` is None while it is not ready; `launch` starts its process."""
 
     plan: BrokerPlan
-    launch: Callable[[BrokerPlan], Running]
+    launch: Callable[[BrokerPlan], Process]
     reached: Reached | None = attrs.field(default=None, init=False)
     restarts_count: int = attrs.field(default=0, init=False)
     was_ready: trio.Event = attrs.field(factory=trio.Event, init=False)
     _early_deaths_count: int = attrs.field(default=0, init=False)  # one after the other
-    _running: Running | None = attrs.field(default=None, init=False)
+    _running: Process | None = attrs.field(default=None, init=False)
     _stopping: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     @property
@@ -68,17 +68,16 @@ class Child:
         return self._running is not None
 
     def stop(self) -> None:
-        """Let it drain and end, and do not start it again."""
+        """Let it drain and end, without another start."""
         self._stopping.set()
         self.send_signal(signal.SIGTERM)
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Send the process a signal, if there is one."""
         if self._running is not None:
             self._running.send_signal(number)
 
     async def run(self) -> int:
-        """Keep it running until `stop`, or until it refuses to start the first time. Returns its last exit code."""
+        """Keep it running until `stop`, or until it refuses its first start. Returns its last exit code."""
         while True:
             began = trio.current_time()
             code = await self._live()
@@ -102,7 +101,7 @@ class Child:
         return BACKOFF.seconds(earlier_count - 1) if earlier_count else 0.0
 
     async def _live(self) -> int:
-        """One life of its process. Returns the exit code."""
+        """Run its process once. Returns the exit code."""
         try:
             process = self._running = self.launch(self.plan)
         except OSError as exc:
@@ -119,7 +118,7 @@ class Child:
             self._running = self.reached = None
             await process.aclose()
 
-    async def _read_output(self, process: Running) -> None:
+    async def _read_output(self, process: Process) -> None:
         async for line in lines(process.output):
             reached = Reached.parse(line)
             if reached is None:
@@ -130,12 +129,12 @@ class Child:
             self.was_ready.set()
             logger.info("broker %d is ready, as process %d", self.broker_id, process.pid)
 
-    async def _read_errors(self, process: Running) -> None:
+    async def _read_errors(self, process: Process) -> None:
         async for line in lines(process.errors):
             self._pass_on(line)
 
     def _pass_on(self, line: str) -> None:
-        """Write a line of its log to ours, with its id; one of JSON stays JSON. It is lost if ours takes no more."""
+        """Write a line to our log with its id; JSON stays JSON. It is lost if our log takes no more."""
         if line.startswith("{"):
             text = f'{{"broker": {self.broker_id}, {line[1:]}'
         else:

@@ -1,7 +1,7 @@
-"""Settings and command of each of the N brokers of `kafscale serve --processes N`.
+"""Settings and command of each broker of `kafscale serve --processes N`.
 
-A budget of memory, disk, money or connections is that of the machine: each broker has its part. Bounds on one request,
-one connection, the rate of one client, and the metadata are the same for each. Listeners are on consecutive ports.
+A budget of memory, disk, money or connections is the machine's: each broker has its part. Bounds on one request,
+connection or client, and on the metadata, are the same for each. Listeners are on consecutive ports.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _LOOPBACK = Address("127.0.0.1", 0)
 
 @attrs.frozen(kw_only=True)
 class BrokerPlan:
-    """One of the brokers. `given` are the options that its command names, by attribute; the others have defaults."""
+    """One of the brokers. `given` are the options of its command, by attribute."""
 
     settings: Settings
     given: frozenset[str]
@@ -64,11 +64,10 @@ class BrokerPlan:
 
     @property
     def addresses(self) -> list[Address]:
-        """Return where its listeners are, by their order."""
         return [listener.address for listener in self.settings.listeners]
 
     def arguments(self) -> list[str]:
-        """Return what follows `kafscale`. There are no secrets in it, as none are options."""
+        """Return the arguments of `kafscale`, without secrets."""
         return ["serve", *(word for words in self._flags() for word in words)]
 
     def _flags(self) -> Iterator[tuple[str, str]]:
@@ -82,7 +81,7 @@ class BrokerPlan:
                 yield option.flag, option.format(value)
 
     def on_ports(self, addresses: Sequence[Address]) -> BrokerPlan:
-        """Return the plan with the ports that its listeners have got, so that they have them after the next start."""
+        """Return the plan with the real ports of its listeners, for the next start."""
         listeners = tuple(
             attrs.evolve(listener, port=address.port)
             for listener, address in zip(self.settings.listeners, addresses, strict=True)
@@ -91,14 +90,14 @@ class BrokerPlan:
 
 
 def environment_of_brokers(environment: Mapping[str, str], supervisor_pid: int) -> dict[str, str]:
-    """Return the environment without options, which brokers get as flags, and with the process that they end with."""
+    """Return the environment without options, which are flags, and with the parent process."""
     ours = {option.variable for option in options()} | {CONFIG_VARIABLE}
     kept = {name: value for name, value in environment.items() if name not in ours}
     return {**kept, SUPERVISOR_VARIABLE: str(supervisor_pid)}
 
 
 def plan_brokers(loaded: Loaded, count: int) -> tuple[BrokerPlan, ...]:
-    """Plan `count` brokers. Raises ConfigError if they can't share a machine, or if a part of a budget is too small."""
+    """Plan `count` brokers. Raises ConfigError if they can't share a machine, or a part of a budget is too small."""
     settings = loaded.settings
     if settings.store.scheme == "memory":
         raise ConfigError(
@@ -115,7 +114,7 @@ def plan_brokers(loaded: Loaded, count: int) -> tuple[BrokerPlan, ...]:
 
 
 def _settings_of(settings: Settings, number: int, count: int) -> Settings:
-    """Return those of the broker of this number; the first one has the data directory itself."""
+    """Return the settings of the broker of this number; the first has the data directory itself."""
     broker_id = settings.broker_id + number
     shared = _shares(settings, count)
     limits = {name: shared.pop(name) for name in attrs.fields_dict(Limits) if name in shared}
@@ -137,7 +136,7 @@ def _settings_of(settings: Settings, number: int, count: int) -> Settings:
 
 
 def key_file_of(settings: Settings) -> Path:
-    """Return which file has the keys of passwords; all brokers need the same ones."""
+    """Return the file with the keys of passwords, which all brokers share."""
     return settings.sasl.secret_key_file or settings.data_dir / KEY_FILE_NAME
 
 
@@ -146,7 +145,7 @@ def _own_directory(directory: Path, broker_id: int, number: int) -> Path:
 
 
 def _shares(settings: Settings, count: int) -> dict[str, Any]:
-    """Return a broker's part of each budget: at least what the option allows. 0, which is none or no limit, stays."""
+    """Return a broker's part of each budget, at least the option's minimum; 0 stays."""
     shares = {}
     for option in options():
         if option.attribute in SHARED_OUT:
@@ -171,7 +170,7 @@ def _check_ports(settings: Settings, plans: Sequence[BrokerPlan]) -> None:
 
 
 def _check_apart(addresses: Sequence[tuple[str, Address]]) -> None:
-    """Raise ConfigError if two of these are the same one; each is with its option."""
+    """Raise ConfigError if two addresses, each with its option, are the same."""
     taken: dict[int, list[Address]] = {}
     for flag, address in addresses:
         for other in taken.setdefault(address.port, []) if address.port else ():

@@ -1,10 +1,7 @@
-"""A process that a task watches: what it writes comes as lines, and its end is waited for without a thread.
+"""A watched process, whose output comes as lines, and whose end is waited for without a thread.
 
-It is started by the thread that runs trio, as the kernel ends it when that thread ends (`parent`); trio's own would be
-started by a worker thread. It is in a process group of its own: Ctrl-C in a terminal reaches the supervisor alone,
-which tells it.
-
-May not import anything of KafScale.
+The thread that runs trio starts it, as the kernel ends it with that thread (`end_with`); trio would start it in a
+worker thread. It has its own process group: Ctrl-C reaches only the supervisor. May not import anything of KafScale.
 """
 
 from __future__ import annotations
@@ -14,7 +11,6 @@ import os
 import signal
 import subprocess
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Protocol
 
 import attrs
 import trio
@@ -24,30 +20,8 @@ LINE_MAX_BYTES = 256 << 10  # a longer one is handed on in pieces
 REAP_SECONDS = 5.0
 
 
-class Running(Protocol):
-    """A process that has been started."""
-
-    pid: int
-    output: trio.abc.ReceiveStream
-    errors: trio.abc.ReceiveStream
-
-    async def wait(self) -> int:
-        """Wait until it has ended. Returns its exit code, negative for a signal."""
-        ...
-
-    def send_signal(self, number: signal.Signals) -> None:
-        """Send it a signal, if it has not ended."""
-        ...
-
-    async def aclose(self) -> None:
-        """Kill it, if it has not ended, and let go of it."""
-        ...
-
-
 @attrs.define(eq=False, repr=False)
 class Process:
-    """A real one. Made by `start`."""
-
     pid: int
     output: trio.abc.ReceiveStream
     errors: trio.abc.ReceiveStream
@@ -56,7 +30,7 @@ class Process:
 
     @classmethod
     def start(cls, command: Sequence[str], environment: Mapping[str, str]) -> Process:
-        """Start it. Takes a millisecond, in which nothing else runs. Raises OSError."""
+        """Start the process, which blocks for a millisecond. Raises OSError."""
         output, errors = os.pipe(), os.pipe()
         try:
             process = subprocess.Popen(
@@ -78,16 +52,16 @@ class Process:
         return cls(process.pid, *streams, process, os.pidfd_open(process.pid))
 
     async def wait(self) -> int:
-        """Wait until it has ended. Returns its exit code, negative for a signal."""
+        """Wait for its end. Returns its exit code, negative for a signal."""
         await trio.lowlevel.wait_readable(self._pidfd)
         return self._process.wait()
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Send it a signal, if it has not ended."""
+        """Send a signal, if it has not ended."""
         self._process.send_signal(number)
 
     async def aclose(self) -> None:
-        """Kill it, if it has not ended, and let go of it."""
+        """Kill it, if it has not ended, and reap it."""
         self._process.kill()
         with trio.move_on_after(REAP_SECONDS, shield=True):
             await self.wait()
@@ -98,7 +72,7 @@ class Process:
 
 
 async def lines(stream: trio.abc.ReceiveStream) -> AsyncIterator[str]:
-    """Yield the lines that a process writes, without their ends, until it writes no more."""
+    """Yield the lines of a process without their ends."""
     pending = b""
     while data := bytes(await stream.receive_some(RECEIVE_BYTES)):
         *whole, pending = (pending + data).split(b"\n")
@@ -115,9 +89,9 @@ PR_SET_PDEATHSIG = 1
 
 
 def end_with(parent_pid: int) -> None:
-    """Let the kernel kill this process once its parent has ended, and end now if that has happened already.
+    """Let the kernel kill this process when its parent ends, and end now if it has ended.
 
-    Acknowledged records are durable, so nothing is lost, and the data directory is free for the next start.
+    Acknowledged records are durable, and the data directory is free for the next start.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:

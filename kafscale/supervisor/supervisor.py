@@ -4,7 +4,7 @@
     └─ admin HTTP, signals, certificates     as long as there is a broker
        └─ a task per broker                  which starts it, and starts it again
 
-On a signal each broker drains and ends, within its own shutdown timeout; who is late is killed. A second signal kills.
+On a signal each broker drains and ends, within its shutdown timeout; a late one is killed. A second signal kills.
 """
 
 from __future__ import annotations
@@ -40,10 +40,9 @@ LATE_CODE = 1
 
 
 async def serve(loaded: Loaded, count: int, command: Sequence[str] = BROKER_COMMAND) -> int:
-    """Run `count` brokers until SIGTERM or SIGINT, and print the line that says that all are ready.
+    """Run `count` brokers until SIGTERM or SIGINT, and print the ready line of all.
 
-    command: the command of a broker, before its arguments. Returns the exit code.
-    Raises ConfigError, StartupError.
+    command: the command of a broker, before its arguments. Returns the exit code. Raises ConfigError, StartupError.
     """
     plans = plan_brokers(loaded, count)
     _ensure_key_file(loaded.settings)
@@ -57,7 +56,7 @@ async def serve(loaded: Loaded, count: int, command: Sequence[str] = BROKER_COMM
 
 @attrs.define(eq=False, repr=False)
 class Supervisor:
-    """The brokers, and what belongs to none of them. `settings` are those of all of them."""
+    """The brokers and their common parts. `settings` are those of all of them."""
 
     settings: Settings
     children: Sequence[Child]
@@ -82,7 +81,7 @@ class Supervisor:
         watch = FileWatch(watched, self.settings.ssl.ssl_reload_interval_seconds)
         admin = await bind("ADMIN", self.settings.admin_listen, option="--admin-listen")
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(SupervisorAdmin(self.children, access).accept, admin.sockets)
+            nursery.start_soon(SupervisorAdmin(self.children, access).server.accept, admin.sockets)
             nursery.start_soon(watch.run)
             nursery.start_soon(self._tell_ready, Address(admin.host, admin.port))
             nursery.start_soon(self._kill_late)
@@ -117,10 +116,7 @@ class Supervisor:
                 child.send_signal(signal.SIGKILL)
 
     async def _heed_signals(self, watch: FileWatch, *, task_status: trio.TaskStatus[None]) -> None:
-        """The first signal drains, a second one ends everything at once. SIGHUP has files read again, if there are any.
-
-        Nothing is lost by either: what was acknowledged is durable.
-        """
+        """Drain on the first signal, end everything on the second, and reload files on SIGHUP, if there are any."""
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
             task_status.started()
             async for number in signals:
@@ -138,7 +134,7 @@ class Supervisor:
 
 
 def _ensure_key_file(settings: Settings) -> None:
-    """Make the keys of passwords, unless there are some: each broker would make its own. Raises StartupError."""
+    """Make the keys of passwords if they are missing, as each broker would make its own. Raises StartupError."""
     path = key_file_of(settings)
     if settings.sasl.secret_key_file is None and not path.exists():
         try:

@@ -61,7 +61,7 @@ async def admin(capsys: pytest.CaptureFixture[str]) -> AsyncIterator[Admin]:
         address = f"127.0.0.1:{listener.socket.getsockname()[1]}"
         made = Admin(log.log, store, address, capsys, log.append)
         server = AdminServer(Metrics(), lambda: made.not_ready, lambda: log.log)
-        nursery.start_soon(trio.serve_listeners, server.serve, [listener])
+        nursery.start_soon(trio.serve_listeners, server.server.serve, [listener])
         yield made
         nursery.cancel_scope.cancel()
 

@@ -18,7 +18,7 @@ from random import Random, SystemRandom
 
 import attrs
 
-from kafscale.config import SaslMechanism
+from kafscale.config import SaslMechanism, SaslSettings
 from kafscale.security.exchanges import DeriveKey, PlainExchange, SaslExchange, ScramExchange
 from kafscale.security.oauthbearer import OauthbearerExchange, TokenPolicy, parse_key_set
 from kafscale.security.session import Moment, SaslAnswer, SaslSession
@@ -103,7 +103,7 @@ def _make_exchange(mechanism: SaslMechanism) -> SaslExchange:
     if mechanism is SaslMechanism.PLAIN:
         return PlainExchange(Users())
     if mechanism is SaslMechanism.OAUTHBEARER:
-        return OauthbearerExchange(TokenPolicy(), lambda: KEYS)
+        return OauthbearerExchange(TokenPolicy(SaslSettings()), lambda: KEYS)
     return ScramExchange(mechanism, Users())
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from kafscale.config import SaslMechanism
+from kafscale.config import SaslMechanism, SaslSettings
 from kafscale.login.scram import load_scramp
 from kafscale.security.exchanges import PLAIN_MESSAGE_MAX_BYTES as PLAIN_MAX_BYTES
 from kafscale.security.exchanges import (
@@ -220,7 +220,7 @@ def test_plain_messages_that_are_refused_before_anything_is_derived(message):
 
 
 def oauth_exchange(keys=KEYS):
-    return OauthbearerExchange(TokenPolicy(), lambda: keys)
+    return OauthbearerExchange(TokenPolicy(SaslSettings()), lambda: keys)
 
 
 @pytest.mark.parametrize("authorization_id", ["", ALICE])
@@ -250,10 +250,10 @@ def test_a_token_that_is_refused_is_told_first_and_fails_then():
 
 def test_a_key_that_is_not_known_is_fetched_once():
     keys = NO_KEYS
-    exchange = OauthbearerExchange(TokenPolicy(), lambda: keys)
+    exchange = OauthbearerExchange(TokenPolicy(SaslSettings()), lambda: keys)
     assert isinstance(exchange.receive(oauth_message(sign()), now_ms()), FetchKeys)
     assert isinstance(exchange.resume(b"", now_ms()), Challenge)
-    exchange = OauthbearerExchange(TokenPolicy(), lambda: keys)
+    exchange = OauthbearerExchange(TokenPolicy(SaslSettings()), lambda: keys)
     exchange.receive(oauth_message(sign()), now_ms())
     keys = KEYS
     assert isinstance(exchange.resume(b"", now_ms()), Granted)

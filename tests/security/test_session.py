@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafscale.config import SaslMechanism
+from kafscale.config import SaslMechanism, SaslSettings
 from kafscale.security.exchanges import Challenge, DeriveKey, Granted, PlainExchange, Refused, ScramExchange
 from kafscale.security.oauthbearer import OauthbearerExchange, TokenPolicy, parse_key_set
 from kafscale.security.session import EXCHANGE_MAX_COUNT, Moment, SaslAnswer, SaslSession, State
@@ -52,7 +52,7 @@ def session_of(users=None, **given):
         if mechanism is PLAIN:
             return PlainExchange(users)
         if mechanism is OAUTHBEARER:
-            return OauthbearerExchange(TokenPolicy(), lambda: KEYS)
+            return OauthbearerExchange(TokenPolicy(SaslSettings()), lambda: KEYS)
         return ScramExchange(mechanism, users)
 
     return SaslSession(mechanisms=tuple(SaslMechanism), make_exchange=make_exchange, **given)

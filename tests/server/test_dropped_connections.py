@@ -21,12 +21,12 @@ from kafscale.broker_storage import StorageParts
 from kafscale.client.connection import Connection
 from kafscale.config import Address, Durability
 from kafscale.log.partition.producers import ProducerStates
-from kafscale.server.kafka.transport import StreamTransport
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.testing.metadata import MemoryMetadataStore
 from tests.devtools.fakes.memory_broker import MemoryBroker, memory_broker, memory_settings
+from tests.devtools.fakes.stream_transport import StreamTransport
 from tests.devtools.history.history import History, Kind
 from tests.devtools.world.producers import IdempotentProducer
 from tests.devtools.world.topic_clients import create_topic

@@ -96,7 +96,7 @@ class Authenticator:
     def _make_oauthbearer(self) -> SaslExchange:
         from kafscale.security.oauthbearer import NO_KEYS, OauthbearerExchange, TokenPolicy
 
-        return OauthbearerExchange(TokenPolicy.of(self.settings), lambda: self.token_keys.current or NO_KEYS)
+        return OauthbearerExchange(TokenPolicy(self.settings), lambda: self.token_keys.current or NO_KEYS)
 
     async def handshake(self, session: SaslSession, version: int, mechanism: str) -> int:
         """Return the error code of a SaslHandshake's answer, late if it ends the connection."""

@@ -21,6 +21,7 @@ from kafscale.errors import KafkaError
 from kafscale.security.principals import ANONYMOUS, Principal
 from kafscale.security.session import SaslSession
 from kafscale.wire.error_codes import POLICY_VIOLATION
+from kafscale.wire.schema import Message
 
 
 @attrs.define(eq=False, repr=False)
@@ -69,8 +70,8 @@ class Api:
     name: str
     min_version: int
     max_version: int
-    request: type
-    response: type
+    request: type[Message]
+    response: type[Message]
     handle: Handler
 
     def serves(self, version: int) -> bool:

@@ -7,7 +7,7 @@ POST /flush?topic=NAME    flushes these topics (`topic` may repeat) or all to th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from http import HTTPStatus
 from typing import Final
 
@@ -45,7 +45,7 @@ class AdminServer:
     log: Callable[[], Log]
     access: AdminAccess = attrs.field(factory=AdminAccess)
     _flushes_count: int = attrs.field(default=0, init=False)
-    _server: HttpServer = attrs.field(init=False)
+    server: HttpServer = attrs.field(init=False)
     _exposition: Exposition = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -56,14 +56,7 @@ class AdminServer:
             Route("/flush", self._answer_flush, methods=("POST",), keeps_place=True),
         ]
         self._exposition = Exposition(self.metrics)
-        self._server = admin_server(routes, self.access)
-
-    async def accept(self, listeners: Sequence[trio.SocketListener]) -> None:
-        await self._server.accept(listeners)
-
-    async def serve(self, stream: trio.SocketStream) -> None:
-        """Serve one connection. Raises StorageFailed."""
-        await self._server.serve(stream)
+        self.server = admin_server(routes, self.access)
 
     def _readiness(self) -> Page:
         reason = self.not_ready()

@@ -111,6 +111,13 @@ async def open_listener(listener: Listener, settings: Settings) -> BoundListener
     )
 
 
+async def open_listeners(settings: Settings) -> Sequence[BoundListener]:
+    """Bind the listeners of the settings, and warn of exposed ones. Raises StartupError."""
+    listeners = [await open_listener(listener, settings) for listener in settings.listeners]
+    warn_of_listeners(listeners, settings.ssl.ssl_client_auth, settings.sasl.sasl_mechanisms)
+    return listeners
+
+
 def warn_of_listeners(
     listeners: Sequence[BoundListener], client_auth: SslClientAuth, mechanisms: Sequence[SaslMechanism]
 ) -> None:

@@ -187,16 +187,13 @@ class ServedConnection:
                 "bugs", "closing the connection of %s after a bug in the broker", self.peer.address, exc_info=True
             )
         finally:
-            self._abandon()
+            self._queue.clear()
+            self.arrival.end()
             await trio.aclose_forcefully(self.transport)  # type: ignore[arg-type]
 
     def _give_up(self, reason: str) -> None:
         self._given_up = ProtocolError(reason)
         self._reading.cancel()
-
-    def _abandon(self) -> None:
-        self._queue.clear()
-        self.arrival.end()
 
     # ---- reader -----------------------------------------------------------------------------------------------
 
@@ -519,8 +516,10 @@ class ServedConnection:
             await self.pauses.hold()
         if outgoing and self.dispatcher.may_wait(request):
             await self._send(outgoing)
-        if request.waiting_bytes:
-            self._begin_turn(request)
+        if request.waiting_bytes:  # its frame is decoded before its handler waits, so it counts no more
+            self.arrival.queued_bytes -= request.waiting_bytes
+            if self.arrival.counted_bytes:
+                self.arrival.recount()
         reply = await self.dispatcher.answer(request)
         outgoing.append((request, reply))
         if self._session is not None:
@@ -543,11 +542,6 @@ class ServedConnection:
             self._serving.deadline = math.inf
             self._frames.max_frame_bytes = self.limits.max_frame_bytes
             self.has_asked = True
-
-    def _begin_turn(self, request: Request) -> None:
-        self.arrival.queued_bytes -= request.waiting_bytes
-        if self.arrival.counted_bytes:
-            self.arrival.recount()
 
     async def _send(self, outgoing: list[tuple[Request, EncodedReply]]) -> None:
         buffers: list[Sendable] = [buffer for _, reply in outgoing for buffer in reply.buffers]

@@ -30,7 +30,7 @@ from kafscale.concurrency.metering import Meter, metered
 from kafscale.errors import Fenced, ProtocolError, StoreError
 from kafscale.log.partition.chunks import Lease
 from kafscale.log.partition.tail import Releasable
-from kafscale.metrics import Counter, CounterFamily, Histogram, HistogramFamily, Metrics
+from kafscale.metrics import Counter, CounterFamily, Histogram, HistogramFamily
 from kafscale.security.session import SASL_AUTHENTICATE, SASL_HANDSHAKE, SaslSession
 from kafscale.server.kafka.error_counts import ErrorCounter
 from kafscale.server.kafka.pieces import (
@@ -115,32 +115,6 @@ class _Row:
     errors: ErrorCounter
 
 
-@attrs.frozen(eq=False, kw_only=True, repr=False)
-class _Counters:
-    requests: CounterFamily
-    latency: HistogramFamily
-    errors: CounterFamily
-
-    @classmethod
-    def of(cls, metrics: Metrics) -> _Counters:
-        return cls(
-            requests=metrics.counter("kafscale_requests_total", "Requests answered.", "api"),
-            latency=metrics.histogram("kafscale_request_seconds", "From a request's arrival to its reply.", "api"),
-            errors=metrics.counter("kafscale_errors_total", "Errors in responses.", "api", "error"),
-        )
-
-    def begin(self, api: ListedApi) -> None:
-        self.requests.of(api.name)
-        self.latency.of(api.name)
-
-
-async def _see_whether_superseded(wait_awake: Callable[[], Awaitable[None]]) -> None:
-    try:
-        await wait_awake()
-    except Fenced as exc:
-        raise _superseded(exc) from exc
-
-
 def _superseded(fenced: Fenced) -> ProtocolError:
     """Return the error that ends a connection of a fenced broker; its lease check ends the broker."""
     return ProtocolError(f"this broker must not answer any more: {fenced}")
@@ -152,17 +126,23 @@ class Dispatcher:
     apis: Sequence[ListedApi]
     _listed: Mapping[int, ListedApi] = attrs.field(init=False)
     _rows: dict[int, _Row] = attrs.field(factory=dict, init=False)  # of those that are loaded
-    _counters: _Counters = attrs.field(init=False)
+    _request_counts: CounterFamily = attrs.field(init=False)
+    _latencies: HistogramFamily = attrs.field(init=False)
+    _error_counts: CounterFamily = attrs.field(init=False)
     _long_requests: ByteBudget = attrs.field(factory=lambda: ByteBudget(LONG_REQUESTS_MAX_BYTES), init=False)
     _encoder: AnswerEncoder = attrs.field(init=False)
     _quiet: QuietLog = attrs.field(factory=lambda: QuietLog(logger), init=False)
 
     def __attrs_post_init__(self) -> None:
         self._encoder = AnswerEncoder(self.services.settings.limits.max_response_bytes)
-        self._counters = _Counters.of(self.services.metrics)
+        metrics, help = self.services.metrics, "From a request's arrival to its reply."
+        self._request_counts = metrics.counter("kafscale_requests_total", "Requests answered.", "api")
+        self._latencies = metrics.histogram("kafscale_request_seconds", help, "api")
+        self._error_counts = metrics.counter("kafscale_errors_total", "Errors in responses.", "api", "error")
         self._listed = {api.key: api for api in self.apis}
         for api in self.apis:
-            self._counters.begin(api)
+            self._request_counts.of(api.name)  # zeros from the start
+            self._latencies.of(api.name)
 
     async def load_all(self) -> None:
         """Load the remaining APIs one at a time: clients then don't wait for them, nor get an upgrade's code."""
@@ -191,12 +171,12 @@ class Dispatcher:
     def _open(self, api: Api) -> _Row:
         return _Row(
             api,
-            flexible_since=_flexible_since(api.request),
+            flexible_since=api.request.FLEXIBLE_SINCE,
             may_wait=inspect.iscoroutinefunction(api.handle),
             reply=self._fetch_reply if api is fetch.API else self._reply,
-            request_count=self._counters.requests.of(api.name),
-            latency_seconds=self._counters.latency.of(api.name),
-            errors=ErrorCounter.of(api.name, api.response, self._counters.errors),
+            request_count=self._request_counts.of(api.name),
+            latency_seconds=self._latencies.of(api.name),
+            errors=ErrorCounter.of(api.name, api.response, self._error_counts),
         )
 
     def _first_flexible(self, key: int) -> int:
@@ -243,9 +223,6 @@ class Dispatcher:
             self.services, call, message, size_bytes=size_bytes, frame_lease=frame_lease
         )
 
-    def open_session(self) -> SaslSession:
-        return self.services.authenticator.open_session()
-
     def short_way(self, peer: Peer) -> ShortWay:
         return ShortWay(self.services, peer)
 
@@ -263,7 +240,10 @@ class Dispatcher:
         row = self._rows[request.api.key]
         if request.pending is not None:
             return await self._answer_produce(row, request.call, request.pending)
-        await _see_whether_superseded(self.services.wait_awake)
+        try:
+            await self.services.wait_awake()
+        except Fenced as exc:
+            raise _superseded(exc) from exc
         # Logins are answered late where they fail, and are bytes or a name however long they are.
         if len(request.body) <= LONG_REQUEST_BYTES or request.api.key in LOGINS:
             return await self._answer(row, request, None)
@@ -408,7 +388,3 @@ def _check_admitted(session: SaslSession, api: Api) -> None:
     if not session.admits(api.key, trio.current_time()):
         reason = "its session is over" if session.is_authenticated else "it has not authenticated"
         raise ProtocolError(f"a request of {api.name}, although {reason}")
-
-
-def _flexible_since(message: Any) -> int:
-    return int(message.FLEXIBLE_SINCE)

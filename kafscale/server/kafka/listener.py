@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import attrs
 import trio
 
-from kafscale.api.handling.calls import Peer
+from kafscale.api.handling.calls import ListedApi, Peer
+from kafscale.api.handling.services import Services
+from kafscale.api.table import APIS
 from kafscale.concurrency.byte_budget import ByteBudget
 from kafscale.config import Limits
 from kafscale.descriptors import first_reserved, limit
@@ -25,6 +27,8 @@ from kafscale.server.kafka.ip_limits import HELD_MAX_COUNT, IpLimits
 from kafscale.server.kafka.tls_transport import TlsTransport
 from kafscale.server.kafka.transport import SocketTransport, Transport, take_socket
 from kafscale.server.tls.handshakes import HandshakeFailure, Handshakes
+
+MakeDispatcher = Callable[[Services, Sequence[ListedApi]], Dispatcher]
 
 logger = logging.getLogger(__name__)
 
@@ -182,7 +186,7 @@ class Acceptor:
 
     async def serve(self, transport: Transport, peer: Peer) -> None:
         if peer.security_protocol.uses_sasl:
-            peer.sasl = self.dispatcher.open_session()
+            peer.sasl = self.dispatcher.services.authenticator.open_session()
         connection = ServedConnection(
             transport=transport,
             peer=peer,
@@ -247,3 +251,18 @@ def _peer(listener: BoundListener, stream: trio.SocketStream) -> Peer:
         reached_port=reached_port,
         security_protocol=listener.protocol,
     )
+
+
+def open_acceptor(services: Services, make_dispatcher: MakeDispatcher, tls: ListenerTls | None) -> Acceptor:
+    """Make the acceptor for all APIs, which follows the limits."""
+    acceptor = Acceptor(
+        dispatcher=make_dispatcher(services, APIS),
+        pool=services.log.pool,
+        limits=services.settings.limits,
+        metrics=ConnectionMetrics(),
+        tls=tls,
+    )
+    acceptor.register(services.metrics)
+    configs = services.broker_configs
+    configs.follow(lambda: acceptor.use_limits(configs.settings.limits))
+    return acceptor

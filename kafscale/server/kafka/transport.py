@@ -192,37 +192,3 @@ class SocketTransport:
         trio.lowlevel.notify_closing(self.socket)
         self.socket.close()
         await trio.lowlevel.checkpoint()
-
-
-@attrs.define(eq=False, repr=False)
-class StreamTransport:
-    """A transport over any trio stream."""
-
-    stream: trio.abc.Stream
-
-    async def receive(self, max_bytes: int) -> bytes:
-        return bytes(await self.stream.receive_some(max_bytes))
-
-    async def receive_into(self, buffer: memoryview) -> int:
-        data = await self.stream.receive_some(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
-
-    async def wait_end(self) -> bool:
-        """Wait for ever: such a stream can't be peeked at."""
-        await trio.sleep_forever()
-        raise AssertionError("this is never reached")
-
-    async def wait_closed(self) -> None:
-        await trio.sleep_forever()
-
-    async def send(self, buffers: Sequence[Sendable]) -> None:
-        await self.stream.send_all(
-            b"".join(buffer.read(0, len(buffer)) if isinstance(buffer, FileRange) else buffer for buffer in buffers)
-        )
-
-    def untaken_bytes(self) -> int:
-        return 0
-
-    async def aclose(self) -> None:
-        await self.stream.aclose()

@@ -18,7 +18,6 @@ from kafscale.concurrency.byte_budget import ByteBudget
 from kafscale.config import Durability, Limits
 from kafscale.log.partition.partition import Partition
 from kafscale.metrics import Metrics
-from kafscale.server.kafka.transport import StreamTransport
 from kafscale.store.memory import MemoryStore
 from kafscale.store.opening.opening import wrap_store
 from kafscale.store.wrappers.metered import StoreMetrics
@@ -39,6 +38,7 @@ from tests.api.one_topic import request_in
 from tests.devtools.fakes.memory_broker import MemoryBroker, memory_broker, memory_parts, memory_settings
 from tests.devtools.fakes.memory_log import append_nowait
 from tests.devtools.fakes.simulated_store import SimulatedStore
+from tests.devtools.fakes.stream_transport import StreamTransport
 
 TOPIC = "orders"
 BUFFER_BYTES = 1 << 20

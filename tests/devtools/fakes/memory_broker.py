@@ -21,12 +21,12 @@ from kafscale.broker_storage import StorageParts
 from kafscale.client.connection import Connection
 from kafscale.config import Address, SecurityProtocol, Settings, StoreUrl
 from kafscale.errors import BrokerUnavailable
-from kafscale.server.kafka.transport import StreamTransport
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.broker_faults import FaultyDispatcher, RequestFault
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.metadata import MemoryMetadataStore
 from tests.devtools.fakes.memory_stream import MemoryStream, memory_stream_pair
+from tests.devtools.fakes.stream_transport import StreamTransport
 
 UNPACED = 100_000_000  # objects a minute, as a test of the flush interval wants
 POOL_BYTES = 4 << 20  # small, so that a test fills it soon and a thousand brokers fit

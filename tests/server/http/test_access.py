@@ -52,7 +52,7 @@ async def status(log: Log, access: AdminAccess, request_line: str, *headers: str
     ours, theirs = memory_stream_pair()
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(server._server.serve, theirs)
+        nursery.start_soon(server.server.serve, theirs)
         await ours.send_all("\r\n".join([f"{request_line} HTTP/1.1", *headers, "", ""]).encode())
         client = h11.Connection(h11.CLIENT)
         while (event := client.next_event()) is h11.NEED_DATA:

@@ -20,7 +20,6 @@ from kafscale.concurrency import metering
 from kafscale.config import SecurityProtocol
 from kafscale.log.read import unpacking
 from kafscale.log.read.unpacking import unpack_at_most
-from kafscale.server.kafka.transport import StreamTransport
 from kafscale.wire import compression
 from kafscale.wire.messages.cluster import DescribeQuorumRequest, DescribeQuorumResponse
 from kafscale.wire.messages.groups import ListGroupsRequest, ListGroupsResponse
@@ -37,6 +36,7 @@ from kafscale.wire.messages.records import (
 from kafscale.wire.records import Record, build_batch
 from tests.api.one_topic import TOPIC, one_topic, request_in
 from tests.devtools.fakes.memory_broker import MemoryBroker, memory_parts
+from tests.devtools.fakes.stream_transport import StreamTransport
 from tests.devtools.processes.sasl import ALICE
 from tests.hostile.hostile import next_answer, request_bytes
 from tests.server.kafka.test_sasl import log_in, sasl_broker

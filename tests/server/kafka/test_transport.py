@@ -17,11 +17,11 @@ from kafscale.server.kafka.transport import (
     CLOSED_LOOK_SECONDS,
     JOINED_MAX_BYTES,
     SocketTransport,
-    StreamTransport,
     Transport,
     wait_closed_of,
 )
 from kafscale.store.file.open_files import FileRange, OpenFile, Sendable
+from tests.devtools.fakes.stream_transport import StreamTransport
 
 
 async def test_a_close_is_seen_behind_unread_bytes() -> None:
