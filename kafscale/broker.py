@@ -34,7 +34,7 @@ from kafscale.broker_storage import StorageParts, open_data_directory, open_stor
 from kafscale.cluster.assembly.cleanup import Cleanup
 from kafscale.cluster.assembly.coordinators import end_hanging
 from kafscale.cluster.membership.peers.peer_connections import Connect, peer_connector
-from kafscale.cluster.membership.start.end_cause import cause_of_end
+from kafscale.cluster.membership.start.claim import cause_of_end
 from kafscale.cluster.membership.start.starting import ClusterMember, start_leading
 from kafscale.cluster.registries.topics import Topic, TopicListener
 from kafscale.config import Settings

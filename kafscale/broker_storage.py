@@ -10,7 +10,7 @@ from pathlib import Path
 import attrs
 import trio
 
-from kafscale.cluster.membership.start.directory_notes import check_same_store
+from kafscale.cluster.membership.start.recovery import check_same_store
 from kafscale.cluster.metadata.base import LocalMetadataStore
 from kafscale.cluster.metadata.reserve import RESERVE_NAME, Reserve
 from kafscale.cluster.metadata.sqlite import SqliteMetadataStore

@@ -30,7 +30,7 @@ from bench.options import RunOptions
 from kafscale.cluster.membership.leading.epoch_starts import EpochStarts
 from kafscale.cluster.membership.node import Endpoint
 from kafscale.cluster.membership.peers.heartbeats import heartbeat
-from kafscale.cluster.membership.peers.peer_calls import BrokerCalls
+from kafscale.cluster.membership.peers.peer_connections import BrokerCalls
 from kafscale.cluster.membership.placement.choice import Move, moves_for_balance
 from kafscale.cluster.membership.placement.fail_over import FailOver
 from kafscale.cluster.membership.placement.writer import PlacementWriter

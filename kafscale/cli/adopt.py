@@ -119,10 +119,8 @@ def _row(adoption: Adoption, *, dry_run: bool) -> AdoptedRow:
 
 async def _adopt(settings: Settings, plan: _AdoptionPlan) -> Sequence[Adoption]:
     """Adopt the chosen topics. The lead is claimed only if there are any, since a live broker would lose it."""
-    from kafscale.cluster.membership.start.adoption import adopt, find_unknown_topics, give_nothing_back
-    from kafscale.cluster.membership.start.directory_notes import MetadataExtents
-    from kafscale.cluster.membership.start.recovery import preview
-    from kafscale.cluster.membership.start.unknown_batches import UnknownBatches
+    from kafscale.cluster.membership.start.adoption import UnknownBatches, adopt, find_unknown_topics, give_nothing_back
+    from kafscale.cluster.membership.start.recovery import MetadataExtents, preview
     from kafscale.log.wal.data_directory import keep_files_private, lock_data_directory
     from kafscale.log.wal.disk import RealDisk
     from kafscale.store.opening.opening import store_of_command

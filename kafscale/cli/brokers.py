@@ -202,7 +202,7 @@ def unshare_command(loaded: Loaded) -> None:
 
 
 async def _unshare(settings: Settings) -> None:
-    from kafscale.cluster.membership.start.directory_notes import check_same_store
+    from kafscale.cluster.membership.start.recovery import check_same_store
     from kafscale.cluster.membership.start.takeover import StartSteps
     from kafscale.cluster.membership.start.unsharing import Unsharing
     from kafscale.cluster.metadata.sqlite import SqliteMetadataStore

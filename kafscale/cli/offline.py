@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @asynccontextmanager
 async def copied_metadata(settings: Settings, *, with_data_dir: bool) -> AsyncIterator[MetadataStore]:
     """Give a copy in memory of the data directory's metadata, or an empty store. Raises StartupError."""
-    from kafscale.cluster.membership.start.directory_notes import check_same_store
+    from kafscale.cluster.membership.start.recovery import check_same_store
     from kafscale.cluster.metadata.base import Transaction
     from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
 
@@ -66,7 +66,7 @@ async def led_metadata(
     another store, or if several brokers share the bucket; `may_be_shared` gives the shared metadata instead.
     """
     from kafscale.cluster.membership.start.claim import SharedBucket, give_back
-    from kafscale.cluster.membership.start.directory_notes import check_same_store
+    from kafscale.cluster.membership.start.recovery import check_same_store
     from kafscale.cluster.membership.start.takeover import take_lead
     from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
     from kafscale.store.opening.views import StoreViews

@@ -136,7 +136,7 @@ def _check_metadata_file(verifier: Verifier, settings: Settings) -> None:
 
 
 async def _read_wal(verifier: Verifier, settings: Settings) -> None:
-    from kafscale.cluster.membership.start.directory_notes import MetadataExtents
+    from kafscale.cluster.membership.start.recovery import MetadataExtents
     from kafscale.log.wal.disk import RealDisk
 
     directory = settings.data_dir / "wal"

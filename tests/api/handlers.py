@@ -14,7 +14,7 @@ from kafscale.api.handling.calls import Api, Call, Peer
 from kafscale.api.handling.quotas import Quotas
 from kafscale.cluster.membership.assignment import Assignment
 from kafscale.cluster.membership.node import Node
-from kafscale.cluster.membership.placement.mover import NoMover
+from kafscale.cluster.membership.placement.administration import NoMover
 from kafscale.cluster.membership.records import BrokerRecord, BrokerState
 from kafscale.cluster.membership.state import LoneState
 from kafscale.cluster.registries.client_quotas import ClientQuotas

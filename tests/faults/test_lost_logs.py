@@ -23,9 +23,8 @@ import trio
 from kafscale.broker import Broker
 from kafscale.broker_storage import StorageParts
 from kafscale.client.connection import Connection
-from kafscale.cluster.membership.start.adoption import adopt, find_unknown_topics
-from kafscale.cluster.membership.start.directory_notes import MetadataExtents
-from kafscale.cluster.membership.start.unknown_batches import UnknownBatches
+from kafscale.cluster.membership.start.adoption import UnknownBatches, adopt, find_unknown_topics
+from kafscale.cluster.membership.start.recovery import MetadataExtents
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.registries.topics import TopicRegistry
 from kafscale.config import Durability

@@ -19,9 +19,8 @@ from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.cluster.membership.assignment import Assignment
 from kafscale.cluster.membership.leading.following import Following
 from kafscale.cluster.membership.node import Node
-from kafscale.cluster.membership.placement.administration import BrokerAdministration
-from kafscale.cluster.membership.placement.balance import BalancePlan
-from kafscale.cluster.membership.placement.mover import Mover
+from kafscale.cluster.membership.placement.administration import BrokerAdministration, Mover
+from kafscale.cluster.membership.placement.choice import BalancePlan
 from kafscale.cluster.registries.acls import AclRegistry
 from kafscale.cluster.registries.client_quotas import ClientQuotas
 from kafscale.cluster.registries.dynamic_configs import BrokerConfigs

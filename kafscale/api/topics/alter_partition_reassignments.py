@@ -23,7 +23,7 @@ from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.partitions import know_topics
 from kafscale.api.handling.services import Services
 from kafscale.api.topics.new_partitions import At, check_brokers, decide_together, know_brokers
-from kafscale.cluster.membership.placement.mover import Mover
+from kafscale.cluster.membership.placement.administration import Mover
 from kafscale.cluster.registries.topics import Topic
 from kafscale.concurrency.turns import distinct_partitions, in_turns
 from kafscale.errors import KafkaError

@@ -14,7 +14,7 @@ from collections.abc import Collection
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.partitions import named_partitions
 from kafscale.api.handling.services import Services
-from kafscale.cluster.membership.placement.balance import BalancePlan, Led
+from kafscale.cluster.membership.placement.choice import BalancePlan, Led
 from kafscale.cluster.registries.topics import Topic
 from kafscale.concurrency.turns import Turns
 from kafscale.wire.messages.replicas import (

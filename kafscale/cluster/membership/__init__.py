@@ -10,5 +10,5 @@
     start       claims or joins, and recovers the metadata
 
 Every change is a commit of the metadata, and each commit is a conditional write (`kafscale.cluster.metadata.shared`).
-Two brokers can't both commit a new leader of a partition: the second finds what the first changed.
+Two brokers can't both commit a new leader of a partition: the second finds the change of the first.
 """

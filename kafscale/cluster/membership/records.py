@@ -62,8 +62,8 @@ class BrokerRecord:
     is_given_up           its records that are only on its machine are lost, by an operator
     has_flushed           it has stopped, and all its records are in segments
     unsettled             data directories of earlier incarnations that may still acknowledge, as no start waited
-    has_no_room           its disk takes no more (`kafscale.cluster.membership.placement.disk_room`)
-    secret_hash           of the secret by which others know it (`kafscale.cluster.membership.peers.senders`)
+    has_no_room           its disk takes no more (`kafscale.cluster.membership.placement.leaving`)
+    secret_hash           of the secret by which others know it (`kafscale.cluster.membership.peers.peer_connections`)
     others                fields of later versions
     """
 

@@ -88,7 +88,7 @@ class OwnHeartbeatRequest(BrokerHeartbeatRequest):
     begun: list[BegunPartition] = wire(Array(BegunPartition), tag=OWN_TAG + 2, factory=list)
     secret: bytes = wire(
         "bytes", tag=OWN_TAG + 3, default=b""
-    )  # of the sender (`kafscale.cluster.membership.peers.senders`)
+    )  # of the sender (`kafscale.cluster.membership.peers.peer_connections`)
     # of possibly hanging transactions (`kafscale.cluster.transactions.hanging`): the receiver tells what they enrolled
     producer_ids: list[int] | None = wire(Array("int64"), tag=OWN_TAG + 4, default=None)
 

@@ -16,8 +16,8 @@ from trio.testing import MockClock
 from kafscale.cluster.membership.peers.heartbeats import Heartbeats
 from kafscale.cluster.membership.peers.liveness import Liveness
 from kafscale.cluster.membership.peers.loads import FRESH_SECONDS, UNKNOWN, Loads
-from kafscale.cluster.membership.placement import choice as placing
-from kafscale.cluster.membership.placement.balance import BalancePlanner
+from kafscale.cluster.membership.placement import choice
+from kafscale.cluster.membership.placement.choice import BalancePlanner
 from kafscale.cluster.membership.placement.fail_over import _FailOverPlan
 from kafscale.cluster.membership.records import BrokerRecord, BrokerState, Placement
 from kafscale.cluster.membership.state import ClusterState
@@ -37,8 +37,8 @@ BOUND = 1.3  # of the average, which a move begins beyond 1.15 of
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take some KB a second for much."""
-    monkeypatch.setattr(placing, "IDLE_BYTES_PER_SECOND", 1 << 10)
-    monkeypatch.setattr(placing, "PARTITION_BYTES_PER_SECOND", 64)
+    monkeypatch.setattr(choice, "IDLE_BYTES_PER_SECOND", 1 << 10)
+    monkeypatch.setattr(choice, "PARTITION_BYTES_PER_SECOND", 64)
 
 
 @attrs.define(eq=False)

@@ -14,7 +14,7 @@ from trio.testing import MockClock
 
 from kafscale.cluster.membership.leading.epoch_starts import TOLD_SECONDS, EpochStarts, decide_begin
 from kafscale.cluster.membership.peers.heartbeats import heartbeat
-from kafscale.cluster.membership.peers.peer_calls import BrokerCalls
+from kafscale.cluster.membership.peers.peer_connections import BrokerCalls
 from kafscale.cluster.membership.placement.writer import PlacementWriter, WantedChange
 from kafscale.cluster.membership.records import (
     CONTROLLER_KEY,

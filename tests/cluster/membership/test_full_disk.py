@@ -10,8 +10,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from kafscale.cluster.membership.placement import disk_room
-from kafscale.cluster.membership.placement.disk_room import FULL_SECONDS, LOOK_SECONDS, ROOM_SECONDS
+from kafscale.cluster.membership.placement import leaving
+from kafscale.cluster.membership.placement.leaving import DISK_LOOK_SECONDS, FULL_SECONDS, ROOM_SECONDS
 from kafscale.config import Durability, Listener
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
@@ -23,7 +23,7 @@ from tests.cluster.membership.test_several import Machine, create, led_by, produ
 LARGE = b"v" * 60_000
 FREE_BYTES = 1 << 20
 TAKEN_BYTES = -1 << 40  # somebody else takes whatever gets free
-SOON_SECONDS = FULL_SECONDS + 5 * LOOK_SECONDS
+SOON_SECONDS = FULL_SECONDS + 5 * DISK_LOOK_SECONDS
 
 
 def host_of(broker_id: int) -> dict[str, object]:
@@ -182,7 +182,7 @@ async def test_a_log_that_is_full_as_the_bucket_is_away_moves_nothing(autojump_c
 async def test_what_a_broker_with_a_full_disk_led_is_led_by_others_that_an_operator_wants(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk_room, "FULL_SECONDS", 1e9)
+    monkeypatch.setattr(leaving, "FULL_SECONDS", 1e9)
     bucket = MemoryStore()
     store = FaultyStore(bucket)
     one, two = Machine(bucket, 1), Machine(store, 2)

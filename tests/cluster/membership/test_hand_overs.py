@@ -12,7 +12,7 @@ import trio
 from trio.testing import MockClock
 
 from kafscale.cluster.membership.leading.leading import RELEASED_LEAST_COUNT, RETRY_SECONDS
-from kafscale.cluster.membership.peers.leader_notices import (
+from kafscale.cluster.membership.peers.heartbeats import (
     TOLD_MAX_BYTES,
     TOLD_MAX_COUNT,
     LeaderNotices,

@@ -11,7 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from kafscale.cluster.membership.peers.peer_calls import TIMEOUT_SECONDS, BrokerCalls
+from kafscale.cluster.membership.peers.peer_connections import TIMEOUT_SECONDS, BrokerCalls
 from kafscale.cluster.membership.records import BrokerRecord, BrokerState, record_key
 from kafscale.cluster.membership.state import ClusterState
 from kafscale.cluster.metadata.base import Transaction

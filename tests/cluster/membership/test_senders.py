@@ -11,7 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from kafscale.cluster.membership.peers.senders import SECRET_BYTES, hash_of
+from kafscale.cluster.membership.peers.peer_connections import SECRET_BYTES, hash_of
 from kafscale.cluster.membership.records import BrokerRecord, BrokerState
 from kafscale.cluster.membership.start.sharing_member import SharingMember
 from kafscale.store.memory import MemoryStore

@@ -9,7 +9,6 @@ import trio
 from trio.testing import MockClock
 
 from kafscale.cluster.membership.leading import following
-from kafscale.cluster.membership.leading import stream_tails as tails
 from kafscale.config import Durability
 from kafscale.formats.wal_objects import ObjectHeader, decode_header, encode_header
 from kafscale.formats.wal_runs import list_epoch, wal_key
@@ -74,7 +73,7 @@ async def test_a_fetch_that_waits_gets_what_comes(autojump_clock: MockClock, pai
             began = trio.current_time()
             assert await produce(pair.leader, 0, b"%d" % number) == e.NONE
         assert values(answers[0]) == [b"%d" % number]
-        assert trio.current_time() - began <= tails.LOOK_MOST_SECONDS
+        assert trio.current_time() - began <= following.TAIL_LOOK_MOST_SECONDS
 
 
 async def test_what_was_flushed_since_goes_on_with_the_tail(autojump_clock: MockClock, pair: Pair) -> None:
@@ -147,7 +146,7 @@ async def test_a_look_is_one_get_for_all_partitions_and_only_while_somebody_wait
         pair.store.calls.clear()
         await wait(20)
         own = [each for each in pair.store.calls if f"/{incarnation_of(pair):010d}/" in str(each)]
-        assert 20 / tails.LOOK_MOST_SECONDS * 0.9 <= len(own) <= 20 / tails.LOOK_MOST_SECONDS * 1.1
+        assert 20 / following.TAIL_LOOK_MOST_SECONDS * 0.9 <= len(own) <= 20 / following.TAIL_LOOK_MOST_SECONDS * 1.1
         pair.store.calls.clear()
         await trio.sleep(100)
         assert [each for each in pair.store.calls if "/wal/" in str(each)] == []
@@ -156,7 +155,7 @@ async def test_a_look_is_one_get_for_all_partitions_and_only_while_somebody_wait
 async def test_what_went_from_memory_is_read_from_the_object(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tails, "CONTENTS_MAX_BYTES", 600)
+    monkeypatch.setattr(following, "CONTENTS_MAX_BYTES", 600)
     async with a_pair(Durability.S3_WAL) as pair:
         wanted = [b"%d" % number * 50 for number in range(10)]
         for value in wanted:

@@ -25,7 +25,7 @@ from kafscale import broker
 from kafscale.buffers import Buffer
 from kafscale.cluster.membership.leading import leading
 from kafscale.cluster.membership.leading.leading import Leading
-from kafscale.cluster.membership.peers.store_loss import StoreLoss
+from kafscale.cluster.membership.peers.liveness import StoreLoss
 from kafscale.cluster.membership.records import BrokerRecord, Placement
 from kafscale.cluster.membership.start.claim import LeadCheck
 from kafscale.cluster.membership.start.starting import MembershipCheck

@@ -2,6 +2,5 @@
 
 leading       acquires and releases partitions
 epoch_starts  commits at which offset each leader epoch begins, for many brokers together
-following     partitions of other leaders, read from the bucket for consumers nearby
-stream_tails  the streams that followed partitions go on in
+following     partitions of other leaders, read from the bucket and their leaders' streams
 """

@@ -26,7 +26,7 @@ from contextlib import suppress
 import attrs
 
 from kafscale.cluster.membership.peers.heartbeats import heartbeat
-from kafscale.cluster.membership.peers.peer_calls import BrokerCalls
+from kafscale.cluster.membership.peers.peer_connections import BrokerCalls
 from kafscale.cluster.membership.placement.writer import Change, PlacementWriter, WantedChange
 from kafscale.cluster.membership.records import Placement
 from kafscale.cluster.membership.state import ClusterState

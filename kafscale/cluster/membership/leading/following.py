@@ -1,32 +1,35 @@
 """Partitions of other leaders, as far as the bucket has them: for consumers that read from their own rack.
 
     look at the metadata      the start of the leader's epoch is decided
-    look at its stream        acknowledged records that are not flushed, where it has one (`s3-wal`)
+    look at its stream        acknowledged records that are not flushed, with `s3-wal`
     list, read footers        as a start does, but nothing is written: damage is left to the leader
-    look at the metadata      leader and epoch are the same: all that was found is in the log, and stays there
+    look at the metadata      leader and epoch are the same: all records found are in the log, and stay there
 
-Why it stays: a leader acknowledges an upload after a look at the metadata. Uploads of a leader that is superseded after
-our second look were listed before, and the next leader lists them, too. A leader that was superseded before is not the
-one that we have seen. Records in a stream, without a gap before them, stay in any case: the next leader ends the stream
-behind them (`kafscale.log.wal.streams`), and we take only batches of this epoch.
+Why they stay: a leader acknowledges an upload after a look at the metadata. Uploads of a leader that is superseded
+after our second look were listed before, and the next leader lists them, too. A leader that was superseded before is
+not the one that we have seen. Records in a stream, without a gap before them, stay in any case: the next leader ends
+the stream behind them (`kafscale.log.wal.streams`), and we take only batches of this epoch.
 
 A partition is kept until a consumer asks for records behind it, or for records that were deleted since; only a bounded
 number of partitions is kept, and consumers of others go to the leader. The tail goes on with the stream; once it is
 long, the partition is listed again, because most of the tail is in segments by then. A consumer that asks for records
 that are not in the bucket yet is sent to the leader.
+
+A stream is looked at while a fetch waits for one of its partitions (`Tails`): one GET for each look, however many
+partitions and fetches wait.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import attrs
 import trio
 
 from kafscale.buffers import Buffer
 from kafscale.cluster.membership.leading.leading import begun
-from kafscale.cluster.membership.leading.stream_tails import Tails
 from kafscale.cluster.membership.records import Placement
 from kafscale.cluster.membership.state import ClusterState
 from kafscale.cluster.registries.topic_index import Topic
@@ -39,10 +42,10 @@ from kafscale.log.bucket.restore import RestoredPartition, Restorer
 from kafscale.log.hand_over import list_partition
 from kafscale.log.log import Log, TopicSpec, take_restored
 from kafscale.log.partition.followed import follow_object
-from kafscale.log.partition.partition import Partition
+from kafscale.log.partition.partition import FetchWaiter, Partition
 from kafscale.log.repair.repair import Examiner
-from kafscale.log.wal.streams import FollowedJournal, FollowedObject, FollowedStream
-from kafscale.store.base import ForwardingStore
+from kafscale.log.wal.streams import Contents, FollowedJournal, FollowedObject, FollowedStream
+from kafscale.store.base import ForwardingStore, ObjectStore
 from kafscale.wire.error_codes import NOT_LEADER_OR_FOLLOWER
 
 KEPT_MAX_COUNT = 2_000  # partitions; of each segment some 200 bytes are kept
@@ -339,3 +342,128 @@ def _is_long(known: _Known) -> bool:
 def _follow_all(partition: Partition, stream: FollowedStream) -> bool:
     """Put what the stream has into the tail; False if what follows the last segment is not known any more."""
     return all(follow_object(partition, number) for number in tuple(stream.objects))
+
+
+TAIL_LOOK_LEAST_SECONDS = 0.05  # from one look at a stream to the next, when something came
+TAIL_LOOK_MOST_SECONDS = 0.25  # when nothing comes for long: 4 GETs a second are 4 $ a month
+TAIL_LOOK_GROWTH = 1.25
+TAIL_RETRY_SECONDS = 1.0
+CONTENTS_MAX_BYTES = 64 << 20  # of objects that came last; what is older is read from the bucket when it is wanted
+
+
+@attrs.define(eq=False, repr=False)
+class _Followed:
+    stream: FollowedStream
+    pause_seconds: float = TAIL_LOOK_LEAST_SECONDS
+    is_watched: bool = False  # somebody looks at it again and again
+
+
+@attrs.define(eq=False, kw_only=True, repr=False)
+class Tails:
+    """Follows streams of incarnations. `run` it.
+
+    `is_current` tells of which incarnations that is. `on_object` is told what has come in a stream, before those are
+    woken who wait for it; `on_lost` that a stream can't be read, or has to be anew; `on_evicted` that the bytes of an
+    object go. `stream_of` finds the stream that a partition is read from, if it is.
+    """
+
+    store: ObjectStore
+    namespace: str
+    is_current: Callable[[int], bool]
+    stream_of: Callable[[PartitionId], FollowedStream | None]
+    on_object: Callable[[FollowedStream, FollowedObject], None]
+    on_lost: Callable[[FollowedStream], None]
+    on_evicted: Callable[[FollowedObject], None]
+    contents: Contents = attrs.field(
+        default=attrs.Factory(lambda self: Contents(CONTENTS_MAX_BYTES, self.on_evicted), takes_self=True), init=False
+    )
+    _followed: dict[int, _Followed] = attrs.field(factory=dict, init=False)  # by incarnation
+    _waiting: dict[PartitionId, set[FetchWaiter]] = attrs.field(factory=dict, init=False)
+    _more: Signal = attrs.field(factory=Signal, init=False)
+
+    def stream(self, incarnation: int) -> FollowedStream:
+        """Return the stream of an incarnation that serves."""
+        followed = self._followed.get(incarnation)
+        if followed is None:
+            self._followed = {number: kept for number, kept in self._followed.items() if self.is_current(number)}
+            followed = self._followed[incarnation] = _Followed(self._new(incarnation))
+        return followed.stream
+
+    def _new(self, incarnation: int) -> FollowedStream:
+        stream = FollowedStream(
+            store=self.store,
+            namespace=self.namespace,
+            incarnation=incarnation,
+            contents=self.contents,
+            on_object=lambda followed: self._take(stream, followed),
+            on_lost=self.on_lost,
+        )
+        return stream
+
+    def _take(self, stream: FollowedStream, followed: FollowedObject) -> None:
+        self.on_object(stream, followed)
+        for partition_id, batches in followed.batches.items():
+            size_bytes = sum(batch.length_bytes for batch in batches)
+            for waiter in self._waiting.get(partition_id, ()):
+                if waiter.committed_only:
+                    waiter.event.set()
+                else:
+                    waiter.became_readable(size_bytes)
+
+    @contextmanager
+    def watching(self, partition_id: PartitionId, waiter: FetchWaiter) -> Iterator[None]:
+        """Wake a fetch when more of this partition can be read, or it is to be looked for elsewhere."""
+        waiters = self._waiting.setdefault(partition_id, set())
+        waiters.add(waiter)
+        self._more.set()
+        try:
+            yield
+        finally:
+            waiters.discard(waiter)
+            if not waiters:
+                self._waiting.pop(partition_id, None)
+
+    def wake(self, partition_id: PartitionId) -> None:
+        """Wake the fetches that wait for a partition."""
+        for waiter in self._waiting.get(partition_id, ()):
+            waiter.event.set()
+
+    def watched(self) -> Iterator[PartitionId]:
+        """Iterate over the partitions that somebody waits for."""
+        yield from tuple(self._waiting)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Look at streams for those who wait, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            task_status.started()
+            while True:
+                await self._more.wait()
+                self._more.clear()
+                for followed in self._wanted():
+                    if not followed.is_watched:
+                        followed.is_watched = True
+                        nursery.start_soon(self._watch, followed)
+
+    def _wanted(self) -> list[_Followed]:
+        streams = {
+            stream.incarnation for partition_id in self._waiting if (stream := self.stream_of(partition_id)) is not None
+        }
+        return [followed for incarnation in streams if (followed := self._followed.get(incarnation)) is not None]
+
+    async def _watch(self, followed: _Followed) -> None:
+        stream = followed.stream
+        try:
+            await trio.sleep_until(stream.looked_at + followed.pause_seconds)
+            while not stream.has_ended and followed in self._wanted():
+                number = stream.next_number
+                try:
+                    await stream.catch_up()
+                except (StoreError, DamagedObject) as exc:
+                    logger.warning("the stream of incarnation %d can't be read: %s", stream.incarnation, exc)
+                    self.on_lost(stream)  # who waits is sent to the leader
+                    await trio.sleep(TAIL_RETRY_SECONDS)
+                longer = min(followed.pause_seconds * TAIL_LOOK_GROWTH, TAIL_LOOK_MOST_SECONDS)
+                followed.pause_seconds = longer if stream.next_number == number else TAIL_LOOK_LEAST_SECONDS
+                await trio.sleep(followed.pause_seconds)
+        finally:
+            followed.is_watched = False

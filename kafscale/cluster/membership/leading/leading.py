@@ -24,7 +24,7 @@ import attrs
 import trio
 
 from kafscale.cluster.membership.leading.epoch_starts import EpochStarts, decide_begin
-from kafscale.cluster.membership.peers.leader_notices import ReleasedContents
+from kafscale.cluster.membership.peers.heartbeats import ReleasedContents
 from kafscale.cluster.membership.placement.writer import PlacementWriter
 from kafscale.cluster.membership.records import Placement
 from kafscale.cluster.membership.state import ClusterState

@@ -1,46 +1,53 @@
-"""Heartbeats between brokers, on connections that are kept: each says that it runs, and hears whether the other does.
+"""Heartbeats between brokers, on connections that are kept: each tells that its sender runs, and is answered.
 
     the controller    to every other broker
     the others        to the controller; to all while there is no controller
 
-So both ends hear of each other in two ways, and one direction that is cut off costs nothing. A broker that is starting
-sends heartbeats and answers none yet. A connection that ends is made anew at once: an address that refuses connections
-tells that the process is gone. Nothing is decided here (`kafscale.cluster.membership.placement.controller`), and
-nothing is written.
+So both ends hear of each other in two ways, and one direction that is cut off does no harm. A starting broker sends
+heartbeats and answers none yet. A connection that ends is made anew at once: an address that refuses connections tells
+that the process is gone. Heartbeats decide and write nothing (`kafscale.cluster.membership.placement.controller`).
 
-A heartbeat tells up to which revision its sender knows the metadata, and is sent at once where that changes: so who
-commits something tells the controller, that one looks at the head and tells all others, and these look then, and not up
-to half a second later. While they hear of the controller, they need hardly look otherwise (`is_told_of_all`).
-An answer tells whether the sender may act: not where the metadata says that it was declared dead, or that a later
-incarnation of it has begun. Clients that pose as brokers are refused (`kafscale.cluster.membership.peers.senders`).
+A heartbeat carries the sender's revision of the metadata, and is sent at once when that changes: a broker that commits
+tells the controller, the controller looks at the head and tells all others, and these look then, not up to half a
+second later. While they hear of the controller, they need hardly look otherwise (`is_told_of_all`).
+An answer tells whether the sender may act: not if the metadata says that it was declared dead, or that a later
+incarnation of it has begun. It also tells for how long the store has not answered its sender (`StoreLoss`).
 
-An answer also tells for how long the store has not answered its sender
-(`kafscale.cluster.membership.peers.store_loss`).
+The controller gets the sender's load every few seconds, and answers with the surplus of each broker.
 
-The controller is told every few seconds what its sender has to do (`kafscale.cluster.membership.peers.loads`), and
-answers with how that is shared out among all.
+`LeaderNotices` are heartbeats that tell a single broker at once of a commit that concerns it: the new leader of a
+partition looks at the metadata then, and need not read the bucket, because the notice carries the partition's contents.
+A notice only saves time: if it is lost, late, or of another epoch than the committed one, the new leader reads the
+bucket.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 import attrs
 import trio
 
 from kafscale.cluster.membership.peers.liveness import Liveness
 from kafscale.cluster.membership.peers.loads import load_message
-from kafscale.cluster.membership.peers.peer_connections import Connect, PeerConnection
+from kafscale.cluster.membership.peers.peer_connections import BrokerCalls, Connect, PeerConnection
 from kafscale.cluster.membership.records import NOBODY, BrokerRecord, BrokerState
 from kafscale.cluster.membership.state import ClusterState
 from kafscale.concurrency.clocks import elapsed
 from kafscale.concurrency.signals import Signal
 from kafscale.errors import BrokerUnavailable, KafkaError, ProtocolError
+from kafscale.formats.manifest import PartitionId
 from kafscale.log.load import SAMPLE_SECONDS, BrokerLoad
 from kafscale.wire import error_codes
-from kafscale.wire.messages.brokers import OwnHeartbeatRequest, OwnHeartbeatResponse
+from kafscale.wire.messages.brokers import (
+    BrokerHeartbeatResponse,
+    OwnHeartbeatRequest,
+    OwnHeartbeatResponse,
+    ReleasedPartition,
+)
 
 PAUSE_LEAST_SECONDS = 0.1  # between two heartbeats to the same broker
 TOLD_SECONDS = 1.0  # since the controller's last: while it is not older, nothing has been committed that is not known
@@ -234,3 +241,79 @@ def was_refused(exc: BaseException | None) -> bool:
             return True
         exc = exc.__cause__
     return False
+
+
+# Partitions whose contents wait to be told, or to be taken; each is small. Of more the bucket has to tell.
+TOLD_MAX_COUNT = 1_000
+TOLD_MAX_BYTES = 32 << 20  # of contents that wait to be taken: a thousand times the largest of a partition
+
+
+@attrs.define(eq=False, kw_only=True, repr=False)
+class LeaderNotices:
+    """Sends the notices of an incarnation of broker `broker_id`; `run` it. `revision` is that of the metadata, as known
+    here.
+
+    A broker that misses a notice learns of it from its next look at the metadata.
+    """
+
+    broker_id: int
+    incarnation: int
+    calls: BrokerCalls
+    revision: Callable[[], int]
+    _untold: dict[int, list[ReleasedPartition]] = attrs.field(factory=dict, init=False)
+    _asking: set[int] = attrs.field(factory=set, init=False)
+    _more: Signal = attrs.field(factory=Signal, init=False)
+
+    def tell(self, broker_id: int, released: Sequence[ReleasedPartition] = ()) -> None:
+        """Tell a broker to look at the metadata, and send it the contents of released partitions."""
+        untold = self._untold.setdefault(broker_id, [])
+        untold += released
+        del untold[:-TOLD_MAX_COUNT]
+        self._more.set()
+
+    async def run(self) -> None:
+        """Tell until cancelled; each broker with one request at a time, however much there is to tell."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                await self._more.wait()
+                self._more.clear()
+                for broker_id in self._untold.keys() - self._asking:
+                    self._asking.add(broker_id)
+                    nursery.start_soon(self._tell, broker_id)
+
+    async def _tell(self, broker_id: int) -> None:
+        while broker_id in self._untold:
+            request = heartbeat(self.broker_id, self.incarnation, self.revision())
+            request.released = self._untold.pop(broker_id)
+            with suppress(BrokerUnavailable, ProtocolError, KafkaError):
+                await self.calls.ask(broker_id, request, BrokerHeartbeatResponse)
+        self._asking.discard(broker_id)
+
+
+@attrs.define(eq=False, repr=False)
+class ReleasedContents:
+    """Contents of partitions that other brokers have released, until the new leader takes them."""
+
+    _released: dict[PartitionId, ReleasedPartition] = attrs.field(factory=dict, init=False)
+    _size_bytes: int = attrs.field(default=0, init=False)
+
+    def note(self, released: Iterable[ReleasedPartition]) -> None:
+        """Keep what a broker has told, and of it all the newest, as far as there is room: anybody may send it."""
+        for partition in released:
+            partition_id = partition.topic_id, partition.partition_index
+            self._remove(partition_id)
+            self._released[partition_id] = partition
+            self._size_bytes += len(partition.contents)
+        while len(self._released) > TOLD_MAX_COUNT or self._size_bytes > TOLD_MAX_BYTES:
+            self._remove(next(iter(self._released)))
+
+    def take(self, partition_id: PartitionId, leader_epoch: int) -> bytes | None:
+        """Return, once, what there was of a partition when this epoch of it began, if somebody has told that."""
+        told = self._remove(partition_id)
+        return told.contents if told is not None and told.leader_epoch == leader_epoch else None
+
+    def _remove(self, partition_id: PartitionId) -> ReleasedPartition | None:
+        told = self._released.pop(partition_id, None)
+        if told is not None:
+            self._size_bytes -= len(told.contents)
+        return told

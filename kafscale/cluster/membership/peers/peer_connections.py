@@ -1,7 +1,16 @@
-"""Connections from broker to broker, as any client makes them: to a listener, with TLS and a login if need be.
+"""Connections from broker to broker: made as any client's, with TLS and a login, and proved by a secret.
 
 All brokers have a listener of the same name for that: `--inter-broker-listener`, or else the first that is secured as
 `--inter-broker-config` says.
+
+Any client may connect to that listener. So each start of a broker makes a secret, whose hash is in its broker record in
+the metadata. BrokerHeartbeat, which only brokers send, has the sender's id, incarnation and secret; its receiver
+compares the hash with the sender's record. The secret itself is stored nowhere. It is sent as a password is: TLS hides
+it on the network.
+
+`BrokerCalls` keeps one connection to each broker for each kind of request: replies come in order, and one may wait for
+a log that another does not need. A request that is not answered in time ends its connection, as does the end of the
+incarnation at the other end: it may have had its effect then, or not.
 """
 
 from __future__ import annotations
@@ -18,6 +27,20 @@ from kafscale.errors import BrokerUnavailable, ConfigError, StartupError
 
 if TYPE_CHECKING:
     from kafscale.login.security import ClientSecurity
+import hmac
+import math
+from collections.abc import Collection, Iterator
+from hashlib import sha256
+
+import trio
+
+from kafscale.cluster.membership.records import BrokerState
+from kafscale.cluster.membership.state import ClusterState
+from kafscale.concurrency.clocks import elapsed
+from kafscale.concurrency.signals import Signal
+from kafscale.errors import ProtocolError
+from kafscale.wire.error_codes import BROKER_ID_NOT_REGISTERED, CLUSTER_AUTHORIZATION_FAILED, NONE, STALE_BROKER_EPOCH
+from kafscale.wire.messages.brokers import OwnHeartbeatRequest
 
 CLIENT_ID = "kafscale-broker"
 LOCATION = ".location"  # what settings that name a file end with
@@ -121,3 +144,189 @@ def _protocol(login: InterBrokerLogin | None) -> SecurityProtocol:
 
 def _first_listener(settings: Settings, protocol: SecurityProtocol) -> str | None:
     return next((listener.name for listener in settings.listeners if settings.protocol_of(listener) is protocol), None)
+
+
+SECRET_BYTES = 32
+CLAIM_LOOK_SECONDS = 1.0  # between two looks at the metadata for claims that can't be checked
+
+
+def hash_of(secret: bytes) -> bytes:
+    """Return the hash of a secret, as a broker record has it."""
+    return sha256(secret).digest()
+
+
+def introduced(connect: Connect, broker_id: int, incarnation: int, secret: bytes) -> Connect:
+    """Return a `connect` whose connections name this incarnation as the sender of each heartbeat."""
+
+    async def connect_as_broker(to: int, record: BrokerRecord) -> PeerConnection:
+        return _IntroducedConnection(await connect(to, record), broker_id, incarnation, secret)
+
+    return connect_as_broker
+
+
+@attrs.frozen(eq=False, repr=False)
+class _IntroducedConnection:
+    line: PeerConnection
+    broker_id: int
+    incarnation: int
+    secret: bytes
+
+    async def request(self, message: object, response_class: type[R]) -> R:
+        if isinstance(message, OwnHeartbeatRequest):
+            message.broker_id, message.broker_epoch, message.secret = self.broker_id, self.incarnation, self.secret
+        return await self.line.request(message, response_class)
+
+    async def aclose(self) -> None:
+        await self.line.aclose()
+
+
+@attrs.define(eq=False, kw_only=True, repr=False)
+class Senders:
+    """Tells genuine brokers from clients.
+
+    `revision` is that of the metadata, as far as it is known here, and `look_soon` has this broker look for a later
+    one.
+    """
+
+    state: ClusterState
+    revision: Callable[[], int]
+    look_soon: Callable[[int], None]
+    _looked_at: float = attrs.field(default=-math.inf, init=False)
+
+    def error_code(self, request: OwnHeartbeatRequest) -> int:
+        """Return NONE for a sender to believe.
+
+        STALE_BROKER_EPOCH for an incarnation that has a successor, CLUSTER_AUTHORIZATION_FAILED for a wrong secret, and
+        BROKER_ID_NOT_REGISTERED for an incarnation without a record here. The last has this broker look, as that one
+        may have begun a moment ago.
+        """
+        record = self.state.brokers.get(request.broker_id)
+        if record is None or record.incarnation < request.broker_epoch:
+            self._look_seldom()
+            return BROKER_ID_NOT_REGISTERED
+        if record.incarnation > request.broker_epoch:
+            return STALE_BROKER_EPOCH
+        return NONE if _fits(request.secret, record) else CLUSTER_AUTHORIZATION_FAILED
+
+    def look_for_newer(self, request: OwnHeartbeatRequest) -> None:
+        """Look for metadata that a believed sender knows and this broker does not."""
+        revision = request.current_metadata_offset
+        if revision > self.revision():
+            self.look_soon(revision)
+
+    def _look_seldom(self) -> None:
+        """Look for later metadata, once in CLAIM_LOOK_SECONDS however often this is called."""
+        now = elapsed()
+        if now - self._looked_at >= CLAIM_LOOK_SECONDS:
+            self._looked_at = now
+            self.look_soon(self.revision() + 1)
+
+
+def _fits(secret: bytes, record: BrokerRecord) -> bool:
+    return len(secret) == SECRET_BYTES and hmac.compare_digest(hash_of(secret), record.secret_hash)
+
+
+TIMEOUT_SECONDS = 30.0  # Kafka: request.timeout.ms of a broker, 30,000
+LEAST_SECONDS = 10.0  # for each request, however long those before it have had no answer
+
+_Place = tuple[int, type]  # a broker, and a kind of request
+
+
+@attrs.define(eq=False)
+class _Kept:
+    """A connection, and the incarnation that it leads to.
+
+    `silent_since` is when the first of the unanswered requests was sent, also one whose caller was cancelled meanwhile.
+    """
+
+    incarnation: int
+    line: PeerConnection
+    silent_since: float = math.inf
+
+
+@attrs.define(eq=False, repr=False)
+class BrokerCalls:
+    """Asks other brokers; `run` it, which closes the connections. Without `connect` no broker can be reached."""
+
+    state: ClusterState
+    connect: Connect | None
+    timeout_seconds: float = TIMEOUT_SECONDS
+    _kept: dict[_Place, _Kept] = attrs.field(factory=dict, init=False)
+    _connecting: dict[_Place, trio.Lock] = attrs.field(factory=dict, init=False)
+    _changed: Signal = attrs.field(factory=Signal, init=False)
+
+    async def run(self) -> None:
+        """Close connections to incarnations that have ended, until cancelled; then all."""
+
+        def look(_topics: Collection[bytes]) -> None:
+            self._changed.set()
+
+        self.state.listeners.append(look)
+        try:
+            while True:
+                await self._changed.wait()
+                self._changed.clear()
+                for place, kept in list(self._outdated()):
+                    await self._drop(place, kept)
+        finally:
+            self.state.listeners.remove(look)
+            with trio.CancelScope(shield=True):
+                for place, kept in list(self._kept.items()):
+                    await self._drop(place, kept)
+
+    async def ask(
+        self, broker_id: int, message: object, response_class: type[R], *, within_seconds: float | None = None
+    ) -> R:
+        """Send one request to a broker that serves, and wait for its reply, for `timeout_seconds` or less.
+
+        Raises BrokerUnavailable: it may have had its effect, or not. KafkaError UNSUPPORTED_VERSION, ProtocolError.
+        """
+        kept, place = None, (broker_id, type(message))
+        began = trio.current_time()
+        try:
+            with trio.fail_after(self.timeout_seconds if within_seconds is None else within_seconds) as limit:
+                kept = await self._line_to(place)
+                now = trio.current_time()
+                kept.silent_since = min(kept.silent_since, now)
+                silent_until = max(kept.silent_since + self.timeout_seconds, now + LEAST_SECONDS)
+                limit.deadline = min(limit.deadline, silent_until)
+                reply = await kept.line.request(message, response_class)
+                kept.silent_since = math.inf
+                return reply
+        except (BrokerUnavailable, ProtocolError, trio.TooSlowError) as exc:
+            if kept is not None:
+                await self._drop(place, kept)
+            if isinstance(exc, trio.TooSlowError):
+                waited_seconds = trio.current_time() - began
+                raise BrokerUnavailable(f"no answer from broker {broker_id} in {waited_seconds:.3g} s") from exc
+            raise
+
+    async def _line_to(self, place: _Place) -> _Kept:
+        """Return the connection, which may be new. Raises BrokerUnavailable, ProtocolError, KafkaError."""
+        broker_id, _ = place
+        async with self._connecting.setdefault(place, trio.Lock()):
+            record = self._serving(broker_id)
+            kept = self._kept.get(place)
+            if record is None or self.connect is None:
+                raise BrokerUnavailable(f"broker {broker_id} can't be reached")
+            since = trio.current_time() - self.timeout_seconds
+            if kept is None or kept.incarnation != record.incarnation or kept.silent_since < since:
+                if kept is not None:
+                    await self._drop(place, kept)
+                kept = self._kept[place] = _Kept(record.incarnation, await self.connect(broker_id, record))
+            return kept
+
+    def _serving(self, broker_id: int) -> BrokerRecord | None:
+        record = self.state.brokers.get(broker_id)
+        return record if record is not None and record.state is BrokerState.LIVE else None
+
+    def _outdated(self) -> Iterator[tuple[_Place, _Kept]]:
+        for place, kept in self._kept.items():
+            record = self._serving(place[0])
+            if record is None or record.incarnation != kept.incarnation:
+                yield place, kept
+
+    async def _drop(self, place: _Place, kept: _Kept) -> None:
+        if self._kept.get(place) is kept:
+            del self._kept[place]
+        await kept.line.aclose()

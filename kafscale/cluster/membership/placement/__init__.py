@@ -1,12 +1,9 @@
 """Decides which broker leads which partition.
 
-choice          leaders of new partitions, moves for balance (pure)
+choice          leaders of new partitions, and moves for balance
 writer          commits changes of placements, many partitions at once; places new topics
-balance         which partitions should move
 fail_over       gives the partitions of a lost broker to others in one commit
 controller      the broker that does this for all, and writes their checkpoints
-leaving         a broker that stops moves its partitions away first
-disk_room       a broker whose disk is full moves its partitions away
-mover           moves that an operator asks for
-administration  draining, replacing and removing brokers
+leaving         moves the partitions of a broker away that is stopped, or whose disk is full
+administration  decisions of operators: drain, replace, remove brokers; move partitions
 """

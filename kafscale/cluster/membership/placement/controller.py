@@ -9,7 +9,7 @@ A controller that hears nothing of most brokers, of three or more, may itself be
 before it has heard of at least half of them. If that takes too long it steps down, and a broker that hears more of them
 becomes the controller: all brokers that matter reach the bucket. If none has for PATIENCE_TIMEOUTS, the others are
 dead, or can't do it either. A broker that is itself AWAY waits as long. A broker that alone has lost the store is
-declared dead, too, or replaced as the controller (`kafscale.cluster.membership.peers.store_loss`).
+declared dead, too, or replaced as the controller (`kafscale.cluster.membership.peers.liveness`).
 
 A broker that can't read all entries of brokers and placements, because a later version has written them, leaves all
 decisions to a broker of that version.
@@ -24,9 +24,8 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Set
 import attrs
 import trio
 
-from kafscale.cluster.membership.peers.liveness import PATIENCE_TIMEOUTS, Liveness
-from kafscale.cluster.membership.peers.store_loss import StoreLoss
-from kafscale.cluster.membership.placement.balance import BalancePlanner
+from kafscale.cluster.membership.peers.liveness import PATIENCE_TIMEOUTS, Liveness, StoreLoss
+from kafscale.cluster.membership.placement.choice import BalancePlanner
 from kafscale.cluster.membership.placement.fail_over import FailOver
 from kafscale.cluster.membership.placement.writer import PlacementWriter
 from kafscale.cluster.membership.records import CONTROLLER_KEY, NEXT_NUMBER_KEY, NOBODY, BrokerState, ControllerRecord

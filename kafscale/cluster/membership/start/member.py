@@ -17,10 +17,10 @@ from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.membership.assignment import Assignment
 from kafscale.cluster.membership.leading.leading import AllPartitions, PartitionLeader
 from kafscale.cluster.membership.node import Endpoint, Node
-from kafscale.cluster.membership.placement.balance import BalancePlan
-from kafscale.cluster.membership.placement.mover import Mover, NoMover
+from kafscale.cluster.membership.placement.administration import Mover, NoMover
+from kafscale.cluster.membership.placement.choice import BalancePlan
 from kafscale.cluster.membership.start.claim import WATCH_SECONDS, Claimed, LeadCheck, release, watch_claim
-from kafscale.cluster.membership.start.directory_notes import MetadataExtents
+from kafscale.cluster.membership.start.recovery import MetadataExtents
 from kafscale.cluster.membership.state import ClusterState, LoneState
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.checkpoint import Checkpointer

@@ -1,25 +1,30 @@
-"""The metadata that a start begins with: what the data directory has, or a checkpoint in the bucket that is newer, and
-behind either the changes that are in the log in the bucket.
+"""The metadata that a start begins with: that of the data directory, or a newer checkpoint in the bucket, and behind
+either the changes in the bucket's log. `preview` makes it in a copy, for commands that change nothing.
 
-`preview` shows it in a copy, for commands that look and change nothing.
+Also notes about the data directory in its own metadata: the store that it belongs to, and the files of its log.
 """
 
 from __future__ import annotations
 
 import logging
+from pathlib import Path
+from typing import Final
 
 import attrs
+import trio
 
-from kafscale.cluster.metadata.base import POSITION_KEY, MetadataStore, Transaction
+from kafscale.cluster.metadata.base import LOCAL_PREFIX, POSITION_KEY, MetadataStore, Transaction
 from kafscale.cluster.metadata.checkpoint import find_checkpoints, replacing_all
-from kafscale.cluster.metadata.converter import decode
+from kafscale.cluster.metadata.converter import decode, encode
 from kafscale.cluster.registries.topic_records import LOST_OFFSETS
-from kafscale.errors import DamagedObject, NotFound
+from kafscale.config import Settings
+from kafscale.errors import DamagedObject, NotFound, StartupError
 from kafscale.formats.metadata_changes import decode_transaction, folded
 from kafscale.formats.metadata_checkpoint import Checkpoint
 from kafscale.formats.metadata_head import Head, decode_head, head_key
 from kafscale.formats.wal_entries import METADATA, WalEntry
 from kafscale.formats.wal_objects import START, WalPosition
+from kafscale.log.wal.local_replay import WalExtent
 from kafscale.log.wal.s3_replay import EarlierLog, find_log
 from kafscale.store.base import ObjectStore
 from kafscale.store.versions import Versions, undisturbed
@@ -114,3 +119,37 @@ async def apply_log(metadata: MetadataStore, log: EarlierLog, after: WalPosition
         await metadata.commit(attrs.evolve(transaction, essential=True))
     if transactions:
         logger.info("%d changes of metadata are from the log in the bucket", len(transactions))
+
+
+STORE_KEY: Final = f"{LOCAL_PREFIX}store"
+EXTENT_KEY: Final = f"{LOCAL_PREFIX}wal-extent"
+
+
+async def check_same_store(metadata: MetadataStore, settings: Settings) -> None:
+    """Metadata and WAL go with one bucket: with another one, segments would be missing. Raises StartupError."""
+    url = settings.store
+    if url.scheme == "file":
+        url = attrs.evolve(url, path=Path(await trio.Path(url.path).absolute()))
+    wanted = f"{url} {settings.s3_endpoint or ''} {settings.namespace}"
+    entry = await metadata.get(STORE_KEY)
+    if entry is None:
+        await metadata.commit(Transaction(puts={STORE_KEY: encode(wanted)}, essential=True))
+    elif (known := decode(str, entry.value)) != wanted:
+        raise StartupError(
+            f"--data-dir {settings.data_dir} belongs to the store '{known.strip()}', not to '{wanted.strip()}': "
+            "give that --store, or another --data-dir"
+        )
+
+
+@attrs.frozen
+class MetadataExtents:
+    """An `ExtentStore` in a metadata store, which is to be that of the data directory itself."""
+
+    metadata: MetadataStore
+
+    async def read(self) -> WalExtent | None:
+        entry = await self.metadata.get(EXTENT_KEY)
+        return None if entry is None else decode(WalExtent, entry.value)
+
+    async def write(self, extent: WalExtent) -> None:
+        await self.metadata.commit(Transaction(puts={EXTENT_KEY: encode(extent)}, essential=True))

@@ -12,20 +12,15 @@ import trio
 from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.membership.leading.epoch_starts import EpochStarts, decide_begin
 from kafscale.cluster.membership.leading.leading import Leading, PartitionLeader, begun
-from kafscale.cluster.membership.peers.heartbeats import Heartbeats, heartbeat
-from kafscale.cluster.membership.peers.leader_notices import LeaderNotices, ReleasedContents
+from kafscale.cluster.membership.peers.heartbeats import Heartbeats, LeaderNotices, ReleasedContents, heartbeat
 from kafscale.cluster.membership.peers.lease import AcknowledgementLease, SuspensionCheck
-from kafscale.cluster.membership.peers.liveness import Liveness
+from kafscale.cluster.membership.peers.liveness import Liveness, StoreLoss
 from kafscale.cluster.membership.peers.loads import load_of
-from kafscale.cluster.membership.peers.peer_calls import BrokerCalls
-from kafscale.cluster.membership.peers.peer_connections import Connect
-from kafscale.cluster.membership.peers.senders import Senders
-from kafscale.cluster.membership.peers.store_loss import StoreLoss
-from kafscale.cluster.membership.placement.balance import BalancePlan, BalancePlanner
+from kafscale.cluster.membership.peers.peer_connections import BrokerCalls, Connect, Senders
+from kafscale.cluster.membership.placement.administration import PlacementMover
+from kafscale.cluster.membership.placement.choice import BalancePlan, BalancePlanner
 from kafscale.cluster.membership.placement.controller import Controller
-from kafscale.cluster.membership.placement.disk_room import DiskRoom
-from kafscale.cluster.membership.placement.leaving import Departure
-from kafscale.cluster.membership.placement.mover import PlacementMover
+from kafscale.cluster.membership.placement.leaving import Departure, DiskRoom
 from kafscale.cluster.membership.placement.writer import PlacementWriter, place_topics
 from kafscale.cluster.membership.start.member import ClusterMember, Spec
 from kafscale.cluster.metadata.base import Transaction

@@ -8,7 +8,7 @@
 
 The head decides: once it has ended, the next start finishes, on any data directory, because everything is in the
 bucket. Where two finish at once both come to the same. The head stays, for brokers that wake up late, until several
-brokers share the bucket again and replace it (`kafscale.cluster.membership.start.sharing`). Its claim has a number
+brokers share the bucket again and replace it (`kafscale.cluster.membership.start.starting`). Its claim has a number
 above all of theirs, as if a lone broker had claimed the bucket: so epochs go on growing.
 """
 

@@ -9,8 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from kafscale.cluster.membership.start.claim import LeadCheck
-from kafscale.cluster.membership.start.end_cause import cause_of_end
+from kafscale.cluster.membership.start.claim import LeadCheck, cause_of_end
 from kafscale.errors import DeclaredDead, Fenced, StorageFailed, StoreUnavailable
 
 DEAD = DeclaredDead("broker 1 was declared dead by the others")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import attrs
 import trio
 
-from kafscale.cluster.membership.start.adoption import adopt
-from kafscale.cluster.membership.start.unknown_batches import UnknownBatches
+from kafscale.cluster.membership.start.adoption import UnknownBatches, adopt
 from kafscale.cluster.registries.topics import TopicRegistry
 from kafscale.formats.wal_entries import WalEntry
 from kafscale.log.wal.journal import KEPT_PREFIX
