@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kafscale.cluster.groups.assignors.spec import Partitions, count, intersect, is_subset, union
+from kafscale.cluster.groups.common.assignors import Partitions, count, intersect, is_subset, union
 from kafscale.cluster.groups.common.events import GroupMemberIdentity, Sync
 from kafscale.cluster.groups.common.settings import ConsumerGroupSettings
 from kafscale.cluster.groups.common.topics import KnownTopic

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.coordinators import coordinator_error, prepare_groups, refusal_error
 from kafscale.api.handling.services import Services
-from kafscale.cluster.groups.assignors.spec import Partitions
+from kafscale.cluster.groups.common.assignors import Partitions
 from kafscale.cluster.groups.common.events import Heartbeat, HeartbeatReply
 from kafscale.concurrency.turns import Turns
 from kafscale.security.acls import DESCRIBE_TOPIC

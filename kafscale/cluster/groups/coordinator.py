@@ -58,8 +58,7 @@ from kafscale.cluster.groups.consumer.members import JOIN_EPOCH
 from kafscale.cluster.groups.deletion import GroupDeletion
 from kafscale.cluster.groups.entry import AnyGroup, GroupEntry
 from kafscale.cluster.groups.loading import LoadedGroup, LoadedGroups
-from kafscale.cluster.groups.offset_transactions import OffsetTransactions
-from kafscale.cluster.groups.offsets import GroupOffsets
+from kafscale.cluster.groups.offsets import GroupOffsets, OffsetTransactions
 from kafscale.cluster.groups.topic_search import RunPiece, TopicSearch, run_in_thread
 from kafscale.concurrency.signals import OneShot
 from kafscale.concurrency.timers import TimerQueue

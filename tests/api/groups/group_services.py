@@ -24,7 +24,7 @@ from kafscale.api.groups import (
 )
 from kafscale.api.handling.access import Access
 from kafscale.api.handling.calls import Peer
-from kafscale.cluster.groups.assignors.spec import Partitions
+from kafscale.cluster.groups.common.assignors import Partitions
 from kafscale.cluster.groups.common.settings import ConsumerGroupSettings, GroupSettings
 from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.cluster.groups.follow_topics import follow_topics

@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 import attrs
 
-from kafscale.cluster.groups.assignors.spec import Partitions
 from kafscale.cluster.groups.classic.group import ClassicGroup
+from kafscale.cluster.groups.common.assignors import Partitions
 from kafscale.cluster.groups.common.context import GroupContext, Rights
 from kafscale.cluster.groups.common.events import Downgrade, Heartbeat, HeartbeatReply, Join, RegexRefresh, TimerKey
 from kafscale.cluster.groups.common.log_records import CoordinatorRecord

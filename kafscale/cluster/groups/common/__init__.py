@@ -1,1 +1,1 @@
-"""Values of groups of every protocol: `events` and stored values, `settings` and the bound on memory."""
+"""Values and services that groups of both protocols share."""

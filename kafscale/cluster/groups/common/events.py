@@ -10,7 +10,7 @@ from collections.abc import Hashable, Mapping, Sequence
 
 import attrs
 
-from kafscale.cluster.groups.assignors.spec import Partitions
+from kafscale.cluster.groups.common.assignors import Partitions
 from kafscale.wire import error_codes
 from kafscale.wire.internal_topics.consumer_offsets import ClassicProtocol, GroupMetadataValue, OffsetCommitValue
 from kafscale.wire.messages.groups import JoinGroupResponse

@@ -7,7 +7,7 @@ from functools import partial
 
 import attrs
 
-from kafscale.cluster.groups.assignors.spec import Partitions
+from kafscale.cluster.groups.common.assignors import Partitions
 from kafscale.cluster.groups.common.context import GroupContext
 from kafscale.cluster.groups.common.events import Downgrade, RegexRefresh, TimerKey, TimerKind
 from kafscale.cluster.groups.common.log_records import CoordinatorRecord

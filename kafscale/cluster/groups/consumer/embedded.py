@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import attrs
 
-from kafscale.cluster.groups.assignors.spec import Partitions
+from kafscale.cluster.groups.common.assignors import Partitions
 from kafscale.cluster.groups.common.topics import KnownTopics
 from kafscale.errors import DecodeError
 from kafscale.wire.codec import decoder, encode

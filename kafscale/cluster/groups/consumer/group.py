@@ -26,6 +26,7 @@ from typing import ClassVar, TypeVar
 import attrs
 
 from kafscale.cluster.groups.classic.group import ClassicGroup
+from kafscale.cluster.groups.common.assignors import Partitions
 from kafscale.cluster.groups.common.context import GroupContext, Then, ignore_late, ignore_outcome
 from kafscale.cluster.groups.common.events import (
     CONSUMER_PROTOCOL_TYPE,
@@ -41,16 +42,24 @@ from kafscale.cluster.groups.common.events import (
     refused_join,
 )
 from kafscale.cluster.groups.common.log_records import CoordinatorRecord, group_tombstone
+from kafscale.cluster.groups.common.settings import ConsumerGroupSettings
+from kafscale.cluster.groups.common.topics import KnownTopics
 from kafscale.cluster.groups.consumer import classic_members as classic
 from kafscale.cluster.groups.consumer import heartbeats, migration, regexes
 from kafscale.cluster.groups.consumer.deciding import Deciding, SoftState
-from kafscale.cluster.groups.consumer.describing import describe
+from kafscale.cluster.groups.consumer.members import Member
 from kafscale.cluster.groups.consumer.migration import fence
 from kafscale.cluster.groups.consumer.state import ConsumerGroupState, GroupState
+from kafscale.cluster.groups.consumer.target import preferred_assignor
 from kafscale.concurrency.signals import OneShot
 from kafscale.wire import error_codes
 from kafscale.wire.internal_topics.consumer_offsets import GroupMetadataKey
-from kafscale.wire.messages.consumer_groups import DescribedConsumerGroup
+from kafscale.wire.messages.consumer_groups import (
+    DescribedAssignment,
+    DescribedConsumer,
+    DescribedConsumerGroup,
+    DescribedTopicPartitions,
+)
 from kafscale.wire.messages.groups import JoinGroupResponse, MemberIdentity, SyncGroupResponse
 
 logger = logging.getLogger(__name__)
@@ -311,3 +320,48 @@ def _set_once(reply: OneShot[R], value: R) -> None:
 
 def _refused_heartbeat(refused: EventRefused) -> HeartbeatReply:
     return HeartbeatReply(error_code=refused.error_code, error_message=refused.message)
+
+
+CLASSIC_MEMBER_TYPE = 0
+CONSUMER_MEMBER_TYPE = 1
+
+
+def describe(state: GroupState, topics: KnownTopics, settings: ConsumerGroupSettings) -> DescribedConsumerGroup:
+    """Return the answer for a group, without authorized operations."""
+    return DescribedConsumerGroup(
+        group_id=state.group_id,
+        group_state=state.state.value,
+        group_epoch=state.epoch,
+        assignment_epoch=state.assignment_epoch,
+        assignor_name=preferred_assignor(state, settings.assignors),
+        members=[_member(state, member, topics) for member in state.members.values()],
+    )
+
+
+def _member(state: GroupState, member: Member, topics: KnownTopics) -> DescribedConsumer:
+    return DescribedConsumer(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        member_epoch=member.member_epoch,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=sorted(member.subscription.topic_names),
+        subscribed_topic_regex=member.subscription.topic_regex,
+        assignment=_assignment(member.assigned, topics),
+        target_assignment=_assignment(state.target(member.member_id), topics),
+        member_type=CLASSIC_MEMBER_TYPE if member.uses_classic_protocol else CONSUMER_MEMBER_TYPE,
+    )
+
+
+def _assignment(partitions: Partitions, topics: KnownTopics) -> DescribedAssignment:
+    """Return partitions of the topics that exist, in order of their names."""
+    known = [topics.by_id[topic_id] for topic_id in partitions if topic_id in topics.by_id]
+    return DescribedAssignment(
+        topic_partitions=[
+            DescribedTopicPartitions(
+                topic_id=topic.topic_id, topic_name=topic.name, partitions=sorted(partitions[topic.topic_id])
+            )
+            for topic in sorted(known, key=lambda topic: topic.name)
+        ]
+    )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import attrs
 
-from kafscale.cluster.groups.assignors.spec import NO_PARTITIONS, Partitions, is_subset
+from kafscale.cluster.groups.common.assignors import NO_PARTITIONS, Partitions, is_subset
 from kafscale.cluster.groups.common.events import NO_TIMEOUT_MS, EventRefused, Heartbeat, HeartbeatReply, TimerKind
 from kafscale.cluster.groups.common.settings import MEMBER_METADATA_MAX_BYTES, ConsumerGroupSettings
 from kafscale.cluster.groups.consumer.deciding import Deciding

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import attrs
 
-from kafscale.cluster.groups.assignors.spec import NO_PARTITIONS, Partitions, count
+from kafscale.cluster.groups.common.assignors import NO_PARTITIONS, Partitions, count
 from kafscale.cluster.groups.common.log_records import CoordinatorRecord
 from kafscale.wire.internal_topics.consumer_offsets import (
     ClassicMemberMetadata,

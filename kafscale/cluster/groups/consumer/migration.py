@@ -10,9 +10,9 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 
-from kafscale.cluster.groups.assignors.spec import Partitions
 from kafscale.cluster.groups.classic.group import ClassicGroup
 from kafscale.cluster.groups.classic.members import ClassicMember
+from kafscale.cluster.groups.common.assignors import Partitions
 from kafscale.cluster.groups.common.events import CONSUMER_PROTOCOL_TYPE, Downgrade, EventRefused, TimerKind
 from kafscale.cluster.groups.common.log_records import CoordinatorRecord
 from kafscale.cluster.groups.common.settings import ConsumerGroupSettings

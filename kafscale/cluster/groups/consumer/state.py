@@ -13,7 +13,7 @@ from typing import Any
 
 import attrs
 
-from kafscale.cluster.groups.assignors.spec import NO_PARTITIONS, Partitions
+from kafscale.cluster.groups.common.assignors import NO_PARTITIONS, Partitions
 from kafscale.cluster.groups.common.log_records import CoordinatorRecord
 from kafscale.cluster.groups.common.settings import GroupStateBytes
 from kafscale.cluster.groups.consumer.members import (

@@ -11,20 +11,20 @@ from collections.abc import Collection, Mapping
 
 import attrs
 
-from kafscale.cluster.groups.assignors.range_assignor import assign_ranges
-from kafscale.cluster.groups.assignors.spec import (
+from kafscale.cluster.groups.common.assignors import (
     NO_PARTITIONS,
     Assignor,
     GroupSpec,
     MemberSpec,
     Partitions,
+    assign_ranges,
+    assign_uniformly,
     count,
     difference,
     intersect,
     intersection,
     union,
 )
-from kafscale.cluster.groups.assignors.uniform import assign_uniformly
 from kafscale.cluster.groups.common.topics import KnownTopics
 from kafscale.cluster.groups.consumer.members import Member, MemberState, TopicSubscription
 from kafscale.cluster.groups.consumer.state import GroupState

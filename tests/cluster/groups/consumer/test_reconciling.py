@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from kafscale.cluster.groups.assignors.spec import Partitions
+from kafscale.cluster.groups.common.assignors import Partitions
 from kafscale.cluster.groups.consumer.members import Member, MemberState
 from kafscale.cluster.groups.consumer.state import GroupState, target_record
 from kafscale.cluster.groups.consumer.target import next_step

@@ -1,24 +1,130 @@
-"""Uniform: members get equally many partitions, to within one, and keep what they had as far as that allows.
+"""The assignors of consumer groups, `range` and `uniform`: functions from the members of a group to their partitions.
 
-Same subscriptions: with P partitions and M members each gets P // M, and P % M of them one more. Each member first
-keeps what it had, up to its share; free partitions fill up members below theirs. Cost: linear in members and
-partitions.
+Range: of each topic every subscriber gets one run of partitions; the first runs are one longer where it is uneven.
+Members come in the same order for every topic, static ones first, so a join by partition number works. The previous
+assignment does not count. Cost: linear in partitions and in members' topics.
 
-Different subscriptions: each member keeps what it had of topics that it still subscribes to. Free partitions go, topic
-by topic, to the subscriber with the fewest; topics with few subscribers for their partitions come first, since others
-can make up for them. Then partitions move, topic by topic, from the subscriber with the most to the one with the fewest
-until they are within one, in at most ROUNDS_MAX_COUNT rounds. Subscriptions that overlap in a chain may end further
-apart, as in Kafka. Cost: (members' topics + partitions) * log(members), times the rounds; two rounds are the rule.
+Uniform: members get equally many partitions, to within one, and keep what they had as far as that allows.
+  Same subscriptions: with P partitions and M members each gets P // M, and P % M of them one more. Each member first
+  keeps what it had, up to its share; free partitions fill up the others. Cost: linear in members and partitions.
+  Different subscriptions: each member keeps its partitions of topics that it still subscribes to. Free ones go, topic
+  by topic, to the subscriber with the fewest; topics with few subscribers for their partitions come first, since other
+  topics can make up for them. Then partitions move, topic by topic, from the subscriber with the most to the one with
+  the fewest until they are within one, in at most ROUNDS_MAX_COUNT passes. Subscriptions that overlap in a chain may
+  end further apart, as in Kafka. Cost: (members' topics + partitions) * log(members), times the passes: mostly two.
+
+`Partitions` are sets of partitions by topic id. Such a mapping never changes once it is made and has no empty set, so
+two of them can be compared.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeAlias
 
 import attrs
 
-from kafscale.cluster.groups.assignors.spec import NO_PARTITIONS, NONE_OF_TOPIC, GroupSpec, Partitions
+Partitions: TypeAlias = Mapping[bytes, frozenset[int]]
+
+NO_PARTITIONS: Partitions = {}
+NONE_OF_TOPIC: frozenset[int] = frozenset()
+
+
+def count(partitions: Partitions) -> int:
+    return sum(map(len, partitions.values()))
+
+
+def intersect(one: Partitions, other: Partitions) -> bool:
+    """Tell whether any partition is in both."""
+    return any(not partitions.isdisjoint(other.get(topic_id, ())) for topic_id, partitions in one.items())
+
+
+def is_subset(one: Partitions, other: Partitions) -> bool:
+    return all(partitions <= other.get(topic_id, NONE_OF_TOPIC) for topic_id, partitions in one.items())
+
+
+def difference(one: Partitions, other: Partitions) -> Partitions:
+    left = {topic_id: partitions - other.get(topic_id, NONE_OF_TOPIC) for topic_id, partitions in one.items()}
+    return {topic_id: partitions for topic_id, partitions in left.items() if partitions}
+
+
+def intersection(one: Partitions, other: Partitions) -> Partitions:
+    both = {topic_id: partitions & other[topic_id] for topic_id, partitions in one.items() if topic_id in other}
+    return {topic_id: partitions for topic_id, partitions in both.items() if partitions}
+
+
+def union(one: Partitions, other: Partitions) -> Partitions:
+    joined = dict(one)
+    for topic_id, partitions in other.items():
+        joined[topic_id] = partitions | joined.get(topic_id, NONE_OF_TOPIC)
+    return joined
+
+
+@attrs.frozen(kw_only=True)
+class MemberSpec:
+    """A member, with its previous target assignment. As in Kafka 4.1 no assignor looks at the rack."""
+
+    instance_id: str | None = None
+    rack_id: str | None = None
+    topic_ids: frozenset[bytes]
+    previous: Partitions = NO_PARTITIONS
+
+
+@attrs.frozen(kw_only=True)
+class GroupSpec:
+    """A group: members by id, and the number of partitions of each subscribed topic.
+
+    Each partition is in the previous assignment of one member at most, and exists.
+    """
+
+    members: Mapping[str, MemberSpec]
+    partition_counts: Mapping[bytes, int]
+
+    @property
+    def is_homogeneous(self) -> bool:
+        """Tell whether all members subscribe to the same topics."""
+        return len({member.topic_ids for member in self.members.values()}) <= 1
+
+
+Assignor: TypeAlias = Callable[[GroupSpec], Mapping[str, Partitions]]
+
+
+def assign_ranges(spec: GroupSpec) -> Mapping[str, Partitions]:
+    """Assign by range."""
+    assignment: dict[str, dict[bytes, frozenset[int]]] = {member_id: {} for member_id in spec.members}
+    members = sorted(spec.members, key=lambda member_id: _range_order(spec, member_id))
+    for topic_id, subscribers in sorted(_subscribers(spec, members).items()):
+        runs = _runs(spec.partition_counts[topic_id], len(subscribers))
+        for member_id, run in zip(subscribers, runs, strict=False):
+            assignment[member_id][topic_id] = run
+    return assignment
+
+
+def _subscribers(spec: GroupSpec, members: list[str]) -> Mapping[bytes, list[str]]:
+    if spec.is_homogeneous:
+        return dict.fromkeys(spec.members[members[0]].topic_ids if members else (), members)
+    by_topic: dict[bytes, list[str]] = {}
+    for member_id in members:
+        for topic_id in spec.members[member_id].topic_ids:
+            by_topic.setdefault(topic_id, []).append(member_id)
+    return by_topic
+
+
+def _runs(partition_count: int, member_count: int) -> Iterator[frozenset[int]]:
+    """Cut partitions into one run for each member; members beyond the number of partitions get none."""
+    share, extra_count = divmod(partition_count, member_count)
+    start = 0
+    while start < partition_count:
+        end = start + share + (extra_count > 0)
+        extra_count -= 1
+        yield frozenset(range(start, end))
+        start = end
+
+
+def _range_order(spec: GroupSpec, member_id: str) -> tuple[bool, str]:
+    instance_id = spec.members[member_id].instance_id
+    return instance_id is None, instance_id or member_id
 
 
 @attrs.frozen
@@ -56,16 +162,12 @@ class _Pool:
         return grown
 
 
-@attrs.define(eq=False, repr=False)
-class _Share:
-    """Partitions that a member keeps, and how many more it may get."""
-
-    kept: Partitions
-    room: int
+def assign_uniformly(spec: GroupSpec) -> Mapping[str, Partitions]:
+    """Assign by uniform."""
+    return _assign_homogeneous(spec) if spec.is_homogeneous else _Balancer.of(spec).assign()
 
 
-def assign_homogeneous(spec: GroupSpec) -> Mapping[str, Partitions]:
-    """Return what each member is to have."""
+def _assign_homogeneous(spec: GroupSpec) -> Mapping[str, Partitions]:
     topic_ids: frozenset[bytes] = next((member.topic_ids for member in spec.members.values()), frozenset())
     if not topic_ids:
         return dict.fromkeys(spec.members, NO_PARTITIONS)
@@ -76,15 +178,14 @@ def assign_homogeneous(spec: GroupSpec) -> Mapping[str, Partitions]:
     unfilled: dict[str, int] = {}
     for position, (member_id, member) in enumerate(spec.members.items()):
         may_have_extra = extra_left > 0
-        kept = _keep(member.previous, topic_ids, share + may_have_extra, pool)
+        assignment[member_id], room = _keep(member.previous, topic_ids, share + may_have_extra, pool)
         # An extra one that it does not have already is left for those who have, unless all that follow must take one.
-        if kept.room and may_have_extra and len(spec.members) - position > extra_left:
-            kept.room -= 1
+        if room and may_have_extra and len(spec.members) - position > extra_left:
+            room -= 1
             may_have_extra = False
         extra_left -= may_have_extra
-        assignment[member_id] = kept.kept
-        if kept.room:
-            unfilled[member_id] = kept.room
+        if room:
+            unfilled[member_id] = room
     for member_id, room in unfilled.items():
         assignment[member_id] = pool.give(assignment[member_id], room)
     return assignment
@@ -104,8 +205,8 @@ def _unassigned(spec: GroupSpec, topic_ids: frozenset[bytes]) -> _Pool:
     return pool
 
 
-def _keep(previous: Partitions, topic_ids: frozenset[bytes], quota: int, pool: _Pool) -> _Share:
-    """Keep up to `quota` partitions; the others go to the pool."""
+def _keep(previous: Partitions, topic_ids: frozenset[bytes], quota: int, pool: _Pool) -> tuple[Partitions, int]:
+    """Return up to `quota` kept partitions, and how many more fit; the others go to the pool."""
     kept: dict[bytes, frozenset[int]] = {}
     for topic_id, partitions in previous.items():
         if topic_id not in topic_ids:
@@ -119,21 +220,16 @@ def _keep(previous: Partitions, topic_ids: frozenset[bytes], quota: int, pool: _
             kept[topic_id] = frozenset(in_order[:quota])
         pool.add(topic_id, in_order[quota:])
         quota = 0
-    return _Share(kept, quota)
+    return kept, quota
 
 
 ROUNDS_MAX_COUNT = 16
-NOBODY = -1
-
-
-def assign_heterogeneous(spec: GroupSpec) -> Mapping[str, Partitions]:
-    """Return what each member is to have."""
-    return _Balancer.of(spec).assign()
+FREE = -1
 
 
 @attrs.frozen
 class _BalancedTopic:
-    """One topic while it is shared out: members are numbers, `owners` has one for each partition."""
+    """One topic while it is assigned: members are numbers, `owners` has one for each partition."""
 
     topic_id: bytes
     subscribers: list[int]
@@ -141,7 +237,7 @@ class _BalancedTopic:
 
     @property
     def order(self) -> tuple[float, int, bytes]:
-        """Return what topics are sorted by: those with the most partitions for each subscriber come first."""
+        """Return the sort key: topics with the most partitions for each subscriber come first."""
         return -len(self.owners) / len(self.subscribers), len(self.subscribers), self.topic_id
 
 
@@ -153,10 +249,9 @@ class _Balancer:
 
     @classmethod
     def of(cls, spec: GroupSpec) -> _Balancer:
-        """Number the members, and begin with what each had of the topics that it subscribes to."""
+        """Number the members, and begin with each member's previous partitions of its topics."""
         topics = {
-            topic_id: _BalancedTopic(topic_id, [], [NOBODY] * count)
-            for topic_id, count in spec.partition_counts.items()
+            topic_id: _BalancedTopic(topic_id, [], [FREE] * count) for topic_id, count in spec.partition_counts.items()
         }
         sizes = [0] * len(spec.members)
         for index, member in enumerate(spec.members.values()):
@@ -184,12 +279,11 @@ class _Balancer:
         }
 
     def _by_load(self, topic: _BalancedTopic) -> list[int]:
-        """Return the subscribers, those with the fewest partitions first; among equals this order stays in force."""
         return sorted(topic.subscribers, key=lambda index: (self.sizes[index], index))
 
     def _share_out(self, topic: _BalancedTopic) -> None:
         """Give each free partition to the subscriber with the fewest partitions."""
-        unassigned = [partition for partition, owner in enumerate(topic.owners) if owner == NOBODY]
+        unassigned = [partition for partition, owner in enumerate(topic.owners) if owner == FREE]
         if not unassigned:
             return
         members = self._by_load(topic)
@@ -201,7 +295,6 @@ class _Balancer:
             self.sizes[members[rank]] += 1
 
     def _balance(self) -> None:
-        """Go round the topics until a whole round moved nothing."""
         still = 0  # topics in a row of which nothing moved
         for _ in range(ROUNDS_MAX_COUNT):
             for topic in self.topics:
@@ -239,8 +332,3 @@ class _Balancer:
                 heapq.heappop(most)
             moved = True
         return moved
-
-
-def assign_uniformly(spec: GroupSpec) -> Mapping[str, Partitions]:
-    """Return what each member is to have."""
-    return assign_homogeneous(spec) if spec.is_homogeneous else assign_heterogeneous(spec)

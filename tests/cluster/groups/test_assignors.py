@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafscale.cluster.groups.assignors.spec import GroupSpec, MemberSpec, Partitions, count, intersection, union
+from kafscale.cluster.groups.common.assignors import GroupSpec, MemberSpec, Partitions, count, intersection, union
 from kafscale.cluster.groups.consumer.target import ASSIGNORS
 from tests.cluster.groups.consumer_groups import named, partitions, topic_id
 
