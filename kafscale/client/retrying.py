@@ -28,8 +28,7 @@ STALE_LEADER = frozenset(
         error_codes.FENCED_LEADER_EPOCH,
         error_codes.UNKNOWN_LEADER_EPOCH,
     }
-)
-"""Codes after which the leader of a partition must be looked up anew."""
+)  # codes after which the leader of a partition must be looked up anew
 
 WORTH_ANOTHER = STALE_LEADER | {
     error_codes.COORDINATOR_LOAD_IN_PROGRESS,

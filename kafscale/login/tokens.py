@@ -17,7 +17,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote_plus
 
 import attrs
@@ -46,12 +46,6 @@ class BearerToken:
     expires_at: float | None = None
 
 
-class TokenSource(Protocol):
-    def get(self) -> BearerToken:
-        """Return a token. Raises ConfigError, KafkaError, BrokerUnavailable."""
-        ...
-
-
 @attrs.frozen
 class TokenFile:
     """A file with a token, read at each login."""
@@ -59,6 +53,7 @@ class TokenFile:
     path: Path
 
     def get(self) -> BearerToken:
+        """Raises ConfigError."""
         try:
             text = self.path.read_text(encoding="ascii").strip()
         except (OSError, UnicodeDecodeError) as exc:
@@ -173,6 +168,9 @@ class TokenEndpoint:
     def _refused(self, why: str) -> KafkaError:
         about = f"no token for '{self.client_id}' from {self.url}"
         return KafkaError(SASL_AUTHENTICATION_FAILED, f"{about}: it answers {bounded(escaped(why), REASON_MAX_COUNT)}")
+
+
+TokenSource = TokenFile | TokenEndpoint
 
 
 class _CutOff:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from functools import cache
-from typing import Final, TypeVar
+from typing import Final
 
 import attrs
 
@@ -89,9 +89,9 @@ class AclFilter:
 
     def matches(self, binding: AclBinding) -> bool:
         return (
-            _asks_for(self.resource_type, binding.resource_type)
-            and _asks_for(self.operation, binding.operation)
-            and _asks_for(self.permission, binding.permission)
+            self.resource_type in (ResourceType.ANY, binding.resource_type)
+            and self.operation in (AclOperation.ANY, binding.operation)
+            and self.permission in (Permission.ANY, binding.permission)
             and self.principal in (None, binding.principal)
             and self.host in (None, binding.host)
             and self._matches_pattern(binding)
@@ -108,13 +108,6 @@ class AclFilter:
         if binding.pattern_type is PatternType.PREFIXED:
             return self.resource_name.startswith(binding.resource_name)
         return binding.resource_name in (self.resource_name, WILDCARD)
-
-
-_C = TypeVar("_C", ResourceType, AclOperation, Permission)
-
-
-def _asks_for(wanted: _C, has: _C) -> bool:
-    return wanted == 1 or wanted is has
 
 
 @attrs.frozen(eq=False, repr=False)

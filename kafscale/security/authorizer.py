@@ -69,15 +69,6 @@ class _Entries:
         )
 
 
-@attrs.frozen
-class AclsFound:
-    """Answer of the lists. `has_acls`: any list is about the resource, for any principal."""
-
-    allowed: bool
-    denied: bool
-    has_acls: bool
-
-
 @attrs.define(eq=False, repr=False)
 class AclIndex:
     """A set of bindings, asked by subjects of `subjects_of`.
@@ -135,18 +126,15 @@ class AclIndex:
         if not pattern:
             del self._patterns[key]
             if binding.pattern_type is PatternType.PREFIXED:
-                self._forget_prefix(binding)
+                lengths = self._prefix_lengths[binding.resource_type]
+                lengths[len(binding.resource_name)] -= 1
+                if not lengths[len(binding.resource_name)]:
+                    del lengths[len(binding.resource_name)]
 
-    def _forget_prefix(self, binding: AclBinding) -> None:
-        lengths = self._prefix_lengths[binding.resource_type]
-        lengths[len(binding.resource_name)] -= 1
-        if not lengths[len(binding.resource_name)]:
-            del lengths[len(binding.resource_name)]
-
-    def find(self, subjects: Collection[Subject], right: Right, name: str) -> AclsFound:
-        """Return what the lists say of a right to a resource."""
+    def find(self, subjects: Collection[Subject], right: Right, name: str) -> bool | None:
+        """Tell whether the lists give a right to a resource; None if no list is about it, for any principal."""
         if self.may_deny_all:
-            return AclsFound(allowed=False, denied=True, has_acls=True)
+            return False
         bit = 1 << right.operation
         allowed, has_acls = False, False
         for pattern in self._about(right.resource_type, name):
@@ -155,9 +143,9 @@ class AclIndex:
                 entries = pattern.get(subject)
                 if entries is not None:
                     if entries.denied_bits & bit:
-                        return AclsFound(allowed=False, denied=True, has_acls=True)
+                        return False
                     allowed = allowed or bool(entries.allowed_bits & bit)
-        return AclsFound(allowed=allowed, denied=False, has_acls=has_acls)
+        return allowed if has_acls else None
 
     def _about(self, resource_type: ResourceType, name: str) -> Iterator[dict[Subject, _Entries]]:
         for literal in {name, WILDCARD}:
@@ -275,16 +263,15 @@ class AclAuthorizer:
     def rule(self, principal: Principal, host: str, right: Right, name: str) -> str:
         """Return the reason of a refusal, for the log."""
         said = self.acls.bindings_about(subjects_of(str(principal), host), right, name)
-        found = (binding for binding in said if _denies(binding, right.operation))
+        denials = (binding for binding in said if binding.permission is Permission.DENY)
+        found = (binding for binding in denials if binding.operation in (right.operation, AclOperation.ALL))
         return str(next(found, "no ACL allows it"))
 
     def _decide(self, principal: Principal, host: str, right: Right, name: str) -> bool:
         if str(principal) in self.super_users:
             return True
         found = self.acls.find(subjects_of(str(principal), host), right, name)
-        if found.has_acls:
-            return found.allowed
-        return self.allows_without_acls
+        return self.allows_without_acls if found is None else found
 
     def _remember(self, question: _Question, verdict: bool) -> bool:
         principal, _, _, name = question
@@ -293,7 +280,3 @@ class AclAuthorizer:
                 self._verdicts.clear()
             self._verdicts[question] = verdict
         return verdict
-
-
-def _denies(binding: AclBinding, operation: AclOperation) -> bool:
-    return binding.permission is Permission.DENY and binding.operation in (operation, AclOperation.ALL)

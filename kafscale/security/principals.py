@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import attrs
 
@@ -47,12 +47,6 @@ _REPLACEMENT = re.compile(r"\\(.)|\$([0-9]+)|([^\\$])", re.DOTALL)
 
 class NoMatchingRule(ValueError):
     """No rule applies to a subject."""
-
-
-class _Rule(Protocol):
-    def apply(self, subject: str) -> str | None:
-        """Return the name that it makes of a subject, None if it does not apply."""
-        ...
 
 
 @attrs.frozen
@@ -110,7 +104,7 @@ class SslPrincipalMapper:
         _ = self.rules  # so that a wrong one is found when it is made
 
     @cached_property
-    def rules(self) -> Sequence[_Rule]:
+    def rules(self) -> Sequence[_Default | _Replacing]:
         return [rule for match in _RULE_SPLITTER.finditer(self.text.strip()) if (rule := _parse(match[1])) is not None]
 
     def principal(self, subject: str) -> Principal:
@@ -126,7 +120,7 @@ class SslPrincipalMapper:
         )
 
 
-def _parse(text: str) -> _Rule | None:
+def _parse(text: str) -> _Default | _Replacing | None:
     """Read one rule; None for an empty one, which Kafka ignores. Raises ValueError."""
     match = _RULE_PARSER.match(text)
     if match is None or match.end() != len(text):

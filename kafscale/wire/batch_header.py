@@ -19,20 +19,17 @@ from kafscale.buffers import Buffer
 from kafscale.errors import CorruptBatch, InvalidRecord
 
 HEADER_BYTES: Final = 61
-LENGTH_END: Final = 12
-"""Where what the batch length counts begins."""
+LENGTH_END: Final = 12  # where what the batch length counts begins
 MAGIC: Final = 2
 
 CODEC_MASK: Final = 0x07
 LOG_APPEND_TIME: Final = 0x08
 TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
-DELETE_HORIZON: Final = 0x40
-"""Bits of a batch's attributes."""
+DELETE_HORIZON: Final = 0x40  # bits of a batch's attributes
 
 NO_PRODUCER_ID: Final = -1
-MIN_TIMESTAMP_UNKNOWN: Final = -(1 << 63)
-"""Any timestamp may be in there."""
+MIN_TIMESTAMP_UNKNOWN: Final = -(1 << 63)  # any timestamp may be in there
 MAX_SEQUENCE: Final = 0x7FFFFFFF
 
 _MAGIC_AT: Final = 16
@@ -51,8 +48,7 @@ class BatchHeader:
     """A batch's header when it was parsed. Not frozen, which halves its cost."""
 
     base_offset: int
-    batch_length: int
-    """Bytes after the length field itself."""
+    batch_length: int  # bytes after the length field itself
     leader_epoch: int
     magic: int
     crc: int

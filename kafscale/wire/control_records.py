@@ -17,8 +17,7 @@ from kafscale.wire.records import Record, build_batch, iterate_records
 
 ABORT: Final = 0
 COMMIT: Final = 1
-MARKER_MAX_BYTES: Final = 1 << 10
-"""What the records of a marker may take unpacked: they have some 20 bytes."""
+MARKER_MAX_BYTES: Final = 1 << 10  # what the records of a marker may take unpacked: they have some 20 bytes
 MARKER_BATCH_MAX_BYTES: Final = HEADER_BYTES + 64
 """A longer batch is not a marker, which has 17 bytes behind its header."""
 

@@ -8,7 +8,7 @@ decoder in pieces is a generator that pauses after each PIECE_COUNT of them.
 from __future__ import annotations
 
 import struct
-from typing import Any, TypeGuard
+from typing import Any
 
 import attrs
 
@@ -112,7 +112,7 @@ class _DecoderCompiler:
 
     def _field(self, out: str, field: Field, owner: type) -> None:
         self._value(out, field.wire.type)
-        if not field.nullable and not is_fixed(field.wire.type) and not _is_struct(field.wire.type):
+        if not field.nullable and not is_fixed(field.wire.type) and not isinstance(field.wire.type, type):
             with self.source.block(f"if {out} is None:"):
                 self.source.add(f"raise ValueError('{owner.__name__}.{field.name} is null')")
 
@@ -121,7 +121,7 @@ class _DecoderCompiler:
             self._array(out, type_.of)
         elif isinstance(type_, Nullable):
             self._nullable(out, type_, is_null="buf[pos] >= 128")  # a negative int8
-        elif _is_struct(type_):
+        elif isinstance(type_, type):
             self.struct(out, type_)
         elif is_fixed(type_):
             self._fixed_run([(FIXED[type_], out)])
@@ -242,7 +242,3 @@ class _DecoderCompiler:
                     source.add(
                         f"raise ValueError(f'tagged field {{{tag}}} of {cls.__name__} does not end where it says')"
                     )
-
-
-def _is_struct(type_: FieldType) -> TypeGuard[type]:
-    return isinstance(type_, type)

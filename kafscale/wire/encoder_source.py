@@ -55,8 +55,7 @@ class _EncoderCompiler:
     source: CodeSource
     version: int
     flexible: bool
-    write: str
-    """The name of the function that takes each part."""
+    write: str  # the name of the function that takes each part
     in_pieces: bool = False
 
     def struct(self, expression: str, cls: type) -> None:
@@ -67,7 +66,9 @@ class _EncoderCompiler:
                 run.append(field)
             else:
                 self._fixed_run(expression, run)
-                self._named_value(f"{expression}.{field.name}", field)
+                variable = self.source.variable(field.name)  # the attribute is read once
+                self.source.add(f"{variable} = {expression}.{field.name}")
+                self._value(variable, field.wire.type)
         self._fixed_run(expression, run)
         if self.flexible:
             self._tags(expression, cls)
@@ -81,19 +82,14 @@ class _EncoderCompiler:
             self._add(f"{pack}({', '.join(f'{expression}.{field.name}' for field in run)})")
             run.clear()
 
-    def _named_value(self, expression: str, field: Field) -> None:
-        variable = self.source.variable(field.name)
-        self.source.add(f"{variable} = {expression}")
-        self._value(variable, field.wire.type)
-
     def _value(self, variable: str, type_: FieldType) -> None:
         if isinstance(type_, Array):
-            if type_.may_be_encoded:
-                with self.source.block(f"if {variable}.__class__ is EncodedArray:"):
-                    self._add(f"{variable}.data")
-                with self.source.block("else:"):
-                    self.array(variable, type_.of)
-            else:
+            if not type_.may_be_encoded:
+                self.array(variable, type_.of)
+                return
+            with self.source.block(f"if {variable}.__class__ is EncodedArray:"):
+                self._add(f"{variable}.data")
+            with self.source.block("else:"):
                 self.array(variable, type_.of)
         elif isinstance(type_, Nullable):
             self._nullable(variable, type_, null=b"\xff")
@@ -157,9 +153,6 @@ class _EncoderCompiler:
         else:
             self._add(f"{self.source.bind_pack(code)}({variable})")
 
-    def _is_written(self, variable: str, field: Field) -> str:
-        return "if True:" if field.wire.always else f"if {variable} != {self.source.bind(field.default, 'default')}:"
-
     def _tagged(self, variable: str, type_: FieldType) -> None:
         if isinstance(type_, Nullable):
             self._nullable(variable, type_, null=b"\0")  # a varint here
@@ -178,7 +171,8 @@ class _EncoderCompiler:
         for tag, field in known.items():
             value, parts = source.variable(field.name), source.variable("parts")
             source.add(f"{value} = {expression}.{field.name}")
-            with source.block(self._is_written(value, field)):
+            is_written = "True" if field.wire.always else f"{value} != {source.bind(field.default, 'default')}"
+            with source.block(f"if {is_written}:"):
                 source.add(f"{parts} = []")
                 attrs.evolve(self, write=f"{parts}.append")._tagged(value, field.wire.type)
                 source.add(f"{parts} = b''.join({parts})")

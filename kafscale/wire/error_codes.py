@@ -146,8 +146,7 @@ SHARE_SESSION_LIMIT_REACHED: Final = 133
 
 NAMES: Final[dict[int, str]] = {
     value: constant for constant, value in tuple(globals().items()) if constant.isupper() and isinstance(value, int)
-}
-"""Every code's name, as Kafka spells it."""
+}  # every code's name, as Kafka spells it
 
 RETRIABLE: Final = frozenset(
     {
@@ -184,8 +183,7 @@ RETRIABLE: Final = frozenset(
         INVALID_SHARE_SESSION_EPOCH,
         SHARE_SESSION_LIMIT_REACHED,
     }
-)
-"""Codes after which the same request may succeed later; Kafka's clients retry them by themselves."""
+)  # codes after which the same request may succeed later; Kafka's clients retry them by themselves
 
 
 def name(code: int) -> str:

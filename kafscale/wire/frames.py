@@ -33,8 +33,7 @@ _flexible_response_header = struct.Struct(">iiB")  # and no tagged fields
 class LargeFrame:
     """A frame that the caller receives itself: its size without the prefix, and its first bytes."""
 
-    size_bytes: int
-    """Of the whole frame, without its size prefix."""
+    size_bytes: int  # of the whole frame, without its size prefix
     received: memoryview
 
     @property
@@ -151,8 +150,7 @@ class RequestHeader:
     api_version: int
     correlation_id: int
     client_id: str | None
-    body_offset: int = 0
-    """Where the body starts in the frame."""
+    body_offset: int = 0  # where the body starts in the frame
 
 
 def parse_request_header(frame: memoryview, flexible_since: Callable[[int], int]) -> RequestHeader:

@@ -62,8 +62,7 @@ def uvarint(value: int) -> bytes:
     return bytes(out)
 
 
-UVARINT: Final = tuple(uvarint(value) for value in range(128))
-"""Nearly every length is one of these."""
+UVARINT: Final = tuple(uvarint(value) for value in range(128))  # nearly every length is one of these
 
 
 def varint(value: int) -> bytes:

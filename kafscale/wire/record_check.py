@@ -25,8 +25,7 @@ from kafscale.errors import DecodeError, InvalidRecord, KafkaError, WrongOffsetD
 from kafscale.wire.error_codes import MESSAGE_TOO_LARGE
 from kafscale.wire.primitives import read_uvarint
 
-STEP_UNITS: Final = 2048
-"""One record or header each, half a microsecond at most; records of one shape are cheaper."""
+STEP_UNITS: Final = 2048  # one record or header each, half a microsecond at most; records of one shape are cheaper
 ALIKE_UNITS_SHIFT: Final = 4
 ALIKE_MIN_COUNT: Final = 10  # checking fewer records one by one takes less
 RUN_MIN_COUNT: Final = 32  # the same where the end of a run has to be found

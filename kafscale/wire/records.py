@@ -295,8 +295,7 @@ def record_heads(records: Buffer, count: int) -> Iterator[tuple[int, int, int, i
         yield timestamp_delta, (offset_delta >> 1) ^ -(offset_delta & 1), position, end
 
 
-STEP_COUNT: Final = 512
-"""Records of a step: a microsecond or two each."""
+STEP_COUNT: Final = 512  # records of a step: a microsecond or two each
 
 
 @attrs.define(eq=False, repr=False)

@@ -21,11 +21,9 @@ from typing import Any, ClassVar, Final, Generic, TypeAlias, TypeVar, cast
 
 import attrs
 
-MAX: Final = 0x7FFF
-"""`until` of a field that is in every later version: the greatest int16."""
+MAX: Final = 0x7FFF  # `until` of a field that is in every later version: the greatest int16
 
-NEVER: Final = MAX + 1
-"""`FLEXIBLE_SINCE` of a message that has no flexible version (KIP-482)."""
+NEVER: Final = MAX + 1  # `FLEXIBLE_SINCE` of a message that has no flexible version (KIP-482)
 
 OWN_TAG: Final = 10_000
 """First tag of fields that are KafScale's own, far from Kafka's. Peers that do not know them skip them (KIP-482), so a
@@ -41,8 +39,7 @@ FIXED: Final = {
     "bool": "?",
     "float64": "d",
     "uuid": "16s",  # the 16 raw bytes
-}
-"""Types of fixed size and their `struct` codes."""
+}  # types of fixed size and their `struct` codes
 
 VARIABLE: Final = ("string", "bytes", "records")
 """Types with a length in front. "records" is decoded to a memoryview, without a copy, and "bytes" to `bytes`."""
@@ -166,8 +163,7 @@ class Field:
     name: str
     wire: Wire
     nullable: bool
-    default: Any
-    """`attrs.NOTHING` if the attribute must be given."""
+    default: Any  # `attrs.NOTHING` if the attribute must be given
 
 
 def wire(

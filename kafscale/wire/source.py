@@ -18,8 +18,7 @@ PIECE_COUNT = 256
 class CodeSource:
     """The lines of a function, their indentation, and the values that it refers to by name."""
 
-    title: str
-    """Names the function in tracebacks."""
+    title: str  # names the function in tracebacks
     names: dict[str, Any]
     lines: list[str] = attrs.field(factory=list)
     depth: int = 0
