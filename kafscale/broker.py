@@ -29,7 +29,7 @@ from kafscale.api.build import build_services
 from kafscale.api.handling.services import Services
 from kafscale.broker_metrics import register_group_lag
 from kafscale.broker_recovery import put_away, recover
-from kafscale.broker_security import BrokerSecurity, open_security, open_token_keys
+from kafscale.broker_security import BrokerSecurity, open_security
 from kafscale.broker_storage import StorageParts, open_data_directory, open_storage
 from kafscale.cluster.assembly.cleanup import Cleanup
 from kafscale.cluster.assembly.coordinators import end_hanging
@@ -43,6 +43,7 @@ from kafscale.server.http.admin import AdminServer
 from kafscale.server.kafka.binding import BoundListener, bind, open_listeners
 from kafscale.server.kafka.dispatch import Dispatcher
 from kafscale.server.kafka.listener import Acceptor, MakeDispatcher, open_acceptor
+from kafscale.server.token_keys import PublishedKeys
 
 logger = logging.getLogger(__name__)
 
@@ -143,7 +144,7 @@ class Broker:
     async def _run_leading(
         self, lead: ClusterMember, parts: StorageParts, task_status: trio.TaskStatus[Broker]
     ) -> None:
-        local, token_keys = lead.local_log(parts.disk), open_token_keys(self.settings)
+        local, token_keys = lead.local_log(parts.disk), PublishedKeys.of(self.settings.sasl)
         async with trio.open_nursery() as leading:
             leading.start_soon(lead.views.reach.run)
             await leading.start(lead.run)

@@ -15,13 +15,14 @@ from kafscale.wire.client_rules import lag
 def register_group_lag(services: Services) -> None:
     """Register the lag of consumer groups, from their committed offsets and the log."""
     lags = _GroupLags(services)
-    services.metrics.callback_in_pieces(
+    services.metrics.callback(
         "kafscale_group_lag",
         "Records between a group's committed offset, or the log's start if that is higher, and the high watermark.",
         "group",
         "topic",
         "partition",
         samples=lags.samples,
+        is_in_pieces=True,
     )
     services.metrics.gauge(
         "kafscale_group_lag_left_out_series",

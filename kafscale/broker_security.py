@@ -18,7 +18,6 @@ from kafscale.metrics import Metrics
 from kafscale.server.http.access import AdminAccess, AdminToken
 from kafscale.server.kafka.binding import ListenerTls, open_listener_tls
 from kafscale.server.secret_files import warn_of_readable
-from kafscale.server.token_keys import PublishedKeys
 from kafscale.server.watched_files import FileWatch, Watched
 
 
@@ -60,11 +59,6 @@ def open_security(settings: Settings) -> BrokerSecurity:
             [watched for watched in read_again if watched is not None], settings.ssl.ssl_reload_interval_seconds
         ),
     )
-
-
-def open_token_keys(settings: Settings) -> PublishedKeys:
-    """Make what fetches the keys by which tokens are checked; `run` it."""
-    return PublishedKeys.of(settings.sasl)
 
 
 async def reload_on_signal(settings: Settings, reload: Callable[[], Awaitable[None]]) -> None:

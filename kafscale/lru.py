@@ -12,14 +12,6 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-def _one(_value: object) -> int:
-    return 1
-
-
-def _ignore(_value: object) -> None:
-    pass
-
-
 @attrs.define(eq=False, repr=False)
 class LruCache(Generic[K, V]):
     """Values by key, whose sizes are at most `max_size` together; the newest stays, however large it is.
@@ -28,8 +20,8 @@ class LruCache(Generic[K, V]):
     """
 
     max_size: int
-    size_of: Callable[[V], int] = _one
-    on_drop: Callable[[V], object] = _ignore
+    size_of: Callable[[V], int] = lambda _value: 1
+    on_drop: Callable[[V], object] = lambda _value: None
     size: int = attrs.field(default=0, init=False)
     _values: OrderedDict[K, V] = attrs.field(factory=OrderedDict, init=False)  # used longest ago first
 

@@ -156,19 +156,19 @@ class Metrics:
         return self._add(HistogramFamily(name, help, labels, tuple(bounds)))
 
     def callback(
-        self, name: str, help: str, *labels: str, samples: Callable[[], Iterable[Sample]], kind: str = "gauge"
+        self,
+        name: str,
+        help: str,
+        *labels: str,
+        samples: Callable[[], Iterable[Sample | None]],
+        kind: str = "gauge",
+        is_in_pieces: bool = False,
     ) -> None:
-        """Register samples that are read at scrape time; `kind` is `gauge` or `counter`."""
-        self._add(Callback(name, help, labels, samples, kind))
+        """Register samples that are read at scrape time; `kind` is `gauge` or `counter`.
 
-    def callback_in_pieces(
-        self, name: str, help: str, *labels: str, samples: Callable[[], Iterable[Sample | None]]
-    ) -> None:
-        """Register samples of which there may be very many, and which take long to find.
-
-        They may be read one by one, while what they are read off changes; None says that others may run.
+        Very many samples may be read in pieces, while what they are read off changes; None lets other tasks run.
         """
-        self._add(Callback(name, help, labels, samples, is_in_pieces=True))
+        self._add(Callback(name, help, labels, samples, kind, is_in_pieces))
 
     def adopt_counter(self, name: str, help: str, counter: Counter) -> None:
         """Expose a counter that a component has made for itself."""

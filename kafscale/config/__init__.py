@@ -29,10 +29,7 @@ from kafscale.config.sources import USER_PASSWORD_VARIABLE as USER_PASSWORD_VARI
 from kafscale.config.sources import Loaded as Loaded
 from kafscale.config.sources import load as load
 from kafscale.config.units import GIB as GIB
-from kafscale.config.units import KIB as KIB
 from kafscale.config.units import MIB as MIB
-from kafscale.config.units import format_duration as format_duration
-from kafscale.config.units import format_size as format_size
 from kafscale.config.units import parse_duration as parse_duration
 from kafscale.config.units import parse_size as parse_size
 from kafscale.config.values import WILDCARD_HOSTS as WILDCARD_HOSTS

@@ -87,10 +87,6 @@ class Option:
         return self.type is bool
 
     @property
-    def is_bounded(self) -> bool:
-        return (self.help.least, self.help.most) != (-math.inf, math.inf)
-
-    @property
     def form(self) -> str:
         """Return the placeholder of a value, as in `--segment-bytes SIZE`."""
         return _kind(self.type).form

@@ -410,7 +410,7 @@ class Settings:
     limits: Limits = attrs.field(factory=Limits)
 
     def __attrs_post_init__(self) -> None:
-        for bounded in _bounded_options():
+        for bounded in options():
             bounded.check(self.value(bounded), given_as=bounded.flag)
         check_listeners(self.listeners, self.advertised_listeners, self.listener_security_protocols)
         if self.inter_broker_listener not in (None, *(listener.name for listener in self.listeners)):
@@ -474,11 +474,6 @@ GROUPS: Mapping[str, type[Any]] = {
 def options() -> tuple[Option, ...]:
     """Return all options, class by class."""
     return options_of(Settings) + tuple(option for group in GROUPS.values() for option in options_of(group))
-
-
-@cache
-def _bounded_options() -> tuple[Option, ...]:
-    return tuple(option for option in options() if option.is_bounded)
 
 
 def _check_store(settings: Settings) -> None:

@@ -23,7 +23,7 @@ async def test_others_run_while_very_many_samples_are_looked_for_and_written() -
         yield from (None for _ in range(COUNT))
         yield from (((name,), number) for name, number in list(alive.items()))
 
-    metrics.callback_in_pieces("kafscale_lag", "Lag.", "group", samples=samples)
+    metrics.callback("kafscale_lag", "Lag.", "group", samples=samples, is_in_pieces=True)
     turns = 0
 
     async def run_beside() -> None:
@@ -52,7 +52,7 @@ async def test_a_page_is_made_for_all_who_wait_and_never_before_it_was_asked_for
         autojump_clock.jump(1.0)  # it takes a second
         yield (), len(begun)
 
-    metrics.callback_in_pieces("kafscale_pages", "Pages.", samples=samples)
+    metrics.callback("kafscale_pages", "Pages.", samples=samples, is_in_pieces=True)
     exposition, answers = Exposition(metrics), dict[str, int]()
 
     async def ask(name: str) -> None:
