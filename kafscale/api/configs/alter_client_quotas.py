@@ -1,13 +1,12 @@
-"""AlterClientQuotas (49, KIP-546): set and remove quotas of users, client ids and IP addresses, which act at once and
-stay over restarts.
+"""AlterClientQuotas (49, KIP-546): set and remove quotas of users, client ids and IP addresses. They act at once.
 
 v0  set and remove, of entities one by one
 v1  flexible
 
 Users and client ids, or both, have `producer_byte_rate`, `consumer_byte_rate`, `request_percentage` and
 `controller_mutation_rate`; IP addresses have `connection_creation_rate`. `kafscale.cluster.registries.client_quotas`
-says which of them applies to a client. All go before `--producer-byte-rate` and `--consumer-byte-rate`. An address is
-written as numbers: host names, which Kafka's brokers look up, are refused.
+tells which one applies to a client. All have precedence over `--producer-byte-rate` and `--consumer-byte-rate`. An
+address is written as numbers: host names, which Kafka's brokers look up, are refused.
 """
 
 from __future__ import annotations
@@ -49,12 +48,12 @@ from kafscale.wire.messages.configs import (
 )
 
 WHOLE_TOLERANCE: Final = 1e-6  # Kafka's
-NAME_MAX_LENGTH: Final = 1000  # of a user or client id with a quota, which is kept in memory. Kafka: 32,767
+NAME_MAX_LENGTH: Final = 1000  # of a user or client id with a quota. Kafka: 32,767
 
 
 @attrs.frozen
 class _ValueKind:
-    """Values that a key takes: up to the most of Kafka's type, and whole numbers unless that is a double."""
+    """Values of a quota key, by Kafka's type."""
 
     name: str
     most: float
@@ -74,7 +73,7 @@ IP_KEYS: Final[Mapping[str, _ValueKind]] = {CONNECTION_CREATION_RATE: _INT}
 
 
 async def handle(services: Services, call: Call, request: AlterClientQuotasRequest) -> AlterClientQuotasResponse:
-    """Accept or refuse each entry on its own; those that are accepted take effect together."""
+    """Accept or refuse each entry by itself; the accepted ones take effect together."""
     results: list[AlterClientQuotasResult] = []
     changes: dict[QuotaEntity, QuotaChange] = {}
     change_count = sum(max(1, len(entry.ops)) for entry in request.entries)
@@ -100,7 +99,7 @@ async def handle(services: Services, call: Call, request: AlterClientQuotasReque
 
 
 def _change(entry: AlterClientQuotasEntry) -> QuotaChange:
-    """Raises KafkaError INVALID_REQUEST, at the first of what Kafka finds wrong, in its order."""
+    """Raise KafkaError INVALID_REQUEST for the first fault, in Kafka's order."""
     twice = [key for key, count in Counter(op.key for op in entry.ops).items() if count > 1]
     if twice:
         raise KafkaError(
@@ -152,7 +151,7 @@ def _value(op: AlterClientQuotasOp, keys: Mapping[str, _ValueKind]) -> float:
 
 
 def _shown(entity: Sequence[ClientQuotasEntity]) -> str:
-    """An entity as Kafka's messages have it."""
+    """Write an entity as Kafka does in messages."""
     names = ", ".join(f"{part.entity_type}={part.entity_name}" for part in entity)
     return f"ClientQuotaEntity(entries={{{names}}})"
 

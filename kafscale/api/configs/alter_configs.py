@@ -4,17 +4,17 @@ v0  configs that are not named go back to their defaults
 v1  throttled by the client
 v2  flexible
 
-On a broker, and on all brokers (a resource without a name), those configs can be set that Kafka changes at run time for
-a whole cluster: `log.retention.ms`, `message.max.bytes`, `log.cleaner.backoff.ms` and some 60 more. Those without an
-effect here are kept and listed. The others are set where a broker is started; deleting one that is not set succeeds.
-With several brokers, `kafscale.draining` of a broker moves its partitions to the others.
+A broker, or all brokers (a resource without a name), have the configs that Kafka changes at run time for a whole
+cluster: `log.retention.ms`, `message.max.bytes`, `log.cleaner.backoff.ms` and some 60 more. Those without an effect
+here are kept and listed. All others are options of the broker's start. Deleting a config that is not set succeeds. With
+several brokers, `kafscale.draining` of a broker moves its partitions to the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from kafscale.api.configs.config_resources import Configs, change_configs, outcomes
+from kafscale.api.configs.config_resources import Configs, change_configs
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
 from kafscale.errors import KafkaError
@@ -22,14 +22,13 @@ from kafscale.wire.error_codes import INVALID_REQUEST
 from kafscale.wire.messages.configs import (
     AlterConfigsRequest,
     AlterConfigsResource,
-    AlterConfigsResourceResponse,
     AlterConfigsResponse,
 )
 
 
 async def handle(services: Services, call: Call, request: AlterConfigsRequest) -> AlterConfigsResponse:
-    errors = await change_configs(services, call, request.resources, _plan, validate_only=request.validate_only)
-    return AlterConfigsResponse(responses=outcomes(AlterConfigsResourceResponse, request.resources, errors))
+    answers = await change_configs(services, call, request.resources, _plan, validate_only=request.validate_only)
+    return AlterConfigsResponse(responses=answers)
 
 
 def _plan(resource: AlterConfigsResource) -> Callable[[Configs], Configs]:

@@ -1,14 +1,11 @@
-"""Resources of DescribeConfigs, AlterConfigs and IncrementalAlterConfigs: topics, groups and brokers.
-
-The two that change configs share `change_configs`; they differ only in how new configs follow from old ones.
-"""
+"""Topics, groups and brokers as resources of DescribeConfigs, AlterConfigs and IncrementalAlterConfigs."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from kafscale.api.handling.calls import Call, check_batch_size
 from kafscale.api.handling.partitions import know_topics
@@ -25,37 +22,29 @@ from kafscale.errors import KafkaError
 from kafscale.security import acls as rights
 from kafscale.security.acls import CLUSTER_NAME, Right
 from kafscale.wire.error_codes import INVALID_REQUEST, NONE
+from kafscale.wire.messages.configs import (
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    DescribeConfigsResource,
+    IncrementalAlterConfigsResource,
+)
 from kafscale.wire.schema import mapped
 
-DRAINING: Final = ConfigDefinition(
-    name="kafscale.draining",
-    type=ConfigType.BOOLEAN,
-    default="false",
-    documentation="Whether the broker is to lead nothing: its partitions move to others.",
-)
-_DURABILITY = ConfigDefinition(
-    name="kafscale.durability",
-    type=ConfigType.STRING,
-    default=None,
-    documentation="The broker's --durability, which says whether others can lead what it led when it is lost.",
-)
+# fmt: off
+DRAINING: Final = ConfigDefinition("kafscale.draining", ConfigType.BOOLEAN, "false",
+    documentation="Whether the broker is to lead nothing: its partitions move to others.")
+_DURABILITY = ConfigDefinition("kafscale.durability", ConfigType.STRING, None,
+    documentation="The broker's --durability, which says whether others can lead what it led when it is lost.")
+_STATE = ConfigDefinition("kafscale.state", ConfigType.STRING, None,
+    documentation="Whether the broker serves, as the others know; full if it does, and its disk takes no more.")
+_VERSION = ConfigDefinition("kafscale.version", ConfigType.STRING, None,
+    documentation="The version that it runs, or ran last.")
+# fmt: on
 FULL: Final = "full"
-_STATE = ConfigDefinition(
-    name="kafscale.state",
-    type=ConfigType.STRING,
-    default=None,
-    documentation="Whether the broker serves, as the others know; full if it does, and its disk takes no more.",
-)
-_VERSION = ConfigDefinition(
-    name="kafscale.version",
-    type=ConfigType.STRING,
-    default=None,
-    documentation="The version that it runs, or ran last.",
-)
 
 
 def member_entries(record: BrokerRecord) -> list[ConfigEntry]:
-    """Return them in order of name."""
+    """Return the configs of a registered broker, in order of name."""
     source = ConfigSource.DYNAMIC_BROKER_CONFIG if record.is_draining else ConfigSource.DEFAULT_CONFIG
     return [
         ConfigEntry(definition=DRAINING, value=str(record.is_draining).lower(), source=source),
@@ -92,38 +81,16 @@ _TO_ALTER: Final[Mapping[int, Right]] = {
 }
 
 Configs = Mapping[str, str]
-Outcome = TypeVar("Outcome")
 
 
-class ConfigChange(Protocol):
-    """One config of a request."""
-
-    @property
-    def name(self) -> str: ...
+Resource = TypeVar("Resource", AlterConfigsResource, IncrementalAlterConfigsResource)
+AnyResource = AlterConfigsResource | IncrementalAlterConfigsResource
 
 
-class NamedResource(Protocol):
-    """One resource of a request, in any of the APIs."""
-
-    @property
-    def resource_type(self) -> int: ...
-
-    @property
-    def resource_name(self) -> str: ...
-
-
-class ConfigResource(NamedResource, Protocol):
-    """One resource of a request that changes configs."""
-
-    @property
-    def configs(self) -> Sequence[ConfigChange]: ...
-
-
-Resource = TypeVar("Resource", bound=ConfigResource)
-
-
-def check_access(services: Services, call: Call, by_type: Mapping[int, Right], resource: NamedResource) -> None:
-    """Raises KafkaError where the client lacks the right of `by_type` to a resource. Other types are not known here."""
+def check_access(
+    services: Services, call: Call, by_type: Mapping[int, Right], resource: AnyResource | DescribeConfigsResource
+) -> None:
+    """Raise KafkaError if the client lacks the right of `by_type` to a resource. Other types need no right."""
     right = by_type.get(resource.resource_type)
     if right is not None:
         services.access.check(call, right, CLUSTER_NAME if resource.resource_type == BROKER else resource.resource_name)
@@ -136,17 +103,15 @@ async def change_configs(
     plan: Callable[[Resource], Callable[[Configs], Configs]],
     *,
     validate_only: bool,
-) -> list[KafkaError | None]:
-    """Change the configs of each resource; what became of each.
+) -> list[AlterConfigsResourceResponse]:
+    """Change the configs of each resource; return the answers, in order.
 
-    `plan` checks a resource and returns how its new configs follow from those it has; both may raise KafkaError. To
-    delete a config that is not set succeeds, as in Kafka, whose tools do that. A request of more than 10,000 configs or
-    resources changes nothing.
+    `plan` checks a resource and returns a function from its present to its new configs; both may raise KafkaError.
     """
     try:
         check_batch_size(sum(max(1, len(resource.configs)) for resource in resources))
     except KafkaError as exc:
-        return [exc] * len(resources)
+        return _answers(resources, [exc] * len(resources))
     errors: list[KafkaError | None] = [None] * len(resources)
     topics: dict[int, NewConfigs] = {}
     groups: dict[int, NewConfigs] = {}
@@ -173,14 +138,11 @@ async def change_configs(
         refusals = await services.group_configs.alter(list(groups.values()), validate_only=validate_only)
         for index, refusal in zip(groups, refusals, strict=True):
             errors[index] = refusal
-    return errors
+    return _answers(resources, errors)
 
 
 def check_broker_id(services: Services, name: str, *, expected: str = "") -> int:
-    """Return the id of the broker that a resource is: this one, or one of those beside it.
-
-    Raises KafkaError INVALID_REQUEST if it is neither; the message names what was `expected`.
-    """
+    """Return the id of a known broker. Raises KafkaError INVALID_REQUEST, whose message names the `expected` id."""
     if not re.fullmatch(r"[+-]?[0-9]{1,10}", name):
         raise KafkaError(INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}")
     own_id = services.node.node_id
@@ -193,14 +155,14 @@ def check_broker_id(services: Services, name: str, *, expected: str = "") -> int
 async def _change_broker(
     services: Services, name: str, overrides: Callable[[Configs], Configs], *, validate_only: bool
 ) -> None:
-    """Set other configs on a broker, or on all brokers where there is no name. Raises KafkaError."""
+    """Replace the configs of a broker, or without a name those of all brokers. Raises KafkaError."""
     membership, configs = services.membership, services.broker_configs
     if not name:
         await configs.alter(ALL_BROKERS, overrides, validate_only=validate_only)
         return
     broker_id = check_broker_id(services, name)
     record = membership.records.get(broker_id)
-    if record is None:  # the draining flag is in its registration, which a lone broker does not have
+    if record is None:  # a lone broker has no registration, which contains the draining flag
         await configs.alter(broker_id, overrides, validate_only=validate_only)
         return
     was_draining = record.is_draining
@@ -216,7 +178,7 @@ async def _change_broker(
         await membership.set_draining(broker_id, is_draining)
 
 
-def _check(services: Services, resource: ConfigResource) -> None:
+def _check(services: Services, resource: AnyResource) -> None:
     names = [config.name for config in resource.configs]
     if len(set(names)) < len(names):
         raise KafkaError(INVALID_REQUEST, "Error due to duplicate config keys")
@@ -235,7 +197,7 @@ def _check(services: Services, resource: ConfigResource) -> None:
 
 
 def check_group_name(name: str, if_empty: str) -> None:
-    """Raises KafkaError INVALID_REQUEST: no group can have this id, or it is empty, which has a message of its own."""
+    """Raise KafkaError INVALID_REQUEST for an invalid group id; `if_empty` is the message for an empty one."""
     if not name:
         raise KafkaError(INVALID_REQUEST, if_empty)
     if len(name) > GROUP_NAME_MAX_LENGTH:
@@ -244,18 +206,16 @@ def check_group_name(name: str, if_empty: str) -> None:
         )
 
 
-def outcomes(
-    make: Callable[..., Outcome], resources: Sequence[ConfigResource], errors: Sequence[KafkaError | None]
-) -> list[Outcome]:
-    """Return what became of each resource, in the class that the API has for it; made while it is encoded."""
-
-    def outcome(of: tuple[ConfigResource, KafkaError | None]) -> Outcome:
+def _answers(
+    resources: Sequence[AnyResource], errors: Sequence[KafkaError | None]
+) -> list[AlterConfigsResourceResponse]:
+    def answer(of: tuple[AnyResource, KafkaError | None]) -> AlterConfigsResourceResponse:
         resource, error = of
-        return make(
+        return AlterConfigsResourceResponse(
             error_code=error.code if error else NONE,
             error_message=error.message if error else None,
             resource_type=resource.resource_type,
             resource_name=resource.resource_name,
         )
 
-    return mapped(outcome, list(zip(resources, errors, strict=True)))
+    return mapped(answer, list(zip(resources, errors, strict=True)))

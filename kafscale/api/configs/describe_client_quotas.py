@@ -1,10 +1,10 @@
-"""DescribeClientQuotas (48, KIP-546): the quotas that were set while the broker ran.
+"""DescribeClientQuotas (48, KIP-546): the quotas that AlterClientQuotas has set.
 
 v0  by a filter of entities
 v1  flexible
 
-An entity is of a user, a client id, both, or an IP address, or of the default of all that have none of their own. What
-`--producer-byte-rate` and `--consumer-byte-rate` say is not an entity's, and is not listed.
+An entity has a user, a client id, both, or an IP address; a name may be the default of all without a quota of their
+own. `--producer-byte-rate` and `--consumer-byte-rate` have no entity and are not listed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,11 @@ def handle(services: Services, call: Call, request: DescribeClientQuotasRequest)
     return DescribeClientQuotasResponse(
         entries=[
             DescribeClientQuotasEntry(
-                entity=_components(entity.names),
+                entity=[
+                    ClientQuotasEntity(entity_type=kind, entity_name=None if name is DEFAULT else name)
+                    for kind in KAFKAS_ORDER
+                    if (name := entity.names.get(kind)) is not None
+                ],
                 values=[DescribeClientQuotasValue(key=key, value=value) for key, value in values.items()],
             )
             for entity, values in services.client_quotas.all().items()
@@ -51,19 +55,8 @@ def handle(services: Services, call: Call, request: DescribeClientQuotasRequest)
     )
 
 
-def _components(names: Mapping[str, Name]) -> list[ClientQuotasEntity]:
-    return [_named(kind, names[kind]) for kind in KAFKAS_ORDER if kind in names]
-
-
-def _named(entity_type: str, name: Name) -> ClientQuotasEntity:
-    return ClientQuotasEntity(entity_type=entity_type, entity_name=None if name is DEFAULT else name)
-
-
 def _filter(components: Sequence[DescribeClientQuotasComponent]) -> Filter:
-    """Check the components as Kafka does. Raises KafkaError at the first that is wrong, so at the fourth at the latest.
-
-    INVALID_REQUEST, or UNSUPPORTED_VERSION of a type that Kafka does not know.
-    """
+    """Check the components as Kafka does. Raises KafkaError for the first invalid one, so the fourth at the latest."""
     found: dict[str, DescribeClientQuotasComponent] = {}
     for component in components:
         entity_type = component.entity_type
@@ -96,7 +89,7 @@ def _check_match(component: DescribeClientQuotasComponent) -> None:
 
 
 def _predicate(by_type: Filter, *, strict: bool) -> Callable[[QuotaEntity], bool]:
-    """Tell whether an entity is asked for: it must have every type that is named, and with `strict` no other one."""
+    """Return a function that tells whether an entity has all types of the filter, and with `strict` no others."""
     wanted = {entity_type: _name(component) for entity_type, component in by_type.items()}
 
     def is_wanted(entity: QuotaEntity) -> bool:
@@ -109,7 +102,7 @@ def _predicate(by_type: Filter, *, strict: bool) -> Callable[[QuotaEntity], bool
 
 
 def _name(component: DescribeClientQuotasComponent) -> Name | None:
-    """The name that an entity must have; None if any will do."""
+    """Return the name that an entity must have; None for any."""
     if component.match_type == ANY:
         return None
     return DEFAULT if component.match is None else component.match

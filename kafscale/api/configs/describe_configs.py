@@ -5,12 +5,11 @@ v2  throttled by the client
 v3  types and documentation (KIP-569)
 v4  flexible
 
-A topic has every config of Kafka, whether it acts here or not. The broker's are its settings under Kafka's names, as
-they are in effect, as far as Kafka has a name for them; `kafscale config` shows the others too. Those that can be set
-at run time are not read-only. A broker resource without a name is what was set for all brokers. Another broker's id is
-refused, or with several brokers has its known state: whether it serves, and whether it is drained
-(`kafscale.draining`). A group, which need not exist, has the configs of Kafka 4's consumer groups (KIP-848): those of
-share and Streams groups are not supported.
+A topic has every config of Kafka, with or without an effect here. The broker has its settings in effect under Kafka's
+names; `kafscale config` shows those without such a name, too. Configs that can be set at run time are not read-only. A
+broker resource without a name has the configs set for all brokers. With several brokers, the id of another broker has
+its known state and whether it is drained (`kafscale.draining`). A group, which need not exist, has the configs of Kafka
+4's consumer groups (KIP-848), but not those of share and Streams groups.
 """
 
 from __future__ import annotations
@@ -95,11 +94,11 @@ def _broker_entries(services: Services, peer: Peer, name: str) -> Sequence[Confi
         entries += broker_entries(services.settings, _advertised(services, peer), dynamic)
     if (record := services.membership.records.get(broker_id)) is not None:
         entries += member_entries(record)
-    return sorted(entries, key=lambda each: each.definition.name)
+    return sorted(entries, key=lambda entry: entry.definition.name)
 
 
 def _advertised(services: Services, peer: Peer) -> Iterable[Listener]:
-    """Yield what clients of each listener are told to connect to; of a wildcard not reached by this one, its own."""
+    """Yield the advertised address of each listener; of a wildcard that this client did not use, the wildcard."""
     for listener in services.settings.listeners:
         advertised = services.node.advertised.get(listener.name)
         if advertised is None and listener.name == peer.listener_name:

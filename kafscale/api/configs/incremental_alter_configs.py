@@ -1,6 +1,6 @@
 """IncrementalAlterConfigs (44, KIP-339): change some configs of topics, groups and brokers, and leave the others.
 
-v0  set, delete, append to a list, take from a list
+v0  set, delete, append to a list, remove from a list
 v1  flexible
 
 Brokers have the configs that AlterConfigs describes.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kafscale.api.configs.config_resources import Configs, change_configs, outcomes
+from kafscale.api.configs.config_resources import Configs, change_configs
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
 from kafscale.cluster.registries.config_definitions import ConfigType, split_list
@@ -19,7 +19,6 @@ from kafscale.cluster.registries.topic_configs import TOPIC_CONFIGS
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import INVALID_CONFIG, INVALID_REQUEST
 from kafscale.wire.messages.configs import (
-    AlterConfigsResourceResponse,
     IncrementalAlterableConfig,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
@@ -33,8 +32,8 @@ SET, DELETE, APPEND, SUBTRACT = range(4)
 async def handle(
     services: Services, call: Call, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
-    errors = await change_configs(services, call, request.resources, _plan, validate_only=request.validate_only)
-    return IncrementalAlterConfigsResponse(responses=outcomes(AlterConfigsResourceResponse, request.resources, errors))
+    answers = await change_configs(services, call, request.resources, _plan, validate_only=request.validate_only)
+    return IncrementalAlterConfigsResponse(responses=answers)
 
 
 def _plan(resource: IncrementalAlterConfigsResource) -> Callable[[Configs], Configs]:
@@ -63,7 +62,7 @@ def _apply(configs: dict[str, str], config: IncrementalAlterableConfig) -> None:
 
 
 def _edit_list(configs: Configs, config: IncrementalAlterableConfig, value: str) -> str:
-    """The items of a list with those of `value` added or taken away. Raises KafkaError INVALID_CONFIG."""
+    """Return a list with the items of `value` added or removed. Raises KafkaError INVALID_CONFIG."""
     definition = TOPIC_CONFIGS.get(config.name) or DYNAMIC_CONFIGS.get(config.name)
     if definition is None or definition.type is not ConfigType.LIST:
         operation = "APPEND" if config.config_operation == APPEND else "SUBTRACT"

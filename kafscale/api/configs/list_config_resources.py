@@ -3,8 +3,8 @@
 v0  (flexible) client metrics only (KIP-714): an empty list
 v1  of the types that are named, or of all
 
-Those are the brokers, the topics, and the groups that have configs of their own. Nothing can be set on client metrics
-and a broker's loggers, so none of those is listed. A type that Kafka does not know is UNSUPPORTED_VERSION, as there.
+These are the brokers, the topics, and the groups that have configs of their own. Client metrics and a broker's loggers
+have no configs and are not listed. A type that Kafka does not know is UNSUPPORTED_VERSION.
 """
 
 from __future__ import annotations
@@ -35,12 +35,9 @@ def handle(services: Services, call: Call, request: ListConfigResourcesRequest) 
         found += [(TOPIC, topic.name) for topic in services.topics.all()]
     if GROUP in wanted:
         found += [(GROUP, group_id) for group_id in services.group_configs.group_ids()]
-    return ListConfigResourcesResponse(config_resources=mapped(_resource, found))
-
-
-def _resource(of: tuple[int, str]) -> ListedConfigResource:
-    resource_type, name = of
-    return ListedConfigResource(resource_name=name, resource_type=resource_type)
+    return ListConfigResourcesResponse(
+        config_resources=mapped(lambda of: ListedConfigResource(resource_type=of[0], resource_name=of[1]), found)
+    )
 
 
 API = Api(74, "ListConfigResources", 0, 1, ListConfigResourcesRequest, ListConfigResourcesResponse, handle)

@@ -1,8 +1,7 @@
-"""Rights of clients: each API asks here, and gets an error or the bits of KIP-430. Refusals are logged as JSON lines in
-`kafscale.audit`.
+"""Rights of clients. Refusals are logged as JSON lines by `kafscale.audit`.
 
-Without an authorizer every client may do everything, and nothing is looked up. A stranger can be refused any number of
-times, so the log has equal refusals once in a period, and a bounded number of lines; it counts the others.
+Without an authorizer every client may do everything. A client can be refused any number of times. So equal refusals are
+logged once in a period, and at most LINES_MAX_COUNT in all; the others are counted.
 """
 
 from __future__ import annotations
@@ -25,22 +24,22 @@ from kafscale.security.authorizer import AclAuthorizer, Viewer
 from kafscale.wire.error_codes import NONE
 
 PERIOD_SECONDS: Final = 10.0
-LINES_MAX_COUNT: Final = 100  # in a period
-NAME_MAX_LENGTH: Final = 300  # of what a client has sent, in a line
+LINES_MAX_COUNT: Final = 100  # of a period
+NAME_MAX_LENGTH: Final = 300  # of a name from a client
 
 logger = logging.getLogger("kafscale.audit")
 
 
 @attrs.define(eq=False, repr=False)
 class AuditLog:
-    """One per broker."""
+    """The log of refusals and of changes of rights."""
 
     _began: float = attrs.field(default=0.0, init=False)
     _written: set[tuple[str, str, Right, str]] = attrs.field(factory=set, init=False)
     _left_out_count: int = attrs.field(default=0, init=False)
 
     def denied(self, call: Call, right: Right, name: str, rule: Callable[[], str]) -> None:
-        """Log that a client was refused a right; `rule`, which names the rule, is called only if a line is written."""
+        """Log a refusal. `rule` returns the name of the rule; it is called only if a line is written."""
         now = trio.current_time()
         if now >= self._began + PERIOD_SECONDS:
             self.sum_up()
@@ -60,11 +59,11 @@ class AuditLog:
         )
 
     def changed(self, event: str, call: Call, **what: str) -> None:
-        """Log that a client has added or removed an access control list, or a user's password."""
+        """Log that a client has added or removed an ACL or a user's password."""
         _write(event, call, **what)
 
     def sum_up(self) -> None:
-        """End the period, with a line if something was left out."""
+        """End the period. Log the number of refusals without a line, if there are any."""
         if self._left_out_count:
             logger.info("%s", json.dumps({"event": "denied", "left_out_count": self._left_out_count}))
         self._left_out_count = 0
@@ -86,7 +85,7 @@ def _write(event: str, call: Call, **what: str) -> None:
 
 
 NOT_ASKED: Final = -(2**31)
-# The operations that a kind of resource has, of those that clients are told of (AclEntry.supportedOperations).
+# Operations of each type of resource, in the bits of KIP-430 (AclEntry.supportedOperations).
 _OPERATIONS: Final[Mapping[ResourceType, Collection[AclOperation]]] = {
     ResourceType.TOPIC: (
         *(AclOperation.READ, AclOperation.WRITE, AclOperation.CREATE, AclOperation.DELETE, AclOperation.ALTER),
@@ -112,14 +111,14 @@ ALL_OPERATIONS: Final = {resource_type: _bits(operations) for resource_type, ope
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Access:
-    """One per broker."""
+    """The rights of all clients."""
 
     authorizer: AclAuthorizer | None = None
     audit: AuditLog = attrs.field(factory=AuditLog)
 
     @classmethod
     def of(cls, settings: Settings, acls: AclRegistry) -> Access:
-        """Make what follows these ACLs; without an authorizer in the settings, everything is allowed."""
+        """Return the access of these ACLs. Without an authorizer in the settings everything is allowed."""
         if settings.authorizer is AuthorizerKind.NONE:
             return cls()
         authorizer = AclAuthorizer(
@@ -131,9 +130,7 @@ class Access:
         return cls(authorizer=authorizer)
 
     def allows(self, call: Call, right: Right, name: str = CLUSTER_NAME, *, tells: bool = True) -> bool:
-        """Tell whether the client has a right to a resource. A refusal is logged, unless it only leaves something out
-        (`tells`).
-        """
+        """Tell whether the client has a right to a resource. Logs a refusal, unless `tells` is False."""
         authorizer = self.authorizer
         if authorizer is None:
             return True
@@ -145,26 +142,25 @@ class Access:
         return False
 
     def viewer(self, call: Call) -> Viewer | None:
-        """Return the client as the authorizer knows it; None without an authorizer."""
         return None if self.authorizer is None else self.authorizer.viewer(call.peer.principal, call.peer.host)
 
     def allows_some(self, call: Call, right: Right) -> bool:
-        """Tell whether the client may have a right to a resource of whatever name."""
+        """Tell whether the client has a right to at least one resource."""
         if self.authorizer is None:
             return True
         return self.authorizer.allows_some(call.peer.principal, call.peer.host, right)
 
     def error_code(self, call: Call, right: Right, name: str = CLUSTER_NAME) -> int:
-        """The error code for a client without a right; NONE if it has it."""
+        """Return NONE, or the error code of a client without the right."""
         return NONE if self.allows(call, right, name) else ERRORS[right.resource_type]
 
     def check(self, call: Call, right: Right, name: str = CLUSTER_NAME) -> None:
-        """Raises KafkaError where the client lacks a right."""
+        """Raise KafkaError if the client lacks a right."""
         if not self.allows(call, right, name):
             raise KafkaError(ERRORS[right.resource_type], f"Not authorized to {right} {name}")
 
     def operations(self, call: Call, resource_type: ResourceType, name: str = CLUSTER_NAME) -> int:
-        """Bit n is set if the client may do AclOperation n with the resource."""
+        """Return bits: bit n is set if the client may do AclOperation n with the resource (KIP-430)."""
         if self.authorizer is None:
             return ALL_OPERATIONS[resource_type]
         return _bits(

@@ -1,9 +1,8 @@
-"""The slow part of SASL sessions: derive keys in threads, fetch keys, delay refusals.
+"""The slow part of SASL sessions (`kafscale.security.session`): derive keys in threads, fetch keys, delay refusals.
 
-The state machine is `kafscale.security.session`. A derivation takes milliseconds of CPU time. A few are under way at
-once, so that the rest of the broker goes on. Addresses of clients take turns, and where too many wait, the address of
-which most wait is disconnected: a flood of wrong passwords crowds out itself. A password that was right before is known
-again by a keyed hash, so that clients that come back do not wait.
+A derivation takes milliseconds of CPU time, so only a few run at once. Client addresses take turns. When too many
+derivations wait, one of the address with the most is refused: a flood of wrong passwords crowds out only itself. Right
+passwords are remembered by a keyed hash, so that returning clients do not wait.
 """
 
 from __future__ import annotations
@@ -29,25 +28,25 @@ from kafscale.security.verifiers import salt_password
 if TYPE_CHECKING:
     from joserfc.jwk import KeySet
 
-DERIVATIONS_COUNT = 2  # at once: half of what 4 cores have; one takes 4 to 12 ms
-WAITING_MAX_COUNT = 1000  # of derivations: 5 s of work
-KNOWN_MAX_COUNT = 10_000  # passwords that were right, 300 bytes each
+DERIVATIONS_COUNT = 2  # at once, of 4 to 12 ms each: half of 4 cores
+WAITING_MAX_COUNT = 1000  # derivations: 5 s of work
+KNOWN_MAX_COUNT = 10_000  # right passwords, 300 bytes each
 
 
 class TokenKeys(Protocol):
-    """The keys that sign tokens, as far as they are known."""
+    """The known keys that sign tokens."""
 
     @property
     def current(self) -> KeySet | None: ...
 
     async def fetch(self) -> None:
-        """Read them again, unless that was done lately or is impossible. Returns when it has been tried."""
+        """Try to read the keys again, unless that was done lately. Does not raise."""
         ...
 
 
 @attrs.frozen
 class NoTokenKeys:
-    """Keys of a broker without OAUTHBEARER: none."""
+    """The keys of a broker without OAUTHBEARER."""
 
     current: KeySet | None = None
 
@@ -57,7 +56,7 @@ class NoTokenKeys:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Authenticator:
-    """Shared by all connections of a broker."""
+    """Authenticates the clients of all connections of a broker."""
 
     settings: SaslSettings
     users: ScramUsers
@@ -74,12 +73,11 @@ class Authenticator:
         )
 
     def prepare(self) -> None:
-        """Import what the mechanisms need, for up to 0.1 s: the first login would do so while others are served."""
+        """Import the modules of the mechanisms, which takes up to 0.1 s, before the first login."""
         for mechanism in self.settings.sasl_mechanisms:
             self._make_exchange(mechanism)
 
     def open_session(self) -> SaslSession:
-        """Begin the session of one connection."""
         return SaslSession(
             mechanisms=self.settings.sasl_mechanisms,
             make_exchange=self._make_exchange,
@@ -99,16 +97,16 @@ class Authenticator:
         return OauthbearerExchange(TokenPolicy(self.settings), lambda: self.token_keys.current or NO_KEYS)
 
     async def handshake(self, session: SaslSession, version: int, mechanism: str) -> int:
-        """Return the error code of a SaslHandshake's answer, late if it ends the connection."""
+        """Return the error code of a SaslHandshake, after a delay if it ends the connection."""
         error_code = session.handshake(version, mechanism, _now())
         if session.failure is not None:
             await self._delay()
         return error_code
 
     async def authenticate(self, session: SaslSession, data: bytes, host: str) -> SaslAnswer:
-        """Return what to answer to a SaslAuthenticate, late if it ends the connection. Raises ProtocolError.
+        """Return the answer to a SaslAuthenticate from `host`, after a delay if it ends the connection.
 
-        `host` is the address of the client.
+        Raises ProtocolError if too many logins wait.
         """
         step = session.authenticate(data, _now())
         del data
@@ -136,14 +134,14 @@ class Authenticator:
                     salt_password, asked.mechanism, asked.password, asked.salt, asked.iterations
                 )
         except Crowded as exc:
-            raise ProtocolError(f"{WAITING_MAX_COUNT} logins wait for a derivation of keys already") from exc
+            raise ProtocolError(f"{WAITING_MAX_COUNT} logins already wait for a derivation of keys") from exc
 
     def _hash(self, asked: DeriveKey) -> bytes:
         told = (asked.mechanism.value.encode(), asked.salt, str(asked.iterations).encode(), asked.password)
         return hmac.digest(self._secret, b"".join(len(part).to_bytes(4) + part for part in told), "sha256")
 
     def _remember(self, derived: dict[bytes, bytes]) -> None:
-        """Remember keys that were right. The salt is the user's own, so that a new password has another hash."""
+        """Remember right keys. A new password has another salt, and so another hash."""
         for question, result in derived.items():
             self._known.put(question, result)
 

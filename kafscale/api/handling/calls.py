@@ -1,9 +1,8 @@
 """Requests as handlers get them, and the registration of handlers.
 
-A handler runs in the writer task of its connection, at its turn: it sees the effect of every earlier request of that
-connection, may await (only this connection's later replies wait behind it), and is cancelled when the peer goes away.
-It is `def` unless it can block. It returns its API's response; an error that Kafka has a code for is put into that
-response by the handler itself. Produce is the exception: see `kafscale.api.produce`.
+A handler runs in the writer task of its connection, at its turn: it sees the effect of every earlier request of the
+connection. It may await, as only later replies of this connection wait behind it, and is cancelled when the peer goes
+away. It returns the response, with any error that has a Kafka code. Produce is different: see `kafscale.api.produce`.
 """
 
 from __future__ import annotations
@@ -31,23 +30,23 @@ class Peer:
     host: str
     port: int
     listener_name: str
-    reached_host: str  # the local address that the client reached: what a wildcard listener advertises
+    reached_host: str  # local address of the connection, which a wildcard listener advertises
     reached_port: int
     security_protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
     principal: Principal = ANONYMOUS
-    sasl: SaslSession | None = None  # of a listener with SASL: what it may send is decided there
+    sasl: SaslSession | None = None  # on a listener with SASL: decides what the client may send
     software_name: str = ""
     software_version: str = ""
 
     @property
     def address(self) -> str:
-        """HOST:PORT, to tell connections apart in the log. Group members are shown by `host` alone, as in Kafka."""
+        """HOST:PORT, for the log. Group members have only `host`, as in Kafka."""
         return f"{self.host}:{self.port}"
 
 
 @attrs.frozen(eq=False, repr=False)
 class Call:
-    """One request's envelope: what its header said, and who sent it."""
+    """The header of a request, and its sender."""
 
     api_key: int
     version: int
@@ -61,10 +60,7 @@ Handler = Callable[..., Any | Awaitable[Any]]  # (services, call, request) -> re
 
 @attrs.frozen(eq=False, repr=False)
 class Api:
-    """One API: what its module tells of it.
-
-    `min_version` and `max_version` are what is advertised; the message classes know the same range or more.
-    """
+    """One API, as its module defines it. The versions are those advertised; the message classes know at least these."""
 
     key: int
     name: str
@@ -75,7 +71,6 @@ class Api:
     handle: Handler
 
     def serves(self, version: int) -> bool:
-        """Tell whether that version is advertised."""
         return self.min_version <= version <= self.max_version
 
 
@@ -96,10 +91,10 @@ class ListedApi:
         return api
 
 
-CHANGES_MAX_COUNT: Final = 10_000  # as of Kafka's controller (MAX_RECORDS_PER_USER_OP)
+CHANGES_MAX_COUNT: Final = 10_000  # as in Kafka's controller (MAX_RECORDS_PER_USER_OP)
 
 
 def check_batch_size(change_count: int) -> None:
-    """Raises KafkaError POLICY_VIOLATION, in Kafka's words, if a request asks for more than CHANGES_MAX_COUNT."""
+    """Raise KafkaError POLICY_VIOLATION for a request with more than CHANGES_MAX_COUNT changes."""
     if change_count > CHANGES_MAX_COUNT:
         raise KafkaError(POLICY_VIOLATION, "Unable to perform excessively large batch operation.")

@@ -1,11 +1,11 @@
-"""Coordinators of groups and transactions: whether this broker is the one, and the error if it is not.
+"""Tells whether this broker coordinates a group or a transactional id, and creates the internal topics.
 
-NOT_COORDINATOR              another broker coordinates the group, or none just now; clients then ask FindCoordinator
-COORDINATOR_LOAD_IN_PROGRESS this broker will coordinate it, as soon as it has read its partition
-INVALID_GROUP_ID             the id is empty, which no member can use; offsets may be committed under it
+NOT_COORDINATOR              another broker coordinates the group, or none now; clients then ask FindCoordinator
+COORDINATOR_LOAD_IN_PROGRESS this broker will coordinate it when it has read the partition
+INVALID_GROUP_ID             the id is empty: members can't use it, but offsets may be committed under it
 
-`__consumer_offsets` is created when the first client looks for a coordinator, or makes a group without having looked.
-`__transaction_state` is created when the first producer looks for the coordinator of a transactional id.
+The first client that looks for a coordinator of a group or makes one creates `__consumer_offsets`, the first one that
+looks for that of a transactional id `__transaction_state`.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ logger = logging.getLogger(__name__)
 
 
 async def ensure_internal_topic(services: Services, name: str) -> Topic | None:
-    """Return the internal topic, which is created unless it is there; None if it can't be, which is logged.
+    """Return the internal topic, created if necessary. If that fails, log it and return None.
 
-    One that somebody has created without compaction gets it: retention would delete what coordinators know.
+    A topic that was created without compaction is altered: retention would delete the coordinators' records.
     """
     topic = services.topics.get(name)
     if topic is None:
@@ -55,17 +55,17 @@ async def ensure_internal_topic(services: Services, name: str) -> Topic | None:
 
 
 FATAL_TO_MEMBERS: Final = frozenset({FENCED_INSTANCE_ID, UNRELEASED_INSTANCE_ID})  # after which a client gives up
-FIRST_LOAD_SECONDS = 5.0  # in which the partitions of a new topic are read, which are empty
+FIRST_LOAD_SECONDS = 5.0  # for reading the empty partitions of a new topic
 
 
 async def prepare_groups(services: Services) -> None:
-    """Make `__consumer_offsets`, unless it is there. If that fails, no group is coordinated."""
+    """Create `__consumer_offsets` unless it exists. If that fails, no group is coordinated."""
     if not services.groups.led.has_topic:
         await _prepare(services, CONSUMER_OFFSETS_NAME, is_new=True)
 
 
 async def prepare_transactions(services: Services) -> None:
-    """Make `__transaction_state`, unless it is there, and let it be read, so that the first producer need not wait."""
+    """Create `__transaction_state` unless it exists, and wait until it is loaded for the first producer."""
     await _prepare(services, TRANSACTION_STATE_NAME, is_new=services.topics.get(TRANSACTION_STATE_NAME) is None)
 
 
@@ -78,22 +78,18 @@ async def _prepare(services: Services, topic: str, *, is_new: bool) -> None:
 
 
 def is_coordinated_here(services: Services, group_id: str) -> bool:
-    """Tell whether requests about the group are for this broker."""
     node = services.assignment.coordinator(group_id)
     return node is not None and node.node_id == services.node.node_id
 
 
 def coordinator_error(services: Services, group_id: str) -> int:
-    """The error code of whatever is asked of a group here."""
+    """Return NONE, or the error of any request about a group."""
     return services.groups.error_code(group_id) if is_coordinated_here(services, group_id) else NOT_COORDINATOR
 
 
 async def lead_error(services: Services) -> int:
-    """Check the claim, and return NOT_COORDINATOR if another broker leads, so that no stale state is answered.
-
-    What that one has acknowledged is not known here. A log on a local disk takes commits from a superseded broker, too:
-    there the answer needs no look at the bucket; with several brokers, as long as this one may acknowledge.
-    """
+    """Return NOT_COORDINATOR if another broker has taken over, whose state may be newer."""
+    # A log on a local disk takes commits from a superseded broker, too: looking at the bucket would not help there.
     return NONE if services.internal.is_last_word else await _lead_error(services)
 
 
@@ -106,13 +102,10 @@ async def _lead_error(services: Services) -> int:
 
 
 async def refusal_error(services: Services, error_codes: Collection[int]) -> int:
-    """Look at the claim if one of the error codes would end a member; return NOT_COORDINATOR if another broker leads.
-
-    To that one, who has the place of a static member may be somebody else.
-    """
+    """Return NOT_COORDINATOR if an error would end a static member and another broker has taken over."""
     return NONE if FATAL_TO_MEMBERS.isdisjoint(error_codes) else await _lead_error(services)
 
 
 def membership_error(services: Services, group_id: str) -> int:
-    """The error code of whatever a member of a group asks here."""
+    """Return NONE, or the error of any request of a group's member."""
     return coordinator_error(services, group_id) if group_id else INVALID_GROUP_ID

@@ -1,12 +1,10 @@
-"""Incremental fetch sessions (KIP-227): the broker remembers what a consumer fetches and what it was told last.
+"""Incremental fetch sessions (KIP-227): the broker remembers the partitions of a consumer and its last answers.
 
-A consumer of many partitions then sends only what changed, and gets only what changed. A session that can't be kept
-(more than 1,000, or too many partitions in all or of one principal, and none idle for long enough) is simply not
-opened: the consumer goes on with full fetches.
+A consumer of many partitions then sends and gets only changes. Without room for a session (more than 1,000, or too many
+partitions in all or of one principal, and none idle for long enough) the consumer goes on with full fetches.
 
-No session holds a partition that does not exist or that its client may not read: it would be answered with the same
-error at every request of 45 bytes, and would outlive the connection. A fetch of such a partition ends its session, by a
-response with session 0, and the consumer goes on with full fetches until all of its partitions are known.
+A session must not contain a partition that does not exist or that its client may not read: every request of 45 bytes
+would be answered with the same error. A fetch of such a partition ends its session, by a response with session 0.
 """
 
 from __future__ import annotations
@@ -38,13 +36,13 @@ FINAL_EPOCH = -1
 INITIAL_EPOCH = 0
 EVICTABLE_AFTER_SECONDS = 120.0  # as Kafka: a session idle for this long makes room for a new one
 MAX_EPOCH = 2**31 - 1
-PARTITIONS_MAX_COUNT = 500_000  # of all sessions together, some 400 bytes each; Kafka has no limit
+PARTITIONS_MAX_COUNT = 500_000  # of all sessions, some 400 bytes each; Kafka has no limit
 OF_PRINCIPAL_MAX_COUNT = PARTITIONS_MAX_COUNT // 2  # of all sessions of one principal
 
 
-@attrs.frozen(cache_hash=True)  # each partition's key has it
+@attrs.frozen(cache_hash=True)  # in the key of each partition
 class TopicName:
-    """A topic as a request names it: by name up to version 12, by id from 13 on; the other is empty."""
+    """A topic as a request names it: by name up to version 12, else by id; the other one is empty."""
 
     name: str
     topic_id: bytes
@@ -52,7 +50,7 @@ class TopicName:
 
 @attrs.define(eq=False, repr=False)
 class FetchedPartition:
-    """One partition of a fetch: what is asked for, and in a session what the consumer was told last."""
+    """One partition of a fetch, and in a session its last answer."""
 
     topic: TopicName
     wanted: FetchPartition
@@ -60,7 +58,7 @@ class FetchedPartition:
     told_log_start_offset: int = -1
 
     def is_news(self, data: PartitionData) -> bool:
-        """Tell whether an incremental response must hold this."""
+        """Tell whether an incremental response must contain this answer."""
         return bool(
             data.error_code
             or data.records
@@ -70,7 +68,8 @@ class FetchedPartition:
         )
 
     def told(self, data: PartitionData) -> None:
-        # after an error the consumer must hear of this partition again, whatever its offsets are by then
+        """Remember an answer."""
+        # After an error the consumer must get this partition again, whatever its offsets are.
         self.told_high_watermark = -1 if data.error_code else data.high_watermark
         self.told_log_start_offset = -1 if data.error_code else data.log_start_offset
 
@@ -90,7 +89,7 @@ class FetchSession:
     partitions: OrderedDict[PartitionKey, FetchedPartition] = attrs.field(factory=OrderedDict)
 
     def update(self, request: FetchRequest, asked: Iterable[FetchedPartition]) -> None:
-        """Take over what an incremental request adds, changes and forgets."""
+        """Apply the changes of an incremental request."""
         for fetched in asked:
             known = self.partitions.setdefault((fetched.topic, fetched.wanted.partition), fetched)
             known.wanted = fetched.wanted
@@ -99,15 +98,15 @@ class FetchSession:
                 self.partitions.pop((TopicName(topic.topic, topic.topic_id), partition), None)
 
     def served_first(self, fetched: FetchedPartition) -> None:
-        """This partition returned records: next time the others come first."""
+        """Move a partition that returned records behind the others."""
         key = fetched.topic, fetched.wanted.partition
-        if key in self.partitions:  # else forgotten meanwhile, by a request of another connection
+        if key in self.partitions:  # otherwise another connection's request has removed it
             self.partitions.move_to_end(key)
 
 
 @attrs.frozen(eq=False, repr=False)
 class FetchContext:
-    """Partitions of one Fetch. `session` is None for a full fetch without one; `incremental` omits unchanged ones."""
+    """The partitions of one Fetch. The answer to an `incremental` one omits unchanged partitions."""
 
     partitions: Collection[FetchedPartition]
     session: FetchSession | None
@@ -119,7 +118,6 @@ class FetchContext:
 
 
 def requested(request: FetchRequest) -> Iterator[FetchedPartition]:
-    """The partitions that the request itself lists."""
     for topic in request.topics:
         name = TopicName(topic.topic, topic.topic_id)
         for partition in topic.partitions:
@@ -127,14 +125,14 @@ def requested(request: FetchRequest) -> Iterator[FetchedPartition]:
 
 
 def distinct(request: FetchRequest) -> Collection[FetchedPartition]:
-    """The same, each once: what is said last of a partition holds, as in Kafka."""
+    """Return the partitions that a request lists, each once. The last entry of a partition counts, as in Kafka."""
     if len(request.topics) == 1 and len(request.topics[0].partitions) == 1:
         return list(requested(request))
     return {(fetched.topic, fetched.wanted.partition): fetched for fetched in requested(request)}.values()
 
 
 async def distinct_in_turns(request: FetchRequest) -> Collection[FetchedPartition]:
-    """The same, while others run if there are many."""
+    """Do the same; other tasks run in between if there are many partitions."""
     if sum(len(topic.partitions) for topic in request.topics) <= STEPS_PER_TURN:
         return distinct(request)
     found: dict[PartitionKey, FetchedPartition] = {}
@@ -161,10 +159,10 @@ class FetchSessions:
         uses_topic_ids: bool,
         principal: Principal = ANONYMOUS,
     ) -> FetchContext:
-        """Return what this request means, which lists the partitions `asked`.
+        """Return the partitions of a request, which lists those in `asked`.
 
-        Raises KafkaError for an unknown session, a wrong epoch, or ids in a session of names and names in one of ids,
-        as after a change of versions: the client then begins a new session (KIP-516).
+        Raises KafkaError for an unknown session, a wrong epoch, or a mix of topic names and ids, as after a change of
+        versions: the client then begins a new session (KIP-516).
         """
         if request.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH):
             self._close(request.session_id)
@@ -192,7 +190,7 @@ class FetchSessions:
         return FetchContext(list(session.partitions.values()), session, incremental=True)
 
     def end(self, session: FetchSession) -> None:
-        """Forget a session of which a partition is unknown or refused; its client begins anew."""
+        """Forget a session with an unknown or refused partition; its client begins anew."""
         if self.sessions.get(session.session_id) is session:
             self._close(session.session_id)
 
@@ -236,7 +234,7 @@ class FetchSessions:
             del self._of_principal[owner]
 
 
-BACK_SECONDS = 30.0  # who comes back so soon was not served there; Kafka's consumers look again after five minutes
+BACK_SECONDS = 30.0  # a consumer that returns so soon was not served there; otherwise it returns after five minutes
 STAY_SECONDS = 300.0
 
 
@@ -250,14 +248,13 @@ class _Referral:
 class Referrals:
     """Consumers that this broker has sent to another one in their rack, by connection and partition.
 
-    The other broker may be unable to serve them: it does not reach the bucket, or its version can't. Then they come
-    back at once, and this broker serves them for a while instead of sending them to and fro.
+    A consumer that the other broker can't serve returns at once. This broker then serves it for STAY_SECONDS.
     """
 
     _told: WeakKeyDictionary[Peer, dict[PartitionId, _Referral]] = attrs.field(factory=WeakKeyDictionary, init=False)
 
     def may_send(self, peer: Peer, partition_id: PartitionId) -> bool:
-        """Tell whether a consumer is to be sent to another broker; it is remembered as sent."""
+        """Tell whether to send a consumer to another broker, and remember that it was sent."""
         now = trio.current_time()
         referral = self._told.setdefault(peer, {}).setdefault(partition_id, _Referral())
         if now < referral.stays_until:

@@ -1,13 +1,8 @@
-"""The one place where a client is told no before its batches are looked at: authorisation, quotas, transactions.
+"""Refuses or delays a Produce before its batches are looked at: authorization and quotas, for both ways of Produce.
 
-A Produce takes one of two ways (`kafscale.api.produce`), and both ask here:
-
-    the general way   asks for each request: `refusals` for each of its topics, and `throttle_ms` once
-    the short way     asks `takes_plain` once for all requests of a read that are alike but for partition and records.
-                      It knows no error: whatever is not simply allowed goes the general way, which finds the error
-
-So what is refused is refused in one place, and with one error, whichever way a request came. What only waiting can
-answer goes the general way too, where `PendingProduce.complete` may wait.
+the general way   asks for each request: `topic_refusal` for each of its topics, and `throttle_ms` once
+the short way     asks `takes_plain` once for all requests of a read that differ only in partition and records.
+                  Any other request goes the general way, which finds the error
 """
 
 from __future__ import annotations
@@ -36,13 +31,13 @@ NONE_REFUSED: Final[Mapping[int, KafkaError]] = MappingProxyType({})
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Gate:
-    """One per broker."""
+    """The gate of a broker."""
 
     quotas: Quotas
     access: Access = attrs.field(factory=Access)
 
     def topic_refusal(self, call: Call, request: ProduceRequest, topic: str) -> KafkaError | None:
-        """Return why a request may not write to a topic, or None if it may. Records are not looked at."""
+        """Return why a request may not write to a topic, or None if it may."""
         access = self.access
         if access.authorizer is not None:
             transactional_id = request.transactional_id
@@ -55,26 +50,19 @@ class Gate:
         return None
 
     def refusals(self, call: Call, request: ProduceRequest, topic: TopicProduceData) -> Mapping[int, KafkaError]:
-        """The errors of those partitions that may not be written to, of one of the topics of a request."""
+        """Return the errors of partitions of a topic that the request may not write to."""
         refusal = self.topic_refusal(call, request, topic.name)
         return NONE_REFUSED if refusal is None else {data.index: refusal for data in topic.partition_data}
 
     def throttle_ms(self, call: Call, size_bytes: int) -> int:
-        """Count a request. Returns for how long its client is to hold back now."""
+        """Count a request; return how long its client must hold back now."""
         quota = self.quotas.producer
         return 0 if quota is None else quota.throttle_ms(call, size_bytes)
 
     def takes_plain(self, call: Call, request: ProduceRequest, topic: str) -> bool:
-        """Tell whether all requests like this one are allowed until the next await, and need not be counted.
-
-        They may be for any partition of the topic.
-        """
+        """Tell whether all requests like this one, for any partition, are allowed until the next await, uncounted."""
         quotas = self.quotas
-        if (quotas.producer is not None or quotas.request is not None) and _is_counted(quotas, call):
-            return False
+        for quota in (quotas.producer, quotas.request):
+            if quota is not None and quota.applies_to(call):
+                return False
         return self.topic_refusal(call, request, topic) is None
-
-
-def _is_counted(quotas: Quotas, call: Call) -> bool:
-    """Tell whether what the client does is counted, by the bytes that it sends or by the time that it takes."""
-    return any(quota is not None and quota.applies_to(call) for quota in (quotas.producer, quotas.request))

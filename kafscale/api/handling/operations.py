@@ -1,14 +1,10 @@
-"""Rights that each API needs: Kafka's table of operations, as data.
+"""Rights that each API needs: Kafka's table of operations.
 
-A check is made in one of three ways:
+A check is of one of three kinds. `kafscale.api.handling.refusals` makes the first two, in order, before the handler.
 
-    whole    before the request is looked at: a refused client gets the error for all of it
-    each     before the request is looked at, for each element of an array: refused elements get the error, and the
-             others are answered as if they had been asked for alone
-    handler  by the handler, which asks `services.access` itself, where the answer is more than an error for each
-             named resource
-
-`kafscale.api.handling.refusals` makes the first two. Checks of one API are made in their order.
+    whole    for the request: a refused client gets the error for all of it
+    each     for each element of an array: refused elements get the error, the others are answered
+    handler  by the handler, which asks `services.access`: its answer is more than an error for each named resource
 """
 
 from __future__ import annotations
@@ -24,11 +20,10 @@ from kafscale.security.acls import Right
 
 @attrs.frozen(eq=False, kw_only=True, repr=False)
 class RightCheck:
-    """One thing that an API asks for.
+    """A right that an API needs.
 
-    name: the field with the resource's name, of the request or of an element; None for the cluster, and for elements
-    that are names. each: the array whose elements are looked at one by one. unless: a right to the cluster that is
-    enough instead. versions: those of the API that ask. by_handler: neither whole nor each.
+    `name` is the field with the resource's name, in the request or in an element of the array `each`; None for the
+    cluster, and for elements that are names. `unless` is a right to the cluster that is enough instead.
     """
 
     right: Right
@@ -52,7 +47,11 @@ def _handler(right: Right, note: str = "") -> RightCheck:
     return RightCheck(right=right, by_handler=True, note=note)
 
 
-_CONFIGS_OF_THEIRS: Final = "by the type of each resource"
+def _of_type(*asked: Right) -> Sequence[RightCheck]:
+    return [_handler(right, "by the type of each resource") for right in asked]
+
+
+_ALTER_CONFIGS = _of_type(rights.ALTER_CLUSTER_CONFIGS, rights.ALTER_TOPIC_CONFIGS, rights.ALTER_GROUP_CONFIGS)
 
 OPERATIONS: Final[Mapping[str, Sequence[RightCheck]]] = {
     "Produce": (_handler(rights.WRITE_TRANSACTION, "of a transactional producer"), _handler(rights.WRITE_TOPIC)),
@@ -114,27 +113,17 @@ OPERATIONS: Final[Mapping[str, Sequence[RightCheck]]] = {
     "DescribeAcls": (_whole(rights.DESCRIBE_CLUSTER),),
     "CreateAcls": (_whole(rights.ALTER_CLUSTER),),
     "DeleteAcls": (_whole(rights.ALTER_CLUSTER),),
-    "DescribeConfigs": (
-        _handler(rights.DESCRIBE_CLUSTER_CONFIGS, _CONFIGS_OF_THEIRS),
-        _handler(rights.DESCRIBE_TOPIC_CONFIGS, _CONFIGS_OF_THEIRS),
-        _handler(rights.DESCRIBE_GROUP_CONFIGS, _CONFIGS_OF_THEIRS),
+    "DescribeConfigs": _of_type(
+        rights.DESCRIBE_CLUSTER_CONFIGS, rights.DESCRIBE_TOPIC_CONFIGS, rights.DESCRIBE_GROUP_CONFIGS
     ),
-    "AlterConfigs": (
-        _handler(rights.ALTER_CLUSTER_CONFIGS, _CONFIGS_OF_THEIRS),
-        _handler(rights.ALTER_TOPIC_CONFIGS, _CONFIGS_OF_THEIRS),
-        _handler(rights.ALTER_GROUP_CONFIGS, _CONFIGS_OF_THEIRS),
-    ),
+    "AlterConfigs": _ALTER_CONFIGS,
     "AlterReplicaLogDirs": (_whole(rights.ALTER_CLUSTER),),
     "DescribeLogDirs": (_whole(rights.DESCRIBE_CLUSTER),),
     "SaslAuthenticate": (),
     "CreatePartitions": (_each(rights.ALTER_TOPIC, "topics", "name"),),
     "DeleteGroups": (_each(rights.DELETE_GROUP, "groups_names"),),
     "ElectLeaders": (_whole(rights.ALTER_CLUSTER),),
-    "IncrementalAlterConfigs": (
-        _handler(rights.ALTER_CLUSTER_CONFIGS, _CONFIGS_OF_THEIRS),
-        _handler(rights.ALTER_TOPIC_CONFIGS, _CONFIGS_OF_THEIRS),
-        _handler(rights.ALTER_GROUP_CONFIGS, _CONFIGS_OF_THEIRS),
-    ),
+    "IncrementalAlterConfigs": _ALTER_CONFIGS,
     "AlterPartitionReassignments": (_whole(rights.ALTER_CLUSTER),),
     "ListPartitionReassignments": (_whole(rights.DESCRIBE_CLUSTER),),
     "OffsetDelete": (_whole(rights.DELETE_GROUP, "group_id"), _each(rights.READ_TOPIC, "topics", "name")),

@@ -1,13 +1,12 @@
-"""Quotas of clients, as Kafka's: a client above its quota gets its reply at once, with the time for which to hold back.
-Its connection is not read from for that time (KIP-219).
+"""Quotas of clients. A client above its quota gets its reply at once, with the time for which it must hold back.
 
-`Rate` is the amount of the last 11 windows of a second, over the time since the first of them began, and over 10 s at
-least: a client that was silent may do ten seconds' worth at once. A client holds back until its rate is down to the
-quota; for the share of a core that its requests take, a second at most, as in Kafka. `TokenBucket` holds eleven
-seconds' worth (KIP-599): a burst that empties it is remembered only until it is full again.
+Its connection is not read from for that time (KIP-219). `Rate` is Kafka's: the amount of the last 11 windows of a
+second, over the time since the first of them began, at least 10 s. So a silent client may do ten seconds' worth at
+once. A client holds back until its rate is down to the quota; for its share of a core a second at most. `TokenBucket`
+holds eleven seconds' worth (KIP-599).
 
-One thing differs. Kafka throws away what a Fetch above the quota has read, and answers with nothing. Here it is sent,
-and the client holds back afterwards: the rate is the same, and no read of the bucket is wasted.
+Kafka discards the records of a Fetch above the quota. Here they are sent, and the client holds back afterwards: the
+rate is the same, and no read of the bucket is wasted.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from kafscale.wire.error_codes import THROTTLING_QUOTA_EXCEEDED
 WINDOW_SECONDS: Final = 1.0  # Kafka: quota.window.size.seconds and controller.quota.window.size.seconds
 WINDOWS_COUNT: Final = 11  # Kafka: quota.window.num and controller.quota.window.num
 BURST_SECONDS: Final = (WINDOWS_COUNT - 1) * WINDOW_SECONDS  # of a rate
-REMEMBERED_MAX_COUNT = 10_000  # the client that was silent longest is forgotten first. Kafka: an hour, without a limit
+REMEMBERED_MAX_COUNT = 10_000  # clients; the longest silent is forgotten first. Kafka: an hour, without a limit
 
 Key = TypeVar("Key")
 Measure = TypeVar("Measure")
@@ -67,10 +66,7 @@ class Rate:
             windows.popleft()
 
     def excess_seconds(self, per_second: float, now: float) -> float:
-        """Return how long nothing more may come until the rate is down to that; negative if it is below.
-
-        To be called after `add`.
-        """
+        """Return the seconds until the rate is down to a limit; negative if it is below. Call `add` before."""
         elapsed = now - self._windows[0].began_at
         missing_windows = max(0, WINDOWS_COUNT - 1 - int(elapsed / WINDOW_SECONDS))
         measured_seconds = elapsed + missing_windows * WINDOW_SECONDS
@@ -79,17 +75,16 @@ class Rate:
 
 @attrs.define(eq=False, repr=False)
 class TokenBucket:
-    """Bucket of tokens, full at first. Taking many tokens at once may leave less than none."""
+    """Bucket of tokens, full at first. The number of tokens may become negative."""
 
     _tokens: float | None = attrs.field(default=None, init=False)
     _filled_at: float = attrs.field(default=0.0, init=False)
 
     def missing_seconds(self, per_second: float, now: float) -> float:
-        """Return how long it takes until nothing is missing; 0 if nothing is."""
+        """Return the seconds until the number of tokens is not negative."""
         return max(0.0, -self._fill(per_second, now) / per_second)
 
     def take(self, count: float, per_second: float, now: float) -> None:
-        """Take some, whether they are there or not."""
         self._tokens = self._fill(per_second, now) - count
 
     def _fill(self, per_second: float, now: float) -> float:
@@ -101,7 +96,7 @@ class TokenBucket:
 
 @attrs.define(eq=False, repr=False)
 class Remembered(Generic[Key, Measure]):
-    """A measure for each key, made when it is first asked for. There are at most `REMEMBERED_MAX_COUNT`."""
+    """A measure for each key, made when it is first asked for. Keeps at most REMEMBERED_MAX_COUNT."""
 
     make: Callable[[], Measure]
     _measures: LruCache[Key, Measure] = attrs.field(factory=lambda: LruCache(REMEMBERED_MAX_COUNT), init=False)
@@ -110,7 +105,6 @@ class Remembered(Generic[Key, Measure]):
         return len(self._measures)
 
     def of(self, key: Key) -> Measure:
-        """Return the measure of a key, which is now the last one to be forgotten."""
         measure = self._measures.get(key)
         if measure is None:
             measure = self.make()
@@ -118,7 +112,7 @@ class Remembered(Generic[Key, Measure]):
         return measure
 
 
-NAME_MAX_LENGTH = 256  # of what tells users and client ids apart
+NAME_MAX_LENGTH = 256  # of users and client ids in memory
 THROTTLE_MAX_MS: Final = 2**31 - 1
 REQUEST_THROTTLE_MAX_MS: Final = 1000  # Kafka: a window
 THROTTLE_BUCKETS_SECONDS = (0.01, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0)
@@ -134,49 +128,45 @@ LABELS: Final[Mapping[str, str]] = {  # of the metric
 FindLimit = Callable[[Call], Limit | None]
 
 
-@attrs.frozen
-class _Sharers:
-    """Clients that share a quota: None stands for any name."""
+Sharers = tuple[str | None, str | None]  # user and client id of the clients that share a quota: None is any name
 
-    user: str | None
-    client_id: str | None
 
-    @classmethod
-    def of(cls, limit: Limit) -> _Sharers:
-        return cls(_bounded(limit.user), _bounded(limit.client_id))
+def _sharers(limit: Limit) -> Sharers:
+    user, client_id = limit.user, limit.client_id
+    return user and user[:NAME_MAX_LENGTH], client_id and client_id[:NAME_MAX_LENGTH]
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class RateQuota:
-    """Limit of a rate, over all connections of the clients that share it. `limit` finds it."""
+    """Limit of a rate, over all connections of the clients that share it. `limit` finds the limit of a client."""
 
     limit: FindLimit
     throttled_seconds: Histogram
     throttle_max_ms: int = THROTTLE_MAX_MS
-    _rates: Remembered[_Sharers, Rate] = attrs.field(factory=lambda: Remembered(Rate), init=False)
+    _rates: Remembered[Sharers, Rate] = attrs.field(factory=lambda: Remembered(Rate), init=False)
 
     def applies_to(self, call: Call) -> bool:
-        """Tell whether what this client does has to be counted."""
+        """Tell whether the client has a limit."""
         return self.limit(call) is not None
 
     def burst(self, call: Call) -> float:
-        """Return how much a client may do at once that was silent before."""
+        """Return the amount that a silent client may do at once."""
         limit = self.limit(call)
         return math.inf if limit is None else limit.value * BURST_SECONDS
 
     def count(self, call: Call, amount: float) -> None:
-        """Count what a client has done, and what its next request will be held back for."""
+        """Count what a client has done; its next request will be held back for it."""
         limit = self.limit(call)
         if limit is not None:
-            self._rates.of(_Sharers.of(limit)).add(amount, trio.current_time())
+            self._rates.of(_sharers(limit)).add(amount, trio.current_time())
 
     def throttle_ms(self, call: Call, amount: float) -> int:
-        """Count what a client has done. Returns for how long it is to hold back now."""
+        """Count what a client has done; return how long it must hold back now."""
         limit = self.limit(call)
         if limit is None:
             return 0
         now = trio.current_time()
-        rate = self._rates.of(_Sharers.of(limit))
+        rate = self._rates.of(_sharers(limit))
         rate.add(amount, now)
         throttle_ms = _milliseconds(rate.excess_seconds(limit.value, now), self.throttle_max_ms)
         if throttle_ms <= 0:
@@ -191,14 +181,14 @@ class MutationQuota:
 
     limit: FindLimit
     throttled_seconds: Histogram
-    _buckets: Remembered[_Sharers, TokenBucket] = attrs.field(factory=lambda: Remembered(TokenBucket), init=False)
+    _buckets: Remembered[Sharers, TokenBucket] = attrs.field(factory=lambda: Remembered(TokenBucket), init=False)
 
     def charges(self, call: Call, *, is_strict: bool) -> MutationCharges | None:
-        """Return what one request has to be charged to; None if its client has no quota."""
+        """Return the charges of one request; None if its client has no quota."""
         limit = self.limit(call)
         if limit is None:
             return None
-        bucket = self._buckets.of(_Sharers.of(limit))
+        bucket = self._buckets.of(_sharers(limit))
         return MutationCharges(bucket=bucket, per_second=limit.value, is_strict=is_strict, quota=self)
 
 
@@ -206,8 +196,8 @@ class MutationQuota:
 class MutationCharges:
     """Charges of one request, topic by topic; a topic that is planned anew is not charged again.
 
-    One that is strict does nothing more once the bucket is empty, as the request's version knows the error for that.
-    What others do is done, and they are to hold back afterwards.
+    A strict request, whose version knows the error, changes nothing more once the bucket is empty. Any other one does,
+    and its client holds back afterwards.
     """
 
     bucket: TokenBucket
@@ -218,7 +208,7 @@ class MutationCharges:
     _held_back_until: float = attrs.field(default=0.0, init=False)
 
     def charge(self, topic: str, partitions_count: int) -> None:
-        """Raises KafkaError THROTTLING_QUOTA_EXCEEDED, if these partitions are too many for now."""
+        """Charge partitions. Raises KafkaError THROTTLING_QUOTA_EXCEEDED if they are too many now."""
         if topic not in self._refusals:
             self._refusals[topic] = self._take(partitions_count)
         refusal = self._refusals[topic]
@@ -238,7 +228,7 @@ class MutationCharges:
         return None
 
     def throttle_ms(self) -> int:
-        """Return for how long the client is to hold back now that the request is done."""
+        """Return how long the client must hold back after the request."""
         throttle_ms = _milliseconds(self._held_back_until - trio.current_time(), THROTTLE_MAX_MS)
         if throttle_ms <= 0:
             return 0
@@ -248,10 +238,7 @@ class MutationCharges:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Quotas:
-    """The quotas of a broker: each is None while no client has one, so that nothing is looked for.
-
-    What the settings say is for client ids that have nothing else.
-    """
+    """The quotas of a broker, each None while no client has one. Those of the settings are defaults of client ids."""
 
     settings: Settings
     client_quotas: ClientQuotas
@@ -273,7 +260,7 @@ class Quotas:
         self._update()
 
     def charges(self, call: Call, *, strict_since: int) -> MutationCharges | None:
-        """Return what a request is charged to that makes or deletes partitions; None if its client has no quota.
+        """Return the charges of a request that creates or deletes partitions; None if its client has no quota.
 
         `strict_since` is the first version that knows the error of an exceeded quota.
         """
@@ -281,7 +268,7 @@ class Quotas:
         return None if quota is None else quota.charges(call, is_strict=call.version >= strict_since)
 
     def _update(self) -> None:
-        """Take over new quotas. What was counted stays, so that a lower one acts at once."""
+        """Use new quotas. Counted amounts stay, so that a lower quota acts at once."""
         self.producer = self._rates(self.producer, PRODUCER_BYTE_RATE, setting=self.settings.producer_byte_rate)
         self.consumer = self._rates(self.consumer, CONSUMER_BYTE_RATE, setting=self.settings.consumer_byte_rate)
         self.request = self._rates(self.request, REQUEST_PERCENTAGE, throttle_max_ms=REQUEST_THROTTLE_MAX_MS)
@@ -318,9 +305,5 @@ class Quotas:
 
 
 def _milliseconds(seconds: float, max_ms: int) -> int:
-    """Return seconds as milliseconds, `max_ms` at most: a quota near zero gives an endless time."""
+    """Return seconds as milliseconds, at most `max_ms`: a quota near zero gives an endless time."""
     return round(min(seconds * 1000, max_ms))
-
-
-def _bounded(name: str | None) -> str | None:
-    return None if name is None else name[:NAME_MAX_LENGTH]

@@ -1,14 +1,13 @@
-"""Checks of records in batches, within bounds of time and memory that no batch can stretch.
+"""Checks records of batches within bounds of time and memory.
 
-What a batch costs is only known when it has been looked at: 64 KiB may unpack to gigabytes, and a megabyte may hold
-150,000 records. So a check begins on the event loop, with a bound on what it unpacks and looks at, some milliseconds.
-An unfinished check goes on like this, while only the later requests of its connection wait:
+The cost of a batch is not known beforehand: 64 KiB may unpack to gigabytes, and a megabyte may hold 150,000 records. So
+a check begins on the event loop, for at most some milliseconds. An unfinished check goes on as follows, and only later
+requests of its connection wait:
 
     unpack  in a thread, within bounds of memory (`kafscale.log.read.unpacking`)
-    walk    on the event loop, in steps of a millisecond, of which one of all is made in each round of it;
-            principals take turns, however many connections they have
+    walk    on the event loop, in steps of a millisecond, one step of all checks at a time; principals take turns
 
-Records whose offset deltas are wrong are written anew, likewise in steps, unless they are compressed.
+Uncompressed records with wrong offset deltas are rewritten, in steps too.
 """
 
 from __future__ import annotations
@@ -28,27 +27,27 @@ from kafscale.wire.record_shapes import Shapes
 from kafscale.wire.records import Renumbering, check_of
 
 AT_ONCE_MAX_BYTES: Final = 256 << 10  # unpacking that takes 0.1 to 0.8 ms
-AT_ONCE_MAX_RATIO: Final = 16  # or else the many small batches of one read would add up; text has 3 to 8
+AT_ONCE_MAX_RATIO: Final = 16  # otherwise many small batches of one read add up; text has a ratio of 3 to 8
 AT_ONCE_UNITS: Final = 2 * STEP_UNITS  # of all batches of a request together
 BYTES_PER_UNIT: Final = 128  # unpacking this many takes as long as looking at a record
 FREE_HEADERS_COUNT: Final = 1 << 16
-"""Headers of a request's batches, beside as many as it has bytes: they take 8 ms. Without compression a header has two
-bytes at least; compressed, 5 KB may be two million empty ones."""
+"""Headers of a request's batches beyond its number of bytes: 8 ms. An uncompressed header has at least two bytes, but
+5 KB compressed may contain two million empty ones."""
 
 Begun: TypeAlias = tuple[RecordCheck | None, int]
-"""A check, and the units left: above 0 if the check has ended. None if its batch is to be unpacked or renumbered."""
+"""A check, and the units left: above 0 if the check has ended. None if the batch must be unpacked or renumbered."""
 
 
 @attrs.define(eq=False, repr=False)
 class RecordChecks:
-    """Checks the records of produced batches; one per broker."""
+    """Checks the records of produced batches."""
 
     unpacking: Unpacking
     shapes: Shapes = attrs.field(factory=Shapes, init=False)
     _steps: FairTurns = attrs.field(factory=FairTurns, init=False)
 
     def begin(self, config: LogConfig, header: BatchHeader, batch: memoryview, units: int) -> Begun:
-        """Check a batch for at most `units` of work. Raises KafkaError if the batch is refused."""
+        """Check a batch for at most `units` of work. Raises KafkaError to refuse it."""
         if not header.attributes & CODEC_MASK:
             check = check_of(batch[HEADER_BYTES:], header, needs_keys=config.compact)
             try:
@@ -66,9 +65,9 @@ class RecordChecks:
         return check, check.advance(max(units - max(len(records), len(batch)) // BYTES_PER_UNIT, 1))
 
     async def renumbered(self, header: BatchHeader, batch: memoryview, owner: Hashable) -> memoryview:
-        """Return a batch, in which nothing is compressed, with the offset deltas that it should have.
+        """Return an uncompressed batch with right offset deltas, still unchecked.
 
-        The result is as unchecked as the batch. Raises InvalidRecord if a record is not what its length says.
+        Raises InvalidRecord if the length of a record is wrong.
         """
         renumbering = Renumbering(batch[HEADER_BYTES:], header.record_count)
         while True:
@@ -77,7 +76,7 @@ class RecordChecks:
                     return memoryview(encode_batch(header, renumbering.written))
 
     async def walk(self, check: RecordCheck, owner: Hashable) -> None:
-        """Finish a check, a step at a time; owners take turns. Raises KafkaError."""
+        """Finish a check in steps; owners take turns. Raises KafkaError."""
         while True:
             async with self._steps.turn(owner):
                 if check.advance() > 0:

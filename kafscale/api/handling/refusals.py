@@ -1,11 +1,10 @@
-"""Refusals: an error as the answer to any request, without its handler.
+"""Answers any request with an error, without its handler.
 
-`handle_guarded` checks the rights of a request by the table of operations, for all APIs alike. Elements of an array
-that the client has no right to are taken out, and come back in the answer with their error, after the others.
+`handle_guarded` checks the rights of a request by the table of operations. Elements of an array that the client has no
+right to are removed, and answered with their error after the others.
 
-A refusal names the topics, partitions, groups or resources of the request, as Kafka's do: each gets the error, and so
-does the answer as a whole where it has a place for one. It follows from the declarations of both messages, so that an
-API needs no code of its own for it. `testing` and the dispatcher refuse requests by it, too.
+As in Kafka, a refusal names the topics, partitions, groups or resources of the request. Each gets the error, and so
+does the response if it has a field for one. `refusal` derives this from the declarations of both messages.
 """
 
 from __future__ import annotations
@@ -30,30 +29,30 @@ from kafscale.wire.schema import Array, Field, FieldType, fields_of, mapped
 Many = Callable[[Callable[[Any], Any], Sequence[object]], list[Any]]
 
 ERROR_FIELD = "error_code"
-# What one message calls differently from its answer.
+# Field names that differ between a message and its answer.
 _ALIASES = {"partition_index": ("partition",), "topic": ("name",), "name": ("topic",)}
-_NOT_ASKED_FOR = frozenset({"forgotten_topics_data"})  # a fetch takes these out of its session
+_NOT_ASKED_FOR = frozenset({"forgotten_topics_data"})  # a fetch removes these from its session
 _ZEROS: dict[str, Any] = {"string": "", "bytes": b"", "records": None, "bool": False, "uuid": bytes(16), "float64": 0.0}
 
 
 def refusal(request: object, response_class: type, error_code: int, *, many: Many = mapped) -> Any:
-    """The answer that refuses everything that the request asks for.
+    """Return the response that refuses everything in the request.
 
-    many: makes the elements of an array, by itself while they are encoded, as there may be a million.
+    `many` makes the elements of an array: by default while they are encoded, as there may be a million.
     """
     response = _answer(many, response_class, error_code, request)
     if isinstance(response, FetchResponse) and response.responses:
-        response.error_code = error_codes.NONE  # that one is for fetch sessions; clients look at partitions first
+        response.error_code = error_codes.NONE  # only for fetch sessions; clients look at partitions first
     return response
 
 
 def at_once(make: Callable[[Any], Any], of: Sequence[object]) -> list[Any]:
-    """Make the elements of an array now, for a caller that looks at them."""
+    """Make the elements of an array now, for `refusal`."""
     return [make(source) for source in of]
 
 
 def set_errors(struct: Any, error_code: int) -> None:
-    """Put the error wherever a response, or what is inside of it, has a place for one."""
+    """Set the error in a response and in all of its elements."""
     for field in fields_of(type(struct)):
         if field.name == ERROR_FIELD:
             struct.error_code = error_code
@@ -63,7 +62,7 @@ def set_errors(struct: Any, error_code: int) -> None:
 
 
 def error_arrays(response_class: type) -> Sequence[str]:
-    """Return the names of a response's arrays whose elements have an error code."""
+    """Return the names of the arrays whose elements have an error code."""
     return [
         field.name
         for field in fields_of(response_class)
@@ -72,7 +71,7 @@ def error_arrays(response_class: type) -> Sequence[str]:
 
 
 def _answer(many: Many, answer_class: type, error_code: int, asked: object) -> Any:
-    """One struct of the answer for one element of the request: a struct, or a plain name or number."""
+    """Make a struct of the answer for an element of the request: a struct, a name or a number."""
     values: dict[str, Any] = {}
     identity = asked if isinstance(asked, str | int) else None
     for field in fields_of(answer_class):
@@ -95,7 +94,7 @@ def _answer(many: Many, answer_class: type, error_code: int, asked: object) -> A
 
 
 def _elements(asked: object, name: str) -> Sequence[object]:
-    """The array of the request that an array of the answer goes with: of the same name, or the first that is filled."""
+    """Return the array of the request for an array of the answer: with the same name, or the first one not empty."""
     if not attrs.has(type(asked)):
         return ()
     same: Sequence[object] | None = getattr(asked, name, None)
@@ -132,7 +131,7 @@ def _zero(type_: FieldType) -> Any:
 
 
 async def handle_guarded(services: Services, api: Api, call: Call, request: Any) -> Any:
-    """Answer a request by the API's handler, as far as the client may."""
+    """Answer a request by the API's handler, as far as the client has the rights."""
     checks = [check for check in OPERATIONS[api.name] if not check.by_handler and call.version in check.versions]
     refused = None
     for check in checks:
@@ -161,7 +160,7 @@ async def handle_guarded(services: Services, api: Api, call: Call, request: Any)
 async def _split(
     services: Services, call: Call, check: RightCheck, elements: Sequence[Any]
 ) -> tuple[list[Any], list[Any]]:
-    """Return the elements that the client has the right to, and those that it has not."""
+    """Return the elements that the client has the right to, and the others."""
     allowed: list[Any] = []
     denied: list[Any] = []
     async for element in in_turns(elements):
@@ -172,7 +171,7 @@ async def _split(
 
 
 def _name(services: Services, check: RightCheck, element: Any) -> str | None:
-    """The name of what an element is about; None if it is of a topic by an id that no topic has: nothing is told."""
+    """Return the name of an element's resource; None for an unknown topic id, which reveals nothing."""
     name: str = element if check.name is None else getattr(element, check.name)
     if not name and check.right.resource_type is ResourceType.TOPIC and hasattr(element, "topic_id"):
         return name_of(services, element.topic_id) or None
@@ -180,7 +179,7 @@ def _name(services: Services, check: RightCheck, element: Any) -> str | None:
 
 
 def _append(response: Any, refused: Any) -> None:
-    """Put what was refused behind what was answered, of which either may be made only while it is encoded."""
+    """Append refused elements to the response. Both may be made only while they are encoded."""
     for name in error_arrays(type(response)):
         more = getattr(refused, name)
         if more:

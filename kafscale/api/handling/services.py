@@ -39,15 +39,12 @@ from kafscale.wire.messages.cluster import ApiVersion
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Services:
-    """One per broker. `draining` is set when the broker begins to stop: waiting requests are answered at once.
+    """The components of one broker.
 
-    `api_versions` is what ApiVersions advertises. `check_lead` raises Fenced if another broker has taken over.
-
-    What concerns other brokers is that of `kafscale.cluster.membership.start.member`: `catch_up`, `mover`, `heard_of`
-    (its `heard`), `plan_balance`, `wait_awake` before each answer, `has_led_lately`. `membership`
-    changes what is registered of brokers. `following` reads what others lead, as far as it is in the bucket, and
-    `referrals` remembers the consumers that this broker has sent there. In `pattern_thread` connections take turns to
-    match clients' regular expressions.
+    `draining` is set when the broker begins to stop: waiting requests are answered at once. `check_lead` raises Fenced
+    if another broker has taken over. `catch_up`, `mover`, `heard_of`, `plan_balance`, `wait_awake` and `has_led_lately`
+    are those of `ClusterMember`. `following` reads partitions of other leaders from the bucket; `referrals` remembers
+    the consumers sent there. Connections take turns in `pattern_thread` to match clients' regular expressions.
     """
 
     metrics: Metrics
@@ -89,7 +86,6 @@ class Services:
     waiting_fetches: set[FetchWaiter] = attrs.field(factory=set, init=False)
 
     def topic_spec(self, topic: Topic) -> TopicSpec:
-        """Make what the log is told of a topic."""
         return TopicSpec(
             name=topic.name,
             topic_id=topic.topic_id,
@@ -101,7 +97,7 @@ class Services:
         )
 
     def drain(self) -> None:
-        """The broker begins to stop: answer everybody who waits."""
+        """Begin to stop: answer all waiting requests."""
         self.draining.set()
         for waiter in self.waiting_fetches:
             waiter.event.set()

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Collection
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import attrs
 
@@ -37,17 +37,6 @@ T = TypeVar("T")
 PLAN_ATTEMPTS_MAX_COUNT = 10
 
 logger = logging.getLogger(__name__)
-
-
-class Read(Protocol):
-    """Decodes a value of a key; None where what is known of the key stays as it is (`Follower.read`)."""
-
-    def __call__(self, key: str, value: bytes, decode: Callable[[bytes], T]) -> T | None: ...
-
-
-def read_all(key: str, value: bytes, decode: Callable[[bytes], T]) -> T | None:
-    """Decode a value; raise as the decoder does."""
-    return decode(value)
 
 
 @attrs.define(eq=False, repr=False)

@@ -1,7 +1,4 @@
-"""Access control lists of a cluster: durable before they act, and read synchronously from memory.
-
-Keys of the store: `acls/<hash>`, of the list's content, so that a list that is added twice is there once.
-"""
+"""Access control lists of a cluster. Keys of the metadata store: `acls/<hash of the content>`."""
 
 from __future__ import annotations
 
@@ -22,9 +19,9 @@ from kafscale.security.acls import CLUSTER_NAME, AclBinding, AclFilter, PatternT
 from kafscale.security.authorizer import AclIndex
 from kafscale.wire.error_codes import INVALID_REQUEST, POLICY_VIOLATION
 
-# All lists are in memory, a KiB each, and every DescribeAcls looks at all. Kafka has no limit.
+# All ACLs are in memory, a KiB each, and every DescribeAcls looks at all. Kafka has no limit.
 ACLS_MAX_COUNT = 10_000
-FOUND_MAX_COUNT = 10 * ACLS_MAX_COUNT  # matches of all filters of one deletion, each of which is answered with its own
+FOUND_MAX_COUNT = 10 * ACLS_MAX_COUNT  # matches of all filters of one deletion, which are all answered
 RESOURCE_NAME_MAX_LENGTH: Final = 1024  # as of a group's id; topics have 249
 PRINCIPAL_MAX_LENGTH: Final = 1024
 HOST_MAX_LENGTH: Final = 255
@@ -37,10 +34,9 @@ logger = logging.getLogger(__name__)
 
 @attrs.define(eq=False, repr=False)
 class AclRegistry(EntryRegistry):
-    """All access control lists, and the index of them that authorizes.
+    """All ACLs, and the index that authorizes.
 
-    A list that a later version wrote and this one can't read may deny anything to anyone: while there is one, only
-    super users may do anything here.
+    While an ACL of a later version is unreadable, only super users have rights: it may deny anything.
     """
 
     PREFIXES: ClassVar = (_PREFIX,)
@@ -62,13 +58,12 @@ class AclRegistry(EntryRegistry):
         super()._notify()
 
     def matching(self, wanted: AclFilter) -> list[AclBinding]:
-        """Return the lists that match a filter."""
         return [binding for binding in self.index if wanted.matches(binding)]
 
     async def create(self, bindings: Sequence[AclBinding]) -> list[KafkaError | None]:
-        """Add all lists that are allowed, as one transaction, and return why each was refused, or None.
+        """Add all valid ACLs in one transaction; return the refusal of each, or None.
 
-        Creating a list that exists succeeds. Raises the store's errors.
+        Creating an existing ACL succeeds. Raises the store's errors.
         """
         outcomes: list[KafkaError | None] = []
 
@@ -88,7 +83,7 @@ class AclRegistry(EntryRegistry):
         return outcomes
 
     def _plan(self, binding: AclBinding, added: dict[str, AclBinding]) -> KafkaError | None:
-        """Add a list to those that will be created; return why it is refused, or None."""
+        """Add an ACL to `added`, or return why it is refused."""
         try:
             _check(binding)
         except KafkaError as exc:
@@ -104,9 +99,9 @@ class AclRegistry(EntryRegistry):
         return None
 
     async def delete(self, filters: Sequence[AclFilter]) -> list[list[AclBinding]]:
-        """Remove all lists that match a filter, as one transaction. Return the matches of each filter.
+        """Remove all ACLs that match a filter in one transaction; return the matches of each filter.
 
-        Raises KafkaError, and the store's errors.
+        Raises KafkaError and the store's errors.
         """
         found: list[list[AclBinding]] = []
 
@@ -120,7 +115,6 @@ class AclRegistry(EntryRegistry):
         return found
 
     async def _matching_each(self, filters: Sequence[AclFilter]) -> list[list[AclBinding]]:
-        """Return the present matches of each filter. Raises KafkaError POLICY_VIOLATION."""
         bindings = list(self.index)
         by_name: dict[str, list[AclBinding]] = {}
         for binding in bindings:
@@ -144,7 +138,7 @@ class AclRegistry(EntryRegistry):
 
 
 def _check(binding: AclBinding) -> None:
-    """Raise KafkaError INVALID_REQUEST for a list that can't be created, in Kafka's words where it checks the same."""
+    """Raise KafkaError INVALID_REQUEST for an invalid ACL, with Kafka's message if it checks the same."""
     name = binding.resource_name
     if binding.resource_type in (ResourceType.UNKNOWN, ResourceType.ANY):
         raise KafkaError(INVALID_REQUEST, f"Invalid resourceType {binding.resource_type.name}")
@@ -174,7 +168,7 @@ def _check(binding: AclBinding) -> None:
 
 
 def _binding(value: bytes) -> AclBinding | None:
-    """Read a list; None if it allows something that only a later version knows. Raises DamagedObject if it denies."""
+    """Decode an ACL; None if it allows something unknown to this version. Raises DamagedObject if it denies such."""
     binding = decode(AclBinding, value)
     has_unknown = 0 in (binding.resource_type, binding.pattern_type, binding.operation, binding.permission)
     if not has_unknown and json.loads(value).keys() <= _FIELDS:  # added fields may say when or for whom it holds

@@ -1,7 +1,7 @@
-"""The shape of a registry: entries of the metadata store in memory, which change as the store does.
+"""Base classes of registries: entries of the metadata store in memory.
 
 A registry plans a change from memory and commits it (`_commit`). Memory changes only when the change comes back from
-the store (`_apply`), in order of revision with those of other brokers, and before the commit returns.
+the store (`_apply`), in order of revision with those of other brokers, before the commit returns.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kafscale.cluster.metadata.follower import Follower
 
 @attrs.define(eq=False, repr=False)
 class MetadataRegistry(ABC):
-    """Follows the keys of its prefixes from the moment it is made; `load` it before use."""
+    """Follows the keys of its prefixes. Call `load` before use."""
 
     PREFIXES: ClassVar[tuple[str, ...]]  # each ends in `/`
 
@@ -31,11 +31,9 @@ class MetadataRegistry(ABC):
         self._follower = Follower(self.store, self.PREFIXES, self._apply)
 
     async def load(self) -> None:
-        """Take in the entries of earlier starts and of other brokers."""
         await self._follower.load()
 
     async def _commit(self, plan: Callable[[int], Awaitable[Transaction | None]]) -> None:
-        """Commit a planned transaction, one at a time, as `Follower.commit_planned`."""
         async with self._changing:
             await self._follower.commit_planned(plan)
 
@@ -45,17 +43,17 @@ class MetadataRegistry(ABC):
 
     @abstractmethod
     def _apply(self, change: Change) -> None:
-        """Apply a change of the store, which may have keys of other registries. Must not wait."""
+        """Apply a change of the store, which may also have keys of other registries."""
 
 
 @attrs.define(eq=False, repr=False)
 class EntryRegistry(MetadataRegistry):
-    """A registry that applies a change entry by entry, and calls its listeners behind each change."""
+    """A registry that applies a change entry by entry, and calls its listeners after each change."""
 
     _listeners: list[Callable[[], None]] = attrs.field(factory=list, init=False)
 
     def follow(self, listener: Callable[[], None]) -> None:
-        """Call the listener, which must not raise, after each change from now on."""
+        """Call the listener, which must not raise, after each further change."""
         self._listeners.append(listener)
 
     def _apply(self, change: Change) -> None:
@@ -73,8 +71,8 @@ class EntryRegistry(MetadataRegistry):
 
     @abstractmethod
     def _put(self, key: str, value: bytes) -> None:
-        """Take a new or replaced entry into memory, decoded by `Follower.read`."""
+        """Add or replace an entry in memory, decoded by `Follower.read`."""
 
     @abstractmethod
     def _delete(self, key: str) -> None:
-        """Drop an entry, if memory has it."""
+        """Remove an entry, if it is in memory."""

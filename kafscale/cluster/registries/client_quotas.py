@@ -1,20 +1,20 @@
-"""Quotas of users, client ids and IP addresses: durable before they act, and read synchronously from memory.
+"""Quotas of users, client ids and IP addresses.
 
-An entity is Kafka's: a user, a client id, both, or an IP address; in place of each name there may be the default of all
-that have none of their own. Each key of a quota counts for itself: a client whose user has a rate for consuming alone
-has the default's for producing. For one key the first of these applies (ClientQuotaManager.DefaultQuotaCallback):
+An entity is a user, a client id, both, or an IP address. In place of each name there may be the default of all names
+without a quota of their own. Each quota key is looked up for itself: a client whose user has only a rate for consuming
+has the default rate for producing. The first of these entities counts (ClientQuotaManager.DefaultQuotaCallback):
 
-    users/U/clients/C                 each client id of each user has as much
-    users/U/clients/<default>         each client id of each user has as much
+    users/U/clients/C                 each client id of each user has the rate for itself
+    users/U/clients/<default>         each client id of each user has the rate for itself
     users/U                           all client ids of the user share it
-    users/<default>/clients/C         each client id of each user has as much
-    users/<default>/clients/<default> each client id of each user has as much
+    users/<default>/clients/C         each client id of each user has the rate for itself
+    users/<default>/clients/<default> each client id of each user has the rate for itself
     users/<default>                   all client ids of each user share it
     clients/C                         all users with the client id share it
     clients/<default>                 all users with the same client id share it
 
-Keys of the store: `client-quotas/client-id/<id>` and `client-quotas/default-client-id` for client ids alone,
-`quotas/<entity>` for all other entities.
+Keys of the metadata store: `client-quotas/client-id/<id>` and `client-quotas/default-client-id` for client ids alone,
+as in the first versions, and `quotas/<entity>` for all other entities.
 """
 
 from __future__ import annotations
@@ -42,12 +42,11 @@ REQUEST_PERCENTAGE: Final = "request_percentage"
 CONTROLLER_MUTATION_RATE: Final = "controller_mutation_rate"
 CONNECTION_CREATION_RATE: Final = "connection_creation_rate"
 
-# The types of entities, as clients and keys of the store have them.
+# The types of entities, in messages and in keys of the store.
 USER: Final = "user"
 CLIENT_ID: Final = "client-id"
 IP: Final = "ip"
 
-# Where client ids are alone, keys of the store are those of the versions that knew nothing else.
 CLIENT_PREFIX: Final = "client-quotas/"
 OTHERS_PREFIX: Final = "quotas/"
 _NAMED_CLIENT: Final = f"{CLIENT_PREFIX}client-id/"
@@ -55,7 +54,7 @@ _DEFAULT_CLIENT: Final = f"{CLIENT_PREFIX}default-client-id"
 
 
 class Default(enum.Enum):
-    """Name of the entity that stands for all without a quota of their own."""
+    """Name of the default entity."""
 
     DEFAULT = "<default>"
 
@@ -66,7 +65,7 @@ Name = str | Literal[Default.DEFAULT]
 
 @attrs.frozen(kw_only=True)
 class QuotaEntity:
-    """The clients that a quota is for. None where any name will do."""
+    """The clients that a quota is for. None is any name."""
 
     user: Name | None = None
     client_id: Name | None = None
@@ -74,18 +73,17 @@ class QuotaEntity:
 
     @classmethod
     def of(cls, names: Mapping[str, Name]) -> QuotaEntity:
-        """Make an entity of its names by type."""
         return cls(user=names.get(USER), client_id=names.get(CLIENT_ID), ip=names.get(IP))
 
     @property
     def names(self) -> Mapping[str, Name]:
-        """Names of the entity, by type."""
+        """Names of the entity by type."""
         all_names = {USER: self.user, CLIENT_ID: self.client_id, IP: self.ip}
         return {entity_type: name for entity_type, name in all_names.items() if name is not None}
 
     @property
     def key(self) -> str:
-        """Key in the store: `quotas/user=alice&client-id` is of the user alice with any client id."""
+        """Key of the store: `quotas/user=alice&client-id` is the user alice with the default client id."""
         if self.names.keys() == {CLIENT_ID}:
             return _DEFAULT_CLIENT if self.client_id is DEFAULT else f"{_NAMED_CLIENT}{self.client_id}"
         parts = (kind if name is DEFAULT else f"{kind}={quote(name, safe='')}" for kind, name in self.names.items())
@@ -93,7 +91,7 @@ class QuotaEntity:
 
     @classmethod
     def parse(cls, key: str) -> QuotaEntity | None:
-        """Read a key of the store; None for an entity of a kind that only a later version knows."""
+        """Parse a key of the store; None for a type of entity of a later version."""
         if key == _DEFAULT_CLIENT:
             return cls(client_id=DEFAULT)
         if key.startswith(CLIENT_PREFIX):
@@ -107,7 +105,7 @@ class QuotaEntity:
 
 @attrs.frozen(kw_only=True)
 class Limit:
-    """The quota of a client, and the clients that share it: None stands for any name."""
+    """The quota of a client, and the clients that share it: None is any name."""
 
     value: float
     user: str | None = None
@@ -116,14 +114,13 @@ class Limit:
 
 @attrs.define(eq=False, repr=False)
 class QuotaLimits:
-    """The quotas of one key."""
+    """The values of one quota key."""
 
     _by_names: dict[tuple[Name | None, Name | None], float]  # user and client id
     _by_ip: dict[Name, float]
 
     @classmethod
     def of(cls, entities: Iterable[tuple[QuotaEntity, float]]) -> QuotaLimits:
-        """Make them of the quotas of entities."""
         limits = cls({}, {})
         for entity, value in entities:
             if entity.ip is not None:
@@ -133,7 +130,6 @@ class QuotaLimits:
         return limits
 
     def limit(self, user: str, client_id: str) -> Limit | None:
-        """Return the quota of a client; None if it has none."""
         for names in _in_order(user, client_id):
             value = self._by_names.get(names)
             if value is not None:
@@ -145,7 +141,7 @@ class QuotaLimits:
         return None
 
     def ip_limit(self, address: str) -> float | None:
-        """Return the quota of an address in canonical form: its own, or else the default's."""
+        """Return the quota of an address in canonical form, or else the default."""
         own = self._by_ip.get(address)
         return self._by_ip.get(DEFAULT) if own is None else own
 
@@ -161,8 +157,7 @@ def _in_order(user: str, client_id: str) -> Iterator[tuple[Name | None, Name | N
     yield None, DEFAULT
 
 
-# Every DescribeClientQuotas looks at all. Kafka has no limit; few entities need a quota of their own.
-QUOTAS_MAX_COUNT = 10_000
+QUOTAS_MAX_COUNT = 10_000  # every DescribeClientQuotas looks at all; Kafka has no limit
 
 Values = Mapping[str, float]  # by key
 
@@ -171,7 +166,7 @@ logger = logging.getLogger(__name__)
 
 @attrs.frozen(kw_only=True)
 class QuotaChange:
-    """New values for an entity, by key; None removes a key."""
+    """New values of an entity by quota key; None removes a key."""
 
     entity: QuotaEntity
     values: Mapping[str, float | None]
@@ -183,11 +178,11 @@ class ClientQuotas(EntryRegistry):
 
     PREFIXES: ClassVar = (CLIENT_PREFIX, OTHERS_PREFIX)
 
-    _by_entity: dict[QuotaEntity, Values] = attrs.field(factory=dict, init=False)  # another one after each change
+    _by_entity: dict[QuotaEntity, Values] = attrs.field(factory=dict, init=False)  # a new one after each change
     _limits: Mapping[str, QuotaLimits] = attrs.field(factory=dict, init=False)  # by key
 
     def _apply(self, change: Change) -> None:
-        self._by_entity = dict(self._by_entity)  # callers of `all` go through the old one in several turns
+        self._by_entity = dict(self._by_entity)  # callers of `all` iterate over the old one in several turns
         super()._apply(change)
 
     def _put(self, key: str, value: bytes) -> None:
@@ -205,25 +200,24 @@ class ClientQuotas(EntryRegistry):
         super()._notify()
 
     def all(self) -> Mapping[QuotaEntity, Values]:
-        """Return all values by entity. The mapping does not change; a later call returns another one."""
+        """Return all values by entity, in a mapping that does not change."""
         return self._by_entity
 
     def limit(self, key: str, user: str, client_id: str) -> Limit | None:
-        """Return the quota of a client; None if it has none."""
         limits = self._limits.get(key)
         return None if limits is None else limits.limit(user, client_id)
 
     def connection_rate(self, address: str) -> float | None:
-        """Return how many connections an address in canonical form may make in a second; None if there is no limit."""
+        """Return how many connections an address in canonical form may open in a second, if there is a limit."""
         limits = self._limits.get(CONNECTION_CREATION_RATE)
         return None if limits is None else limits.ip_limit(address)
 
     def has(self, key: str) -> bool:
-        """Tell whether any entity has a value for this key."""
+        """Tell whether any entity has a value of this key."""
         return key in self._limits
 
     async def alter(self, changes: Sequence[QuotaChange]) -> None:
-        """Apply all changes in their order, as one transaction. Raises KafkaError, and the store's errors."""
+        """Apply all changes in order, in one transaction. Raises KafkaError and the store's errors."""
 
         async def plan(revision: int) -> Transaction:
             changed: dict[QuotaEntity, Values] = {}

@@ -1,19 +1,16 @@
-"""Producer ids: never handed out twice, whatever is lost, and whatever broker still runs.
+"""Producer ids: none is given twice, even after a lost disk or by a broker that was superseded.
 
     id = epoch of the broker that hands it out << 32 | number
 
-Each start of a broker claims an epoch that no other has had (`kafscale.cluster.membership.start.claim`), so its ids
-differ from those of a broker whose disk is lost, and of one that is suspended and goes on handing out ids later.
-Nothing must be remembered for that, and nothing waits for the bucket. Earlier versions counted from 0 on over all
-starts; the ids of an epoch begin behind theirs.
+Each start of a broker claims an epoch of its own (`kafscale.cluster.membership.start.claim`), so its ids differ from
+those of all other starts, and nothing waits for the bucket. Earlier versions counted from 0 over all starts; the ids of
+an epoch begin behind theirs.
 
-The numbers of an epoch begin at a random one. A bucket that was wiped or restored from a backup counts its epochs
-again, while producers of before go on with the ids that they have, and partitions take these, as in Kafka. The ids of
-today must not be the same: a new producer's batches would be taken for repeated ones of the old producer, and dropped.
+The first number of an epoch is random. After a bucket was wiped or restored from a backup, epochs repeat while clients
+keep their ids. If a new producer got such an id, its batches would be taken for repeated ones and dropped.
 
-Ids are noted in blocks, durably before the first of a block is handed out, so that an InitProducerId costs a disk sync
-only once in a thousand. Ids that a partition remembers are passed over, as a client may have made them up. Partitions
-refuse ids of the block that are not handed out yet (`is_withheld`), for the same reason.
+Ids are reserved durably in blocks of 1,000. Ids that a partition remembers are skipped, as a client may have made them
+up. Partitions refuse ids of the block that are not given yet (`is_withheld`), for the same reason.
 """
 
 from __future__ import annotations
@@ -34,30 +31,25 @@ from kafscale.store.paths import EPOCH_MAX
 from kafscale.wire.error_codes import COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE
 
 _PREFIX = "producer-ids/"
-NEXT_BLOCK_KEY = f"{_PREFIX}next-block"  # below it are those of earlier versions, and of topics that were adopted
+NEXT_BLOCK_KEY = f"{_PREFIX}next-block"  # above the ids of earlier versions and of adopted topics
 BLOCK_COUNT = 1000  # Kafka's
-IDS_PER_EPOCH = 1 << 32  # a start that hands out a thousand each second has enough for five weeks
-RANDOM_NUMBERS_COUNT = 1 << 30
-"""An epoch's first number is one of these. A million ids of a lost bucket meet a thousand of today once in 1,000."""
+IDS_PER_EPOCH = 1 << 32  # enough for seven weeks with a thousand ids a second
+RANDOM_NUMBERS_COUNT = 1 << 30  # a million ids of a lost bucket meet a thousand new ones with a chance of 1 in 1,000
 _ENDS = f"{_PREFIX}ends/"
-
-
-def _random_number() -> int:
-    return random.randrange(RANDOM_NUMBERS_COUNT)
 
 
 @attrs.define(eq=False, repr=False)
 class ProducerIds(EntryRegistry):
-    """Hands out the producer ids of an epoch; `begin` before use.
+    """Hands out the producer ids of an epoch. Call `begin` before use.
 
-    `remembered` gives the ids that the broker's partitions remember. `first_number` is the first id's number.
+    `remembered` returns the ids that the broker's partitions remember.
     """
 
     PREFIXES: ClassVar = (_PREFIX,)
 
     epoch: int = attrs.field(default=0, validator=[attrs.validators.ge(0), attrs.validators.le(EPOCH_MAX)])
     remembered: Callable[[], Iterable[int]] = tuple
-    first_number: int = attrs.field(factory=_random_number)
+    first_number: int = attrs.field(factory=lambda: random.randrange(RANDOM_NUMBERS_COUNT))
     _next: int = attrs.field(init=False)
     _end: int = attrs.field(init=False)
     _passed_over: frozenset[int] = attrs.field(factory=frozenset, init=False)  # of the block
@@ -74,7 +66,7 @@ class ProducerIds(EntryRegistry):
         return self.epoch * IDS_PER_EPOCH
 
     async def begin(self) -> None:
-        """Begin behind the ids in the metadata; called at the start, in place of `load`."""
+        """Load, and begin behind the ids in the metadata."""
         await self.load()
         own = range(self._first, self._first + IDS_PER_EPOCH)
         starts = [self._next, self._ends.get(self.epoch, 0), self._earlier_end]
@@ -97,8 +89,8 @@ class ProducerIds(EntryRegistry):
     async def allocate(self) -> int:
         """Return a new producer id.
 
-        Raises KafkaError COORDINATOR_NOT_AVAILABLE when all ids of the epoch are used up, COORDINATOR_LOAD_IN_PROGRESS
-        while the store can't be reached.
+        Raises KafkaError COORDINATOR_NOT_AVAILABLE if the epoch has no ids left, COORDINATOR_LOAD_IN_PROGRESS while the
+        store can't be reached.
         """
         async with self._reserving:
             while True:
@@ -109,7 +101,7 @@ class ProducerIds(EntryRegistry):
                     return self._next - 1
 
     def is_withheld(self, producer_id: int) -> bool:
-        """Tell whether an id is of the current block and was not handed out yet."""
+        """Tell whether an id is in the current block and was not given yet."""
         return self._next <= producer_id < self._end and producer_id not in self._passed_over
 
     async def _reserve_block(self) -> None:

@@ -1,9 +1,7 @@
-"""SCRAM credentials of users: durable before they act, and read synchronously from memory.
+"""SCRAM credentials of users. Keys of the metadata store: `scram-users/<mechanism>/<user>`.
 
-In the metadata, which is in the bucket too, all but the users' names is encrypted (`kafscale.security.secret_keys`): a
-credential is enough to try passwords against it, and to impersonate the broker.
-
-Keys of the store: `scram-users/<mechanism>/<user>`.
+The values are encrypted (`kafscale.security.secret_keys`), as the metadata is in the bucket too: with a credential one
+can try passwords and impersonate the broker.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 @attrs.frozen
 class CredentialKey:
-    """A user and the mechanism of one of the user's passwords."""
+    """The mechanism and the user of a password."""
 
     mechanism: SaslMechanism
     user: str
@@ -47,7 +45,7 @@ class CredentialKey:
 
 @attrs.frozen
 class _Planned:
-    """An entry of the transaction under way, with its content, which saves 40 µs of decrypting and decoding."""
+    """An entry of the current transaction, with its content: this saves 40 µs of decrypting and decoding."""
 
     value: bytes
     verifier: ScramVerifier
@@ -55,7 +53,7 @@ class _Planned:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class ScramUsers(EntryRegistry):
-    """All users. `key_file` is made when it is first needed, unless the operator has named it."""
+    """All users. `key_file` is created when it is first needed, unless the operator has named one."""
 
     PREFIXES: ClassVar = (_PREFIX,)
 
@@ -72,7 +70,7 @@ class ScramUsers(EntryRegistry):
         return cls(store=metadata, key_file=key_file_of(settings), may_make_key=settings.sasl.secret_key_file is None)
 
     async def load(self) -> None:
-        """Read the key file and the users. Raises StartupError if the file that the operator named can't be used."""
+        """Read the key file and the users. Raises StartupError if the operator's key file can't be used."""
         keys = read_key_file(self.key_file)  # a few bytes, once, and before a client is served
         if keys is None and not self.may_make_key:
             raise StartupError(f"--secret-key-file {self.key_file} is not there; `openssl rand -hex 32` makes a key")
@@ -80,7 +78,7 @@ class ScramUsers(EntryRegistry):
         await super().load()
 
     def check_readable(self) -> None:
-        """Raise StartupError if a user's password can't be checked, as after the key file was replaced."""
+        """Raise StartupError if a password can't be checked, as after the key file was replaced."""
         if self._unreadable:
             key, why = next(iter(self._unreadable.items()))
             raise StartupError(
@@ -90,24 +88,23 @@ class ScramUsers(EntryRegistry):
             )
 
     def verifier(self, mechanism: SaslMechanism, user: str) -> ScramVerifier | None:
-        """Return the verifier of a user's password, if there is one."""
         return self._verifiers.get(CredentialKey(mechanism, user))
 
     def decoy(self, mechanism: SaslMechanism, user: str) -> ScramVerifier:
-        """Return the verifier to show for a user that does not exist."""
+        """Return a verifier to show for a user that does not exist."""
         return self._decoys.make(mechanism, user)
 
     @property
     def usual_mechanism(self) -> SaslMechanism:
-        """Mechanism of most of the passwords."""
+        """The mechanism of most passwords."""
         return self._decoys.usual_mechanism
 
     def has(self, key: CredentialKey) -> bool:
-        """Tell whether there is such a password, readable or not."""
+        """Tell whether the user has a password, readable or not."""
         return key in self._verifiers or key in self._unreadable
 
     def iterations(self) -> dict[str, dict[SaslMechanism, int]]:
-        """Return the iterations of each user's passwords, by mechanism; 0 for a password that can't be read."""
+        """Return the iterations of each user's passwords by mechanism; 0 for an unreadable password."""
         found: dict[str, dict[SaslMechanism, int]] = defaultdict(dict)
         for key, verifier in self._verifiers.items():
             found[key.user][key.mechanism] = verifier.iterations
@@ -116,7 +113,7 @@ class ScramUsers(EntryRegistry):
         return found
 
     async def alter(self, changes: Mapping[CredentialKey, ScramVerifier | None]) -> None:
-        """Apply all changes as one transaction; None removes. Raises KafkaError, and the store's errors."""
+        """Apply all changes in one transaction; None removes. Raises KafkaError and the store's errors."""
 
         async def plan(revision: int) -> Transaction:
             puts = {key: verifier for key, verifier in changes.items() if verifier is not None}
@@ -144,7 +141,7 @@ class ScramUsers(EntryRegistry):
             self._planned.clear()
 
     async def _keys_to_seal(self) -> SecretKeys:
-        """Return the keys; make a key file if it is missing. Raises KafkaError."""
+        """Return the keys, from a new key file if there is none. Raises KafkaError."""
         if self._secret_keys is None:
             try:
                 keys = await trio.to_thread.run_sync(make_key_file, self.key_file)
@@ -193,7 +190,6 @@ class ScramUsers(EntryRegistry):
 
 
 def key_file_of(settings: Settings) -> Path:
-    """Return the path of the key file, which need not exist."""
     return settings.sasl.secret_key_file or settings.data_dir / KEY_FILE_NAME
 
 
@@ -202,7 +198,7 @@ def _key(key: CredentialKey) -> str:
 
 
 def _credential_key(name: str) -> CredentialKey | None:
-    """Parse a key of the store; None for a mechanism that only a later version knows."""
+    """Parse a key of the store; None for a mechanism of a later version."""
     mechanism, _, user = name.removeprefix(_PREFIX).partition("/")
     known = _MECHANISMS.get(mechanism)
     return None if known is None else CredentialKey(known, user)

@@ -1,4 +1,4 @@
-"""Topics in memory: an index of all topics, and drafts of changes to it. Nothing here waits."""
+"""Topics in memory: an index of all topics, and drafts of changes to it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from kafscale.cluster.metadata.converter import others_field
 from kafscale.cluster.registries.topic_names import collision_key
 from kafscale.log.partition.log_config import LogConfig
 
-Charge = Callable[[str, int], None]  # told of a topic, and how many partitions of it are made or deleted
+Charge = Callable[[str, int], None]  # gets a topic and its number of new or deleted partitions; raises to refuse
 
 
 @attrs.frozen(kw_only=True)
 class Topic:
-    """A topic at one moment; a change makes a new one.
+    """A topic at one moment.
 
-    `topic_id` is 16 bytes and new for each creation. `overrides` are the configs that were set on it, `config` is what
-    they and the broker's defaults mean to its log. `others` is what a later version has added.
+    `topic_id` is 16 bytes and new for each creation. `overrides` are the configs set on the topic, `config` those in
+    force for its log. `others` are fields of a later version.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Topic:
 
 @attrs.define(eq=False, repr=False)
 class TopicIndex:
-    """The topics that exist, by name and by id."""
+    """The existing topics by name and by id."""
 
     by_name: dict[str, Topic] = attrs.field(factory=dict, init=False)
     by_id: dict[bytes, Topic] = attrs.field(factory=dict, init=False)
@@ -40,7 +40,7 @@ class TopicIndex:
     partition_count: int = attrs.field(default=0, init=False)
 
     def put(self, topic: Topic) -> None:
-        """Add it, or replace the one of the same name."""
+        """Add a topic, or replace the one of the same name."""
         self.remove(topic.name)
         self.by_name[topic.name] = self.by_id[topic.topic_id] = topic
         self.names_by_collision_key[collision_key(topic.name)] = topic.name
@@ -57,10 +57,7 @@ class TopicIndex:
 
 @attrs.define(eq=False, repr=False)
 class TopicDraft:
-    """Uncommitted changes on top of an index: name to the new topic, or to None if it is deleted.
-
-    `charge` is told how many partitions a topic gets or loses, before that is noted; it raises KafkaError to refuse.
-    """
+    """Uncommitted changes on top of an index: the new topics by name, None for a deleted one."""
 
     index: TopicIndex
     charge: Charge | None = None
@@ -78,7 +75,7 @@ class TopicDraft:
         return self.changes[name] if name in self.changes else self.index.by_name.get(name)
 
     def colliding_name(self, name: str) -> str | None:
-        """An existing topic whose name differs from this one only by `.` and `_`."""
+        """Return the name of a topic that differs from this one only by `.` and `_`."""
         key = collision_key(name)
         other = self._names_by_collision_key.get(key) or self.index.names_by_collision_key.get(key)
         return other if other is not None and other != name and self.get(other) is not None else None

@@ -1,4 +1,4 @@
-"""Names that topics may have. Kafka's rules and messages (`org.apache.kafka.common.internals.Topic`)."""
+"""Valid names of topics, with Kafka's rules and messages (`org.apache.kafka.common.internals.Topic`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LEGAL = re.compile(r"[a-zA-Z0-9._-]*")
 
 
 def check_topic_name(name: str) -> None:
-    """Raises KafkaError INVALID_TOPIC_EXCEPTION."""
+    """Raise KafkaError INVALID_TOPIC_EXCEPTION for an invalid name."""
     reason = _invalid_because(name)
     if reason is not None:
         raise KafkaError(INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {reason}")
@@ -28,12 +28,12 @@ def is_valid_topic_name(name: str) -> bool:
 
 
 def is_internal(name: str) -> bool:
-    """Tell whether Kafka keeps state of its own in a topic of this name; clients hide such topics."""
+    """Tell whether this is the name of one of Kafka's own topics, which clients hide."""
     return name in INTERNAL_NAMES
 
 
 def collision_key(name: str) -> str:
-    """Two names with the same key must not both exist: Kafka's metrics write `_` for `.`."""
+    """Return a key that only one topic may have: Kafka's metrics write `_` for `.`."""
     return name.replace(".", "_")
 
 

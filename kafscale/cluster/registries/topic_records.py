@@ -1,32 +1,32 @@
-"""Topics in the metadata store: their entries, and the state in memory that follows these.
+"""Topics in the metadata store: their entries, and the topics in memory that follow them.
 
     topics/<name>                                  a topic: its id, number of partitions and configs
     log-start-offsets/<topic id>/<partition>       records below it were removed by DeleteRecords or retention
     lost-offsets/<topic id>/<partition>            records below it were lost with files of the write-ahead log
     deleted-topics/<topic id>                      a DeletedTopic
 
-A DeletedTopic is written with a deletion, and stays while the bucket may have objects of the topic. Objects of a topic
-that is in neither list may belong to a topic whose metadata was lost, and are never deleted. The entry goes when the
-topic was deleted a day ago or earlier and a listing of the bucket finds none of its objects
-(`TopicRegistry.forget_deleted`).
+A deletion writes a DeletedTopic, which stays while the bucket may have objects of the topic. Objects of any other topic
+may belong to one whose metadata was lost, and are never deleted. `TopicRegistry.forget_deleted` removes the entry when
+the topic was deleted at least a day ago and a listing of the bucket finds none of its objects.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import ClassVar
 
 import attrs
 
 from kafscale.cluster.metadata.base import Change, PlannedFrom, Transaction
 from kafscale.cluster.metadata.converter import decode, encode, keeping_others, others_field
-from kafscale.cluster.metadata.follower import Read, read_all
+from kafscale.cluster.registries.base import MetadataRegistry
 from kafscale.cluster.registries.topic_configs import BrokerDefaults, canonical_overrides, log_config
 from kafscale.cluster.registries.topic_index import Topic, TopicDraft, TopicIndex
-from kafscale.errors import KafkaError, StartupError
+from kafscale.errors import KafkaError, PlanOutdated, StartupError
 
 TOPICS = "topics/"
 LOG_START_OFFSETS = "log-start-offsets/"
@@ -39,10 +39,7 @@ logger = logging.getLogger(__name__)
 
 @attrs.frozen(kw_only=True)
 class DeletedTopic:
-    """A deleted topic: its name, and the time of its deletion in milliseconds since 1970.
-
-    Its objects stay for its `file.delete.delay.ms`.
-    """
+    """A deleted topic. Its objects stay for its `file.delete.delay.ms`."""
 
     name: str
     deleted_ms: int
@@ -50,14 +47,14 @@ class DeletedTopic:
 
     @property
     def objects_until_ms(self) -> int:
-        """The time from which on its objects may go."""
+        """The time when its objects may be deleted."""
         return self.deleted_ms + self.file_delete_delay_ms
 
 
 @keeping_others
 @attrs.frozen(kw_only=True)
 class _StoredTopic:
-    """A topic as the metadata store has it. `others` is what a later version has added."""
+    """A topic in the metadata store. `others` are fields of a later version."""
 
     topic_id: bytes
     partition_count: int
@@ -67,9 +64,9 @@ class _StoredTopic:
 
 
 def read_topic(name: str, value: bytes, defaults: BrokerDefaults, *, is_running: bool = False) -> Topic:
-    """A topic from its entry. Raises StartupError if it has a config that is not accepted.
+    """Decode a topic. Raises StartupError if it has a config that this version does not accept.
 
-    A broker that is running already, beside one of a later version, keeps all of such a topic instead.
+    A running broker, next to one of a later version, keeps all records of such a topic instead.
     """
     stored = decode(_StoredTopic, value)
     overrides: Mapping[str, str] = stored.overrides
@@ -80,7 +77,7 @@ def read_topic(name: str, value: bytes, defaults: BrokerDefaults, *, is_running:
         refused = f"topic {name} has a config that this version of KafScale refuses: {exc}"
         if not is_running:
             raise StartupError(f"{refused}; start the version that accepted it and change the config") from exc
-        logger.error("%s; this broker deletes nothing of it, and can't be started again before it is upgraded", refused)
+        logger.error("%s; this broker keeps all its records, and can't start again before it is upgraded", refused)
         config = log_config(KEEP_EVERYTHING, defaults)
     return Topic(
         name=name,
@@ -110,30 +107,27 @@ def lost_offset_key(topic_id: bytes, partition: int) -> str:
 
 
 def parse_offset_key(key: str) -> tuple[bytes, int]:
-    """The topic's id, and the partition."""
+    """Return the topic's id and the partition."""
     _, topic_id, partition = key.split("/")
     return bytes.fromhex(topic_id), int(partition)
 
 
 @attrs.frozen
 class Planned:
-    """A transaction that makes a draft true, and what its values say: `topics` by name, deleted ones by id."""
+    """A transaction that commits a draft, with its decoded values."""
 
     transaction: Transaction
     topics: Mapping[str, Topic | None]
     deleted: Mapping[bytes, DeletedTopic]
 
     def has(self, key: str, value: bytes) -> bool:
-        """Tell whether these are the bytes that the transaction has for the key."""
         return self.transaction.puts.get(key) == value
 
 
 def plan(draft: TopicDraft, deleted_ids: Mapping[bytes, DeletedTopic], revision: int) -> Planned:
-    """Make the transaction by which a draft of this revision becomes true, given the deleted topics.
-
-    One of these exists again if its data was adopted. Another topic may have a colliding name, or be the last one that
-    there may be: so no topic at all may have changed meanwhile.
-    """
+    """Make the transaction that commits a draft of this revision."""
+    # No topic at all may have changed meanwhile: it may have a colliding name, or be the last one allowed. A deleted
+    # topic exists again if its data was adopted.
     puts: dict[str, bytes] = {}
     deletes: list[str] = []
     prefixes: list[str] = []
@@ -161,7 +155,6 @@ def plan(draft: TopicDraft, deleted_ids: Mapping[bytes, DeletedTopic], revision:
 
 
 def forget_transaction(topic_ids: Iterable[bytes], revision: int) -> Transaction:
-    """Make the transaction that forgets deleted topics, as they are at this revision."""
     keys = [deleted_key(topic_id) for topic_id in topic_ids]
     return Transaction(deletes=keys, planned_from=PlannedFrom(revision=revision, keys=keys), essential=True)
 
@@ -184,31 +177,131 @@ def _buried(topic: Topic) -> DeletedTopic:
 
 @attrs.frozen
 class TopicEvent:
-    """Change of a topic. Without `before` it was created, without `after` deleted."""
+    """Change of a topic: created without `before`, deleted without `after`."""
 
     before: Topic | None
     after: Topic | None
 
 
-@attrs.define(eq=False, repr=False)
-class TopicState:
-    """Topics, the log start offsets of their partitions, and the deleted topics, by their ids.
+def _ignore(_topic: Topic) -> None:
+    pass
 
-    `planned` is the transaction of this process that is under way, if there is one. `is_running` says that what there
-    was at the start is here: from then on no topic is refused. `read` reads values.
+
+@attrs.frozen(kw_only=True)
+class TopicListener:
+    """Callbacks for each changed topic, called synchronously after the change is durable and visible.
+
+    `on_changed` (more partitions or other configs) gets the new topic, `on_deleted` the deleted one. They must not
+    raise.
     """
 
-    defaults: BrokerDefaults
+    on_created: Callable[[Topic], None] = _ignore
+    on_changed: Callable[[Topic], None] = _ignore
+    on_deleted: Callable[[Topic], None] = _ignore
+
+    def tell(self, event: TopicEvent) -> None:
+        """Call the callback of an event."""
+        if event.after is not None:
+            tell = self.on_created if event.before is None else self.on_changed
+            tell(event.after)
+        elif event.before is not None:
+            self.on_deleted(event.before)
+
+
+@attrs.define(eq=False, repr=False)
+class FollowedTopics(MetadataRegistry):
+    """Topics, deleted topics, and the offsets below which partitions lack records, as the metadata store has them.
+
+    `planned` is the transaction of this process that is under way. `is_running` is set after the load: from then on an
+    unreadable topic is kept instead of refused. `revision` is that of the last change.
+    """
+
+    PREFIXES: ClassVar = (TOPICS, LOG_START_OFFSETS, LOST_OFFSETS, DELETED_TOPICS)
+
+    defaults: BrokerDefaults = attrs.field(factory=BrokerDefaults)
     index: TopicIndex = attrs.field(factory=TopicIndex, init=False)
-    log_start_offsets: dict[bytes, dict[int, int]] = attrs.field(factory=dict, init=False)
-    lost_offsets: dict[bytes, dict[int, int]] = attrs.field(factory=dict, init=False)
-    deleted: dict[bytes, DeletedTopic] = attrs.field(factory=dict, init=False)
+    deleted: dict[bytes, DeletedTopic] = attrs.field(factory=dict, init=False)  # with objects in the bucket, by id
     planned: Planned | None = attrs.field(default=None, init=False)
     is_running: bool = attrs.field(default=False, init=False)
-    read: Read = attrs.field(default=read_all, init=False)
+    revision: int = attrs.field(default=0, init=False)
+    _log_start_offsets: dict[bytes, dict[int, int]] = attrs.field(factory=dict, init=False)
+    _lost_offsets: dict[bytes, dict[int, int]] = attrs.field(factory=dict, init=False)
+    _listeners: list[TopicListener] = attrs.field(factory=list, init=False)
+
+    async def load(self) -> None:
+        """Take in all topics. Call it before `follow`: the caller opens `all`.
+
+        Raises StartupError if a topic has a config that is not accepted: ignoring it could delete data.
+        """
+        loaded = await self._follower.load()
+        self.is_running = True
+        offsets = [key for key in loaded.puts if key.startswith((LOG_START_OFFSETS, LOST_OFFSETS))]
+        orphans = [key for key in offsets if parse_offset_key(key)[0] not in self.index.by_id]
+        if orphans:
+            planned_from = PlannedFrom(revision=loaded.revision, keys=orphans, prefixes=(TOPICS,))
+            with suppress(PlanOutdated):  # the next start looks again
+                await self._follower.commit(Transaction(deletes=orphans, planned_from=planned_from, essential=True))
+
+    def follow(self, listener: TopicListener, since: Sequence[Topic] | None = None) -> None:
+        """Call the listener for every change from now on, in order; first for differences from `since`, if given."""
+        if since is not None:
+            for event in self._since({topic.name: topic for topic in since}):
+                listener.tell(event)
+        self._listeners.append(listener)
+
+    def _since(self, known: Mapping[str, Topic]) -> Iterator[TopicEvent]:
+        for name, before in known.items():
+            after = self.get(name)
+            if after is None or after.topic_id != before.topic_id:
+                yield TopicEvent(before, None)
+        for after in self.all():
+            known_before = known.get(after.name)
+            if known_before is None or known_before.topic_id != after.topic_id:
+                yield TopicEvent(None, after)
+            elif known_before != after:
+                yield TopicEvent(known_before, after)
+
+    def get(self, name: str) -> Topic | None:
+        return self.index.by_name.get(name)
+
+    def by_id(self, topic_id: bytes) -> Topic | None:
+        return self.index.by_id.get(topic_id)
+
+    def all(self) -> Sequence[Topic]:
+        """Return all topics in order of name."""
+        return [self.index.by_name[name] for name in sorted(self.index.by_name)]
+
+    def has(self, topic_id: bytes, partition: int) -> bool:
+        """Tell whether the partition exists."""
+        topic = self.by_id(topic_id)
+        return topic is not None and partition < topic.partition_count
+
+    def knows(self, topic_id: bytes, partition: int) -> bool:
+        """Tell whether the partition exists, or its topic is remembered as deleted.
+
+        The topic of an unknown partition was deleted long ago, or created after this metadata was written.
+        """
+        return self.has(topic_id, partition) or topic_id in self.deleted
+
+    def log_start_offsets(self, topic_id: bytes) -> Mapping[int, int]:
+        """Return the first offset that was not removed, by partition, for partitions with removed records."""
+        return self._log_start_offsets.get(topic_id, {})
+
+    def lost_offsets(self, topic_id: bytes) -> Mapping[int, int]:
+        """Return the offset below which files of the write-ahead log may have been lost, by partition."""
+        return self._lost_offsets.get(topic_id, {})
+
+    def _apply(self, change: Change) -> None:
+        self.revision = change.revision
+        self._tell(self.apply(change))
+
+    def _tell(self, events: Iterable[TopicEvent]) -> None:
+        for event in events:
+            for listener in self._listeners:
+                listener.tell(event)
 
     def apply(self, change: Change) -> list[TopicEvent]:
-        """Make a change of the store; what it means to topics, in order. Raises StartupError as `read_topic`."""
+        """Apply a change of the store; return the changes of topics in order. Raises StartupError as `read_topic`."""
         events: list[TopicEvent] = []
         for key in change.deletes:
             if key.startswith(TOPICS):
@@ -221,27 +314,23 @@ class TopicState:
         offsets: dict[str, bytes] = {}
         for key, value in change.puts.items():
             if key.startswith(TOPICS):
-                if (topic := self.read(key, value, partial(self._topic, key))) is not None:
+                if (topic := self._follower.read(key, value, partial(self._topic, key))) is not None:
                     events += self._put(topic)
             elif key.startswith(DELETED_TOPICS):
-                if (deleted := self.read(key, value, partial(self._deleted_topic, key))) is not None:
+                if (deleted := self._follower.read(key, value, partial(self._deleted_topic, key))) is not None:
                     self.deleted[_deleted_id(key)] = deleted
             elif self._offsets_of(key) is not None:
                 offsets[key] = value
         for key, value in offsets.items():  # when all topics are there
             topic_id, partition = parse_offset_key(key)
-            if topic_id in self.index.by_id and (offset := self.read(key, value, partial(decode, int))) is not None:
-                known = self._offsets_of(key)
-                assert known is not None
+            offset = self._follower.read(key, value, partial(decode, int)) if topic_id in self.index.by_id else None
+            if offset is not None and (known := self._offsets_of(key)) is not None:
                 known.setdefault(topic_id, {})[partition] = offset
         return events
 
-    def use_defaults(self, defaults: BrokerDefaults) -> list[TopicEvent]:
-        """Replace the defaults of topics' configs; return the topics whose configs change.
-
-        A topic whose configs this version can't read keeps what it has.
-        """
-        self.defaults, self.planned = defaults, None  # what is planned has the configs of before: it is read anew
+    def use_defaults(self, defaults: BrokerDefaults) -> None:
+        """Replace the defaults of topics' configs. Topics whose configs can't be read keep theirs."""
+        self.defaults, self.planned = defaults, None  # planned topics have the former configs: they are decoded anew
         events = []
         for topic in list(self.index.by_name.values()):
             with suppress(KafkaError):
@@ -250,13 +339,13 @@ class TopicState:
                     changed = attrs.evolve(topic, config=config)
                     self.index.put(changed)
                     events.append(TopicEvent(topic, changed))
-        return events
+        self._tell(events)
 
     def _offsets_of(self, key: str) -> dict[bytes, dict[int, int]] | None:
-        """Return the offsets that a key is one of; None for other keys."""
+        """Return the offsets that a key belongs to, if it is the key of one."""
         if key.startswith(LOG_START_OFFSETS):
-            return self.log_start_offsets
-        return self.lost_offsets if key.startswith(LOST_OFFSETS) else None
+            return self._log_start_offsets
+        return self._lost_offsets if key.startswith(LOST_OFFSETS) else None
 
     def _topic(self, key: str, value: bytes) -> Topic:
         name = key.removeprefix(TOPICS)
@@ -272,8 +361,8 @@ class TopicState:
         return decode(DeletedTopic, value)
 
     def _put(self, topic: Topic) -> list[TopicEvent]:
-        """One of another id in the place of a topic is a new one, after that was deleted."""
         before = self.index.by_name.get(topic.name)
+        # A topic with another id replaces a deleted one.
         replaced = self._remove(topic.name) if before is not None and before.topic_id != topic.topic_id else []
         self.index.put(topic)
         return [*replaced, TopicEvent(None if replaced else before, topic)]
@@ -283,8 +372,8 @@ class TopicState:
         if topic is None:
             return []
         self.index.remove(name)
-        self.log_start_offsets.pop(topic.topic_id, None)
-        self.lost_offsets.pop(topic.topic_id, None)
+        self._log_start_offsets.pop(topic.topic_id, None)
+        self._lost_offsets.pop(topic.topic_id, None)
         return [TopicEvent(topic, None)]
 
 

@@ -63,7 +63,7 @@ async def test_the_clients_that_are_remembered_are_bounded(
         assert quota.throttle_ms(some_call(client_id, user), 11 * RATE) == 1000
         assert quota.throttle_ms(some_call(client_id * 2, user * 2), 0) == (1000 if user == "u" * 2 else 0)
     assert len(quota._rates) == 3
-    assert max(len(sharers.user or "") for sharers in quota._rates._measures) <= quotas.NAME_MAX_LENGTH
+    assert max(len(user or "") for user, _ in quota._rates._measures) <= quotas.NAME_MAX_LENGTH
 
 
 async def test_a_quota_of_next_to_nothing_holds_back_for_as_long_as_can_be_said(autojump_clock: MockClock) -> None:

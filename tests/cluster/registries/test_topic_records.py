@@ -10,7 +10,7 @@ from kafscale.cluster.metadata.base import Change
 from kafscale.cluster.registries import topic_records
 from kafscale.cluster.registries.topic_configs import BrokerDefaults, log_config
 from kafscale.cluster.registries.topic_index import Topic, TopicDraft
-from kafscale.cluster.registries.topic_records import Planned, TopicEvent, TopicState, plan
+from kafscale.cluster.registries.topic_records import FollowedTopics, Planned, TopicEvent, plan
 from kafscale.cluster.registries.topics import NewTopic, TopicRegistry
 from kafscale.errors import StoreUnavailable
 from kafscale.testing.metadata import MemoryMetadataStore
@@ -30,14 +30,18 @@ def a_topic(name: str, number: int, overrides: Mapping[str, str]) -> Topic:
     )
 
 
+def followed_topics() -> FollowedTopics:
+    return FollowedTopics(MemoryMetadataStore(), DEFAULTS)
+
+
 def creation(*topics: Topic) -> Planned:
-    draft = TopicDraft(TopicState(DEFAULTS).index)
+    draft = TopicDraft(followed_topics().index)
     for topic in topics:
         draft.put(topic)
     return plan(draft, {}, 0)
 
 
-def deletion(state: TopicState, name: str) -> Planned:
+def deletion(state: FollowedTopics, name: str) -> Planned:
     draft = TopicDraft(state.index)
     draft.remove(state.index.by_name[name])
     return plan(draft, {}, 0)
@@ -49,7 +53,10 @@ def changed_by(planned: Planned, revision: int) -> Change:
 
 def test_what_was_planned_and_what_is_decoded_are_the_same() -> None:
     topics = [a_topic(f"t{number}", number, overrides) for number, overrides in enumerate(OVERRIDES, 1)]
-    planning, following = TopicState(DEFAULTS), TopicState(DEFAULTS)
+    planning, following = (
+        followed_topics(),
+        followed_topics(),
+    )
     planned = creation(*topics)
     planning.planned = planned
     events = planning.apply(changed_by(planned, 1))
@@ -64,7 +71,7 @@ def test_what_was_planned_and_what_is_decoded_are_the_same() -> None:
 
 
 def test_what_somebody_else_has_committed_of_the_same_name_is_not_taken_for_what_was_planned() -> None:
-    state = TopicState(DEFAULTS)
+    state = followed_topics()
     ours, others = a_topic("a", 1, {}), a_topic("a", 2, {})
     state.planned = creation(ours)
     assert state.apply(changed_by(creation(others), 1)) == [TopicEvent(None, others)]
@@ -96,4 +103,4 @@ async def test_what_was_planned_is_forgotten_when_its_commit_has_failed() -> Non
     topics = TopicRegistry(store=store)
     with pytest.raises(StoreUnavailable):
         await topics.create([NewTopic(name="a")])
-    assert topics._state.planned is None
+    assert topics.planned is None

@@ -79,7 +79,7 @@ async def test_a_created_topic_is_found_by_name_and_by_id(topics: TopicRegistry)
     assert topics.get("orders") is topic
     assert topics.by_id(topic.topic_id) is topic
     assert topics.all() == [topic]
-    assert topics.partition_count == 3
+    assert topics.index.partition_count == 3
 
 
 async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
         await reloaded.load()
         assert reloaded.all() == before
         assert reloaded.get("b.1").config.compact
-        assert reloaded.partition_count == 11
+        assert reloaded.index.partition_count == 11
         assert reloaded.log_start_offsets(kept.topic_id) == {6: 1234}
         assert await store.list(f"log-start-offsets/{gone.topic_id.hex()}") == []
 
@@ -177,7 +177,7 @@ async def test_of_two_that_create_the_same_name_at_once_one_wins(topics: TopicRe
     (winner,) = [outcome for outcome in outcomes if isinstance(outcome, Topic)]
     assert {o.code for o in outcomes if isinstance(o, KafkaError)} == {error_codes.TOPIC_ALREADY_EXISTS}
     assert seen == [winner] * 8
-    assert topics.partition_count == winner.partition_count
+    assert topics.index.partition_count == winner.partition_count
 
 
 async def test_a_topic_is_invisible_until_it_is_durable(store: MemoryMetadataStore, topics: TopicRegistry) -> None:
@@ -205,7 +205,7 @@ async def test_a_change_that_could_not_be_stored_changes_nothing(
     with pytest.raises(StorageFailed):
         await topics.delete(["orders"])
     assert topics.all() == [topic]
-    assert topics.partition_count == 1
+    assert topics.index.partition_count == 1
 
 
 async def test_a_topic_of_an_id_is_not_a_later_one_of_its_name(topics: TopicRegistry) -> None:
@@ -630,12 +630,12 @@ async def test_following_ends_where_a_load_would(topics: TopicRegistry, store: M
         await loaded.load()
         for each in (topics, loaded):
             assert each.log_start_offsets(adopted) == {0: 9, 1: 8}
-        assert (loaded.all(), loaded.deleted, loaded.partition_count) == (topics.all(), topics.deleted, 5)
+        assert (loaded.all(), loaded.deleted, loaded.index.partition_count) == (topics.all(), topics.deleted, 5)
         await topics.delete(["a", "b.1"])
     loaded = TopicRegistry(store=store)
     await loaded.load()
     assert (loaded.all(), loaded.deleted) == ([], topics.deleted)
-    assert topics.partition_count == 0
+    assert topics.index.partition_count == 0
 
 
 async def test_one_request_may_adopt_a_topic_with_log_starts_that_its_listener_sees(topics: TopicRegistry) -> None:
