@@ -32,7 +32,7 @@ from kafscale import __version__
 from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
 from kafscale.cluster.registries.topics import NewTopic, TopicPolicy, TopicRegistry
 from kafscale.store.paths import SegmentKey
-from kafscale.testing.s3_server import CREDENTIALS, S3Server
+from tests.devtools.fakes.s3_server import CREDENTIALS, S3Server
 from tests.devtools.fakes.segment_objects import make_batches, version_2_objects
 from tests.devtools.processes.resident import peak_rss_mib, rss_mib
 

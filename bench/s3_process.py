@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 import attrs
 import trio
 
-from kafscale.testing.s3_server import CREDENTIALS, S3Server, open_s3_server
+from tests.devtools.fakes.s3_server import CREDENTIALS, S3Server, open_s3_server
 
 BUCKET = "bucket"
 START_SECONDS = 30

@@ -22,8 +22,8 @@ from kafscale.store.opening.opening import wrap_store
 from kafscale.store.s3.store import S3Settings, S3Store
 from kafscale.store.wrappers.metered import StoreMetrics
 from kafscale.testing.disk import MemoryDisk
-from kafscale.testing.s3_server import CREDENTIALS, ErrorReply, S3Server, s3_server_in_thread
 from tests.devtools.fakes.memory_log import memory_log, topic_spec
+from tests.devtools.fakes.s3_server import CREDENTIALS, ErrorReply, S3Server, s3_server_in_thread
 
 PARTITIONS_COUNT = 1_000
 BATCH_BYTES = 32_000

@@ -16,7 +16,7 @@ from kafscale.metrics import Metrics
 from kafscale.store.s3.store import S3Settings, S3Store
 from kafscale.store.wrappers.limiter import LimitedStore, StoreLimiter, WorkClass
 from kafscale.store.wrappers.metered import StoreMetrics
-from kafscale.testing.s3_server import CREDENTIALS, S3Server, s3_server_in_thread
+from tests.devtools.fakes.s3_server import CREDENTIALS, S3Server, s3_server_in_thread
 
 LIMIT = 64
 SDK_IDLE_COUNT = 10

@@ -20,8 +20,8 @@ from kafscale.config import Durability
 from kafscale.store.base import ForwardingStore, ObjectStore
 from kafscale.store.s3.store import S3Settings, S3Store
 from kafscale.testing.disk import MemoryDisk
-from kafscale.testing.s3_server import CREDENTIALS, S3Server, s3_server_in_thread
 from tests.devtools.fakes.memory_log import MemoryLog, memory_log, topic_spec
+from tests.devtools.fakes.s3_server import CREDENTIALS, S3Server, s3_server_in_thread
 
 ROUNDS_COUNT = 3
 LATENCY_SECONDS = 0.015

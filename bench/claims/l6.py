@@ -18,8 +18,8 @@ from bench.claims.claim import Claim, Finding, Variant
 from kafscale.store.base import ForwardingStore, ObjectPart, ObjectStore
 from kafscale.store.s3.store import S3Settings, S3Store
 from kafscale.testing.disk import MemoryDisk
-from kafscale.testing.s3_server import CREDENTIALS, S3Server, s3_server_in_thread
 from tests.devtools.fakes.memory_log import MemoryLog, memory_log
+from tests.devtools.fakes.s3_server import CREDENTIALS, S3Server, s3_server_in_thread
 
 BATCHES_COUNT = 64
 VALUE = bytes(64 << 10)

@@ -11,7 +11,7 @@ from kafscale.cli.main import run
 from kafscale.config import load
 from kafscale.store.opening.opening import open_raw_store
 from kafscale.store.paths import SegmentKey
-from kafscale.testing.s3_server import CREDENTIALS, S3Server, s3_server_in_thread
+from tests.devtools.fakes.s3_server import CREDENTIALS, S3Server, s3_server_in_thread
 from tests.devtools.fakes.segment_objects import make_batches, version_1_key, version_1_objects, version_2_objects
 from tests.devtools.processes.process import BrokerProcess
 

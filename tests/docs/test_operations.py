@@ -12,7 +12,7 @@ from kafscale.config.values import StoreUrl
 from kafscale.metrics import Metrics
 from kafscale.store.opening.opening import open_store
 from kafscale.store.wrappers.limiter import POLICIES, WorkClass
-from kafscale.testing.s3_server import CREDENTIALS, open_s3_server
+from tests.devtools.fakes.s3_server import CREDENTIALS, open_s3_server
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
 

@@ -22,8 +22,8 @@ from kafscale.store.wrappers.metered import StoreMetrics
 from kafscale.store.wrappers.multipart import MultipartStore
 from kafscale.store.wrappers.retrying import RetryingStore, RetryPolicy
 from kafscale.testing.faulty_store import FaultyStore
-from kafscale.testing.s3_server import CREDENTIALS, open_s3_server
 from tests.devtools.external.s3_processes import S3Process, minio_server, moto_server
+from tests.devtools.fakes.s3_server import CREDENTIALS, open_s3_server
 
 
 @asynccontextmanager

@@ -9,8 +9,8 @@ import httpx
 import trio
 
 from kafscale.http.connection import BufferStream
-from kafscale.testing.s3_server import CREDENTIALS, Drop, ErrorReply, Fault, Hang
-from kafscale.testing.s3_service import S3Answer, S3Call, S3Service
+from tests.devtools.fakes.s3_server import CREDENTIALS, Drop, ErrorReply, Fault, Hang
+from tests.devtools.fakes.s3_service import S3Answer, S3Call, S3Service
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)

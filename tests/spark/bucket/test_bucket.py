@@ -28,7 +28,7 @@ from kafscale.spark.bucket.bucket import Bucket, BucketOptions
 from kafscale.spark.bucket.s3_bucket import S3Bucket, _CredentialSource
 from kafscale.store.s3.credentials import REFRESH_AHEAD_SECONDS, REFRESH_RETRY_SECONDS
 from kafscale.store.s3.sigv4 import S3Credentials
-from kafscale.testing.s3_server import CREDENTIALS, Drop, ErrorReply, S3Server, s3_server_in_thread
+from tests.devtools.fakes.s3_server import CREDENTIALS, Drop, ErrorReply, S3Server, s3_server_in_thread
 
 OBJECTS = {f"a/{number:04}": b"object %d" % number for number in range(1005)} | {"b/x": b"0123456789"}
 

@@ -18,8 +18,8 @@ from kafscale.spark.source.offsets import PartitionNotNamed, parse_timestamp
 from kafscale.spark.source.options import BatchOptions, Given, ReadOptions
 from kafscale.spark.source.planning import Planner
 from kafscale.store.paths import SegmentKey
-from kafscale.testing.s3_server import CREDENTIALS, s3_server_in_thread
 from kafscale.wire.records import Record, build_batch
+from tests.devtools.fakes.s3_server import CREDENTIALS, s3_server_in_thread
 from tests.devtools.fakes.segment_objects import CREATED_MS, make_batches, version_2_objects
 from tests.spark.logged_bucket import TOPIC_ID, CountingBucket, LoggedBucket, change
 

@@ -12,8 +12,8 @@ from kafscale.store.wrappers.metered import MeteredStore, StoreMetrics
 from kafscale.store.wrappers.multipart import PART_BYTES, MultipartStore
 from kafscale.store.wrappers.retrying import RetryingStore
 from kafscale.testing.faulty_store import FaultyStore, On
-from kafscale.testing.s3_server import CREDENTIALS, open_s3_server
 from tests.devtools.fakes.memory_broker import memory_parts
+from tests.devtools.fakes.s3_server import CREDENTIALS, open_s3_server
 from tests.store.s3_transport import ServiceTransport
 
 

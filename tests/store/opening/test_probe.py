@@ -9,7 +9,7 @@ from kafscale.errors import NoCredentials, NoPermission, PreconditionFailed, Sta
 from kafscale.store.memory import MemoryStore
 from kafscale.store.opening.probe import check_usable, startup_errors
 from kafscale.store.s3.store import S3Settings, S3Store
-from kafscale.testing.s3_server import CREDENTIALS, ErrorReply, S3Server, open_s3_server
+from tests.devtools.fakes.s3_server import CREDENTIALS, ErrorReply, S3Server, open_s3_server
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kafscale.errors import AccessDenied, ConfigError, NotFound, SlowDown, StartupError, StoreUnavailable, WrongRegion
 from kafscale.store.s3.store import HASH_INLINE_BYTES, S3Settings, S3Store
-from kafscale.testing.s3_server import CREDENTIALS, Drop, ErrorReply, Hang, S3Server, Truncate, open_s3_server
+from tests.devtools.fakes.s3_server import CREDENTIALS, Drop, ErrorReply, Hang, S3Server, Truncate, open_s3_server
 
 
 @pytest.fixture

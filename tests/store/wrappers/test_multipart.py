@@ -18,7 +18,7 @@ from kafscale.store.wrappers.limiter import LimitedStore, StoreLimiter, WorkClas
 from kafscale.store.wrappers.metered import StoreMetrics
 from kafscale.store.wrappers.multipart import PARTS_AT_ONCE_COUNT, MultipartStore
 from kafscale.store.wrappers.retrying import RetryingStore, RetryPolicy
-from kafscale.testing.s3_server import CREDENTIALS, Drop, ErrorReply, Hang, open_s3_server
+from tests.devtools.fakes.s3_server import CREDENTIALS, Drop, ErrorReply, Hang, open_s3_server
 from tests.store.s3_transport import ServiceTransport
 
 MIB = 1024 * 1024

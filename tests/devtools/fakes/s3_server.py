@@ -1,6 +1,6 @@
 """A stand-in S3 server for tests: strict, observable and faulty on demand.
 
-It keeps objects in memory, checks signatures and checksums (`kafscale.testing.s3_service`), and has latency, link
+It keeps objects in memory, checks signatures and checksums (`tests.devtools.fakes.s3_service`), and has latency, link
 rates, faults and counters. It runs in the event loop of a test (`open_s3_server`) or, for tests that block, in a thread
 (`s3_server_in_thread`).
 """
@@ -25,8 +25,8 @@ import trio
 
 from kafscale.store.s3.sigv4 import S3Credentials
 from kafscale.testing.certificates import CertificateFiles, make_certificate
-from kafscale.testing.s3_service import Body, S3Answer, S3Call, S3Service
 from kafscale.testing.tcp_proxy import Link
+from tests.devtools.fakes.s3_service import Body, S3Answer, S3Call, S3Service
 
 RECEIVE_BYTES = 256 * 1024
 

@@ -8,7 +8,7 @@ from botocore.exceptions import ClientError
 from trio.testing import MockClock
 
 from kafscale.store.s3.store import S3Settings, S3Store
-from kafscale.testing.s3_server import CREDENTIALS, ErrorReply, S3Server, open_s3_server, s3_server_in_thread
+from tests.devtools.fakes.s3_server import CREDENTIALS, ErrorReply, S3Server, open_s3_server, s3_server_in_thread
 
 
 @pytest.fixture
