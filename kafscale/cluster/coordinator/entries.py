@@ -1,13 +1,13 @@
-"""Writing to internal partitions: one entry, or a group of entries of which any beginning is a legal state.
+"""Write to internal partitions: one entry, or a group of entries of which any beginning is a legal state.
 
     appended = internal.append_group([RecordsEntry(…), EndEntry(…), RecordsEntry(…)], now_ms)
     if appended is None: await internal.wait_for_room(entries), decide anew    nothing has happened
     await appended.wait()                                                      all of it is durable
 
-Where the journal is one log for all partitions (`wal`, `s3-wal`), the entries of a group follow each other in it, and
-nothing is between them: a crash leaves a beginning of the group, and one sync or one PUT makes all of it durable. Under
-`segment` each partition is flushed by itself, in no order: there a group is for one partition only, and who needs an
-order waits for one entry before the next (`InternalLog.is_one_log`).
+If the journal is one log for all partitions (`wal`, `s3-wal`), the entries of a group follow each other in it: a crash
+leaves a beginning of the group, and one sync or one PUT makes all of it durable. Under `segment` each partition is
+flushed by itself, in no order: there a group is for one partition, and a caller that needs an order waits for one entry
+before the next (`InternalLog.is_one_log`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kafscale.wire.error_codes import INVALID_PRODUCER_EPOCH, NOT_COORDINATOR
 from kafscale.wire.records import ProducerStamp, Record, build_batch
 
 RECORD_OVERHEAD_BYTES = 100  # lengths and deltas, and the header of the batch
-PUT_OFF_RETRY_SECONDS = 0.1  # between two looks at what the journal has put off for want of disk space
+LATE_RETRY_SECONDS = 0.1  # between two looks at entries that the journal has put off, as the disk is full
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -57,9 +57,9 @@ Entry = RecordsEntry | EndEntry
 
 @attrs.frozen(eq=False, repr=False)
 class Appended:
-    """Entries that are in the log. `round` is done when all of them are durable; None if they are already.
+    """Appended entries. `round` is done when all of them are durable; None if they are already.
 
-    `base_offset` is the offset of the first of them, in its partition; -1 if all of them were there already.
+    `base_offset` is the offset of the first in its partition; -1 if all of them were there already.
     """
 
     round: Round | None
@@ -69,14 +69,17 @@ class Appended:
     def is_durable(self) -> bool:
         return self.round is None or self.round.done
 
-    async def wait(self) -> None:
-        """Wait until all of it is durable, for want of disk space also long. Raises StorageFailed if it can't be."""
-        while not self.is_durable:
-            assert self.round is not None
+    async def wait(self, late: Callable[[], None] = lambda: None) -> None:
+        """Wait until all of it is durable, which takes long if the disk is full: then `late` is called now and then.
+
+        Raises StorageFailed if it can't be durable.
+        """
+        while self.round is not None and not self.round.done:
             try:
                 await self.round.wait()
             except trio.TooSlowError:
-                await trio.sleep(PUT_OFF_RETRY_SECONDS)
+                late()
+                await trio.sleep(LATE_RETRY_SECONDS)
 
 
 OnEnd = Callable[[Partition, EndMarker, Appended], None]
@@ -86,8 +89,8 @@ OnEnd = Callable[[Partition, EndMarker, Appended], None]
 class InternalLog:
     """The log as coordinators write to it.
 
-    `on_end` has a callback by topic for the ends of transactions: called when a marker is appended, in the order of the
-    log, but not for a repeated marker. It must not raise.
+    `on_end` has a callback for the ends of transactions by topic. It is called when a marker is appended, in the order
+    of the log, but not for a repeated marker, and must not raise.
     """
 
     log: Log
@@ -115,10 +118,10 @@ class InternalLog:
         return partition
 
     def append_group(self, entries: Sequence[Entry], now_ms: int) -> Appended | None:
-        """Append these, in order and with nothing between them; None if there is no room: then nothing has happened.
+        """Append these, in order and with nothing between them; None if there is no room, and nothing is appended.
 
-        Raises KafkaError if one of the partitions is closed, or for a marker TRANSACTION_COORDINATOR_FENCED and
-        INVALID_PRODUCER_EPOCH, StorageFailed; then nothing has happened either.
+        Raises KafkaError if a partition is closed, or for a marker TRANSACTION_COORDINATOR_FENCED and
+        INVALID_PRODUCER_EPOCH, StorageFailed; then nothing is appended either.
         """
         assert self.is_one_log or len({entry.partition.partition_id for entry in entries}) <= 1
         if self.log.is_full:
@@ -152,23 +155,20 @@ class InternalLog:
                 _give_back(placed[position:])
                 raise
         appended = Appended(placed[-1][0].latest_round, base_offset)
-        self._tell(ends, appended)
-        return appended
-
-    def _tell(self, ends: Sequence[EndEntry], appended: Appended) -> None:
         for end in ends:
             on_end = self.on_end.get(end.partition.topic)
             if on_end is not None:
                 on_end(end.partition, end.marker, appended)
+        return appended
 
     async def append(self, entries: Sequence[Entry], now_ms: int) -> Appended:
-        """Append these as soon as there is room, which other entries may be before. Raises as `append_group`."""
+        """Append these as soon as there is room. Raises as `append_group`."""
         while (appended := self.append_group(entries, now_ms)) is None:
             await self.wait_for_room(entries)
         return appended
 
     async def wait_for_room(self, entries: Sequence[Entry]) -> None:
-        """Wait until there was room for as many entries as large as these, each in a chunk of its own."""
+        """Wait until there was room for entries as large as these, each in a chunk of its own."""
         await self.log.wait_for_room()
         pool = self.log.pool
         size_bytes = sum(_size_bytes(entry) + pool.chunk_bytes for entry in entries)
@@ -177,7 +177,7 @@ class InternalLog:
 
 
 def _encode(entry: Entry, now_ms: int) -> bytearray | None:
-    """The batch; None if it is to be left out. Raises KafkaError."""
+    """Return the batch; None for a marker that is there already. Raises KafkaError."""
     if isinstance(entry, EndEntry):
         return encode_marker(entry.marker, now_ms) if _is_wanted(entry) else None
     if entry.partition.closed:
@@ -197,14 +197,12 @@ def _is_wanted(entry: EndEntry) -> bool:
 
 
 def _size_bytes(entry: Entry) -> int:
-    """Return about how many bytes it has; at most, for records without headers."""
     if isinstance(entry, EndEntry):
         return MARKER_MAX_BYTES
     return sum(len(record.key or b"") + len(record.value or b"") + RECORD_OVERHEAD_BYTES for record in entry.records)
 
 
 def _undurable_round(partition: Partition) -> Round | None:
-    """Return when all that was appended becomes durable: the marker that is there already is among it."""
     return None if partition.high_watermark >= partition.next_offset else partition.latest_round
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -68,17 +67,14 @@ class Leadership:
             self.log.on_opened.append(opened)
             self.log.on_withdrawn.append(self._end)
             try:
-                for partition in self._led():
-                    opened(partition)
+                for topic in self.topics:
+                    for partition in filter(None, self.log.by_name.get(topic, ())):
+                        opened(partition)
                 task_status.started()
                 await trio.sleep_forever()
             finally:
                 self.log.on_opened.remove(opened)
                 self.log.on_withdrawn.remove(self._end)
-
-    def _led(self) -> Sequence[Partition]:
-        rows = (self.log.by_name.get(topic, ()) for topic in self.topics)
-        return [partition for row in rows for partition in row if partition is not None]
 
     def _begin(self, partition: Partition, nursery: trio.Nursery) -> None:
         led = self.topics.get(partition.topic)
@@ -121,7 +117,10 @@ class Leadership:
                     async for batch in batches:
                         apply_batch(state, batch, skipped)
                     led.finish_loading(state)
-                    self._log_skipped(partition, skipped)
+                    if skipped.count:
+                        self._skipped[partition.topic] += skipped.count
+                        first = f"{skipped.count} unreadable records, the first at {skipped.first}"
+                        logger.error("%s: skipped %s", partition, first)
             except KafkaError as exc:
                 if partition.closed:
                     logger.info("%s: the load ends, as another broker leads the partition: %s", partition, exc)
@@ -134,8 +133,3 @@ class Leadership:
                 logger.warning("%s: the load failed and is tried again in %s s: %s", partition, RETRY_SECONDS, exc)
                 return False
         return True
-
-    def _log_skipped(self, partition: Partition, skipped: SkippedRecords) -> None:
-        if skipped.count:
-            self._skipped[partition.topic] += skipped.count
-            logger.error("%s: skipped %d unreadable records, the first at %s", partition, skipped.count, skipped.first)

@@ -1,12 +1,8 @@
 """Load an internal partition from its beginning to its end, batch by batch, in bounded steps.
 
-Batches in the bucket come first, then those that only the log has. Compaction keeps the latest record of each key, and
-older ones that it has not reached yet: the last record of a key counts, and one without a value deletes it.
-
-Records that can't be read are skipped and counted. Kafka also skips records of types that it does not know, which an
-upgrade that was rolled back may have left. A damaged record of a known type makes it give up the whole partition of
-`__consumer_offsets`, or all later records of `__transaction_state`. Here only that record is skipped: the record before
-it under the same key still counts, and so does a later one.
+The last record of a key counts, and one without a value deletes it. Unreadable records are skipped and counted. A
+damaged record makes Kafka give up the whole partition of `__consumer_offsets`, or all later records of
+`__transaction_state`. Here only that record is skipped: an earlier or later one of the key still counts.
 """
 
 from __future__ import annotations
@@ -34,8 +30,7 @@ RECORDS_PER_TURN = 256
 class InternalBatch:
     """One batch of an internal partition: records, or the `marker` that ends its producer's transaction.
 
-    The records of a batch whose header `is_transactional` count when a marker of its producer commits them. A batch
-    that can't be read has neither records nor a marker, and `damage` says why.
+    A transactional batch counts when a marker of its producer commits it. An unreadable batch has only `damage`.
     """
 
     header: BatchHeader
@@ -110,7 +105,6 @@ async def _wait_durable(partition: Partition) -> None:
 
 
 def _parsed(buffers: Iterable[Buffer], offset: int) -> Iterator[InternalBatch]:
-    """Yield the batches with records at or after `offset`."""
     for buffer in buffers:
         for view in batches(memoryview(buffer)):
             header = parse_header(view)

@@ -5,10 +5,8 @@
     led.finish_loading(state)                           the state answers requests from now on
     led.resign(index)                                   another broker leads the partition, or the log has failed
 
-A partition that is resigned or loaded anew during its load makes `finish_loading` return False. A key is coordinated by
-the leader of the partition that it hashes to. Until a load is finished its keys get COORDINATOR_LOAD_IN_PROGRESS, keys
-of partitions that are led elsewhere NOT_COORDINATOR. Keys hash to partitions by Java's `String.hashCode`, as in Kafka,
-so that tools and other brokers find the same coordinator.
+A key is coordinated by the leader of the partition that it hashes to, by Java's `String.hashCode` as in Kafka. Until a
+load is finished its keys get COORDINATOR_LOAD_IN_PROGRESS, keys of partitions that are led elsewhere NOT_COORDINATOR.
 """
 
 from __future__ import annotations
@@ -86,9 +84,9 @@ S = TypeVar("S", bound=PartitionState)
 class LedPartitions(Generic[S]):
     """The partitions of `topic` that this broker leads or loads.
 
-    `known_count` tells how many partitions the topic has, 0 if there is no topic. `new_state` makes the empty state of
-    a partition from its index and leader epoch. `on_loaded` is called with a complete state, `on_resigned` with a state
-    that is dropped, loaded or not.
+    `known_count` returns the number of partitions of the topic, 0 if there is no topic. `new_state` makes the empty
+    state of a partition from its index and leader epoch. `on_loaded` is called with a complete state, `on_resigned`
+    with a state that is dropped, loaded or not.
     """
 
     topic: str
@@ -105,7 +103,7 @@ class LedPartitions(Generic[S]):
 
     @property
     def partition_count(self) -> int:
-        """Return how many partitions the topic has, wherever they are led; 0 while there is no topic."""
+        """Return the number of partitions of the topic, on all brokers; 0 while there is no topic."""
         return self._count or self.known_count()
 
     @property
@@ -129,7 +127,7 @@ class LedPartitions(Generic[S]):
         return coordinator_partition(key, self.partition_count)
 
     def error_code(self, key: str) -> int:
-        """Return why a key can't be asked for here now: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, or NONE."""
+        """Return NOT_COORDINATOR or COORDINATOR_LOAD_IN_PROGRESS if this broker can't answer for a key, or NONE."""
         if not self.has_topic:
             return NOT_COORDINATOR
         index = self.partition_of(key)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
 
 import attrs
 import trio
@@ -24,56 +23,43 @@ from kafscale.wire.records import Record
 
 BATCH_RECORDS_COUNT = 1000  # that submissions may share; one that has more is divided
 BATCH_TARGET_BYTES = 256 << 10
-LATE_RETRY_SECONDS = 0.1  # between two looks at what the journal has put off
 
 Then = Callable[[bool], None]  # told whether the records are durable
 
 
-class RecordLog(Protocol):
-    """The partitions of an internal topic, as they are written to."""
+def _ignore(*_arguments: object) -> None:
+    pass
+
+
+@attrs.frozen(eq=False, repr=False)
+class TopicLog:
+    """The partitions of `topic` that this broker leads."""
+
+    internal: InternalLog
+    topic: str
 
     def append(self, partition: int, records: Sequence[Record]) -> Appended | None:
         """Append records as one batch; None if there is no room for it, and then nothing has happened.
 
         Raises KafkaError if the partition is not led here, StorageFailed.
         """
-
-    async def wait_for_room(self, partition: int, records: Sequence[Record]) -> None:
-        """Wait until there may be room for these; at once if the partition is not led here."""
-
-
-@attrs.frozen(eq=False, repr=False)
-class TopicLog:
-    """A `RecordLog` of the partitions of `topic` that this broker leads."""
-
-    internal: InternalLog
-    topic: str
-
-    def append(self, partition: int, records: Sequence[Record]) -> Appended | None:
         entry = RecordsEntry(self.internal.led_partition(self.topic, partition), records)
         return self.internal.append_group([entry], time.time_ns() // 1_000_000)
 
     async def wait_for_room(self, partition: int, records: Sequence[Record]) -> None:
+        """Wait until there may be room for these; at once if the partition is not led here."""
         found = self.internal.partition(self.topic, partition)
         if found is not None:
             await self.internal.wait_for_room([RecordsEntry(found, records)])
-
-
-def _not_told() -> None:
-    pass
-
-
-def _not_noted(offsets: Sequence[int]) -> None:
-    pass
 
 
 @attrs.frozen(eq=False, kw_only=True, repr=False)
 class _Submission:
     records: Sequence[Record]
     then: Then
-    late: Callable[[], None]
-    placed: Callable[[Sequence[int]], None]
-    essential: bool
+    late: Callable[[], None] = _ignore
+    placed: Callable[[Sequence[int]], None] = _ignore
+    essential: bool = False
     tenure: int
 
 
@@ -90,7 +76,7 @@ class _Following:
 class RecordWriter:
     """Writes while `run` runs; what is submitted before waits for that."""
 
-    log: RecordLog
+    log: TopicLog
     _waiting: dict[int, deque[_Submission]] = attrs.field(factory=dict, init=False)  # by partition
     _writing: set[int] = attrs.field(factory=set, init=False)
     _following: list[_Following] = attrs.field(factory=list, init=False)  # until it runs
@@ -107,13 +93,13 @@ class RecordWriter:
         records: Sequence[Record],
         then: Then,
         *,
-        late: Callable[[], None] = _not_told,
-        placed: Callable[[Sequence[int]], None] = _not_noted,
+        late: Callable[[], None] = _ignore,
+        placed: Callable[[Sequence[int]], None] = _ignore,
         essential: bool = False,
     ) -> None:
         """Write records, and then call `then`, which must not raise.
 
-        When they are durable `placed` is told before that which offsets of the log they have.
+        Before that `placed` gets the offsets of durable records in the log.
         """
         submission = _Submission(
             records=records,
@@ -128,9 +114,9 @@ class RecordWriter:
             self._begin(partition)
 
     def follow(self, partition: int, appended: Appended, then: Then) -> None:
-        """Call `then`, as `submit` does, for a batch of this partition that somebody else has appended.
+        """Call `then`, as `submit` does, for a batch of this partition that was appended without this writer.
 
-        Whatever was submitted and is before it in the log is called back before.
+        Submissions that are before it in the log are called back before.
         """
         following = _Following(partition, appended, then)
         if self._nursery is None:
@@ -140,25 +126,18 @@ class RecordWriter:
 
     async def _follow(self, following: _Following) -> None:
         try:
-            await _wait(following.appended, ())
+            await following.appended.wait()
         except StorageFailed:
             following.then(False)  # the log reports its failure itself
             return
         if following.partition in self._writing:  # it may be before that batch
-            next_one = _Submission(
-                records=(),
-                then=following.then,
-                late=_not_told,
-                placed=_not_noted,
-                essential=False,
-                tenure=self._tenures[following.partition],
-            )
-            self._waiting[following.partition].appendleft(next_one)
+            submission = _Submission(records=(), then=following.then, tenure=self._tenures[following.partition])
+            self._waiting[following.partition].appendleft(submission)
         else:
             following.then(True)
 
     async def wait_settled(self, partition: int) -> None:
-        """Wait until all that has been submitted so far is durable or lost; at once if nothing is on its way."""
+        """Wait until all earlier submissions are durable or lost."""
         if partition in self._writing or self._waiting.get(partition):
             settled = trio.Event()
             self.submit(partition, (), lambda durable: settled.set())
@@ -180,7 +159,7 @@ class RecordWriter:
                 self._nursery = None
 
     def _begin(self, partition: int) -> None:
-        """Start the task of a partition unless it runs; submissions of this turn of the event loop share its batch."""
+        # Submissions of this turn of the event loop share the batch of the task.
         if partition not in self._writing:
             assert self._nursery is not None
             self._writing.add(partition)
@@ -207,7 +186,12 @@ class RecordWriter:
         self._writing.discard(partition)
 
     async def _write(self, partition: int, taken: Sequence[_Submission]) -> Sequence[int] | None:
-        """Make these durable together. Returns the offsets of their records; None if they never will be durable."""
+        """Make these durable together; return the offsets of their records, or None if they are lost."""
+
+        def tell_late() -> None:
+            for submission in taken:
+                submission.late()
+
         essential = any(submission.essential for submission in taken)
         records = [record for submission in taken for record in submission.records]
         offsets: list[int] = []
@@ -217,36 +201,21 @@ class RecordWriter:
                 while (latest := self.log.append(partition, piece)) is None:
                     if not essential and appended is None:
                         return None
-                    _tell_late(taken)
+                    tell_late()
                     await self.log.wait_for_room(partition, piece)
                     if taken[0].tenure != self._tenures[partition]:
                         return None
                 appended = latest
                 offsets.extend(range(latest.base_offset, latest.base_offset + len(piece)))
             if appended is not None:
-                await _wait(appended, taken)
+                await appended.wait(tell_late)
         except (KafkaError, StorageFailed):
             return None  # the log reports its failure itself
         return offsets
 
 
-async def _wait(appended: Appended, taken: Sequence[_Submission]) -> None:
-    """Wait until a batch is durable, for want of disk space also long. Raises StorageFailed."""
-    while (round := appended.round) is not None and not round.done:
-        try:
-            await round.wait()
-        except trio.TooSlowError:
-            _tell_late(taken)
-            await trio.sleep(LATE_RETRY_SECONDS)
-
-
-def _tell_late(taken: Sequence[_Submission]) -> None:
-    for submission in taken:
-        submission.late()
-
-
 def _take(waiting: deque[_Submission]) -> Sequence[_Submission]:
-    """Take what shares the next batch; one at least."""
+    """Take the submissions that share the next batch; one at least."""
     taken: list[_Submission] = []
     count = size_bytes = 0
     while waiting:
@@ -260,7 +229,6 @@ def _take(waiting: deque[_Submission]) -> Sequence[_Submission]:
 
 
 def _pieces(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
-    """Divide records into batches."""
     piece: list[Record] = []
     size_bytes = 0
     for record in records:

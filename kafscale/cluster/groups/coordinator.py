@@ -24,7 +24,7 @@ import trio
 
 from kafscale.cluster.coordinator import Appended, LedPartitions
 from kafscale.cluster.coordinator.partitions import TopicPartition
-from kafscale.cluster.coordinator.writer import RecordLog, RecordWriter
+from kafscale.cluster.coordinator.writer import RecordWriter, TopicLog
 from kafscale.cluster.groups.classic.group import ClassicGroup
 from kafscale.cluster.groups.common.context import GroupContext, Rights, Then, ignore_outcome
 from kafscale.cluster.groups.common.events import (
@@ -90,7 +90,7 @@ class GroupCoordinator:
     regular expressions find.
     """
 
-    _offsets_log: RecordLog
+    _offsets_log: TopicLog
     _settings: GroupSettings
     _draining: trio.Event = attrs.field(kw_only=True)
     _has_topic: Callable[[str], bool] = attrs.field(default=_any_topic, kw_only=True)

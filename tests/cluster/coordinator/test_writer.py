@@ -10,11 +10,11 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kafscale.cluster.coordinator import Appended
+from kafscale.cluster.coordinator.entries import LATE_RETRY_SECONDS
 from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.coordinator.writer import (
     BATCH_RECORDS_COUNT,
     BATCH_TARGET_BYTES,
-    LATE_RETRY_SECONDS,
     RecordWriter,
 )
 from kafscale.cluster.groups.common.log_records import offset_record
