@@ -108,7 +108,7 @@ def _total(samples: dict[str, float], name: str, label: str = "") -> int | None:
     """Return the sum of all samples of a name that have the label, None where there are no samples at all."""
     if not samples:
         return None
-    return int(sum(value for each, value in samples.items() if each.startswith(name) and label in each))
+    return int(sum(value for sample, value in samples.items() if sample.startswith(name) and label in sample))
 
 
 def _connect(broker: RunningBroker) -> AbstractAsyncContextManager[Client]:
@@ -170,7 +170,7 @@ class OwnBroker:
 
     Or in `data_dir`, which stays. `environ` is set on top of this process's own. `checkout`: another one than this,
     whose code runs in the virtual environment that it has. `security`: of its listener, which is without TLS and SASL
-    if there is none. `processes_count`: brokers of one supervisor, if more than one.
+    if it has none. `processes_count`: brokers of one supervisor, if more than one.
     """
 
     options: Sequence[str] = ()
@@ -208,7 +208,7 @@ class OwnBroker:
     @property
     def _environ(self) -> Mapping[str, str]:
         """Return a user's environment, where Python keeps compiled modules: a start is not the time of a compiler."""
-        return {**{name: each for name, each in os.environ.items() if name != _NO_BYTECODE}, **self.environ}
+        return {**{name: value for name, value in os.environ.items() if name != _NO_BYTECODE}, **self.environ}
 
     @property
     def _program(self) -> Sequence[str]:

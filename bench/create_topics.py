@@ -41,8 +41,8 @@ def main(*, topic_count: int, round_count: int) -> None:
     for _ in range(round_count):
         with tempfile.TemporaryDirectory(prefix="kafscale-bench-") as directory:
             rounds.append(trio.run(create_topics, Path(directory), topic_count))
-    click.echo(f"seconds: {_shown([each.seconds for each in rounds])}")
-    click.echo(f"CPU seconds: {_shown([each.cpu_seconds for each in rounds])}")
+    click.echo(f"seconds: {_shown([round.seconds for round in rounds])}")
+    click.echo(f"CPU seconds: {_shown([round.cpu_seconds for round in rounds])}")
     with tempfile.TemporaryDirectory(prefix="kafscale-bench-") as directory:
         most, kept = trio.run(trace_memory, Path(directory), topic_count)
     click.echo(f"MiB: at most {most / (1 << 20):.2f}, kept {kept / (1 << 20):.2f}")

@@ -98,7 +98,7 @@ class Case:
         began = trio.current_time()
         async with trio.open_nursery() as nursery:
             for number in range(consumers_count):
-                first, last = (end_offset * each // consumers_count for each in (number, number + 1))
+                first, last = (end_offset * place // consumers_count for place in (number, number + 1))
                 nursery.start_soon(consume, log, FETCH_BYTES, first, last)
         seconds = trio.current_time() - began
         return Row(

@@ -51,13 +51,13 @@ def run_fetch(load: FetchLoad) -> Figures:
     consumers = [_Consumer(load=load, partition=index) for index in range(load.partitions)]
     latencies = array("d")
     poll = select.poll()
-    by_descriptor = {each.connection.fileno(): each for each in consumers}
+    by_descriptor = {consumer.connection.fileno(): consumer for consumer in consumers}
     for descriptor in by_descriptor:
         poll.register(descriptor, select.POLLIN)
     began, cpu_began = perf_counter(), process_time()
     deadline = began + load.seconds
-    for each in consumers:
-        each.ask()
+    for consumer in consumers:
+        consumer.ask()
     while (now := perf_counter()) < deadline:
         events = poll.poll(STALL_SECONDS * 1000)
         if not events:
@@ -71,11 +71,11 @@ def run_fetch(load: FetchLoad) -> Figures:
     figures = Figures.of(
         latencies,
         seconds=perf_counter() - began,
-        size_bytes=sum(each.fetched_bytes for each in consumers),
+        size_bytes=sum(consumer.fetched_bytes for consumer in consumers),
         client_cpu_seconds=process_time() - cpu_began,
     )
-    for each in consumers:
-        each.connection.close()
+    for consumer in consumers:
+        consumer.connection.close()
     return figures
 
 

@@ -110,7 +110,7 @@ def _start(broker: OwnBroker) -> float:
 
 async def _wait_loaded(running: RunningBroker) -> None:
     """Ask for the offsets of a group of each of many partitions until none is being read any more."""
-    groups = [OffsetFetchRequestGroup(group_id=_group(each), topics=None) for each in range(ASKED_COUNT)]
+    groups = [OffsetFetchRequestGroup(group_id=_group(number), topics=None) for number in range(ASKED_COUNT)]
     request = OffsetFetchRequest(groups=groups)
     async with connect(running.address) as client:
         connection = await client.coordinator(_group(0))

@@ -88,7 +88,7 @@ class Row:
 
 
 def wrapped(raw: ObjectStore, percent: int, metrics: StoreMetrics) -> ObjectStore:
-    """As `kafscale.store.opening.opening` does it for what produces wait for."""
+    """Wrap a store as `kafscale.store.opening.opening` does for requests that producers wait for."""
     limiter = StoreLimiter(CONCURRENCY, metrics)
     store: ObjectStore = MeteredStore(raw, metrics)
     if percent:

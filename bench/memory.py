@@ -4,7 +4,7 @@
 each; consumers at the tail, one for each partition; and consumers that read the backlog from the log's start again and
 again. The store is a stand-in S3 in a process of its own, which is stopped for a fifth of the time, so that its
 connections hang. The write-ahead log is kept so small that producers have to wait meanwhile. Resident memory is sampled
-once a second. A checker of requests, answers and reads looks for what is lost, doubled or reordered.
+once a second. A checker of requests, answers and reads looks for lost, doubled or reordered records.
 """
 
 from __future__ import annotations
@@ -229,13 +229,13 @@ class Run:
 
 def _sum(metrics: Mapping[str, float], name: str) -> float:
     """Sum a metric over all labels."""
-    return sum(value for each, value in metrics.items() if each.partition("{")[0] == name)
+    return sum(value for sample, value in metrics.items() if sample.partition("{")[0] == name)
 
 
 def finding_of(setup: Setup, outcome: Outcome) -> Finding:
     """Return the outcome as a row of the table, with a plot."""
     seconds = [Point(sample.at_seconds, sample.rss_mib) for sample in outcome.samples]
-    bound = [Point(each.x, setup.bound_mib) for each in (seconds[0], seconds[-1])]
+    bound = [Point(second.x, setup.bound_mib) for second in (seconds[0], seconds[-1])]
     told = f"{len(outcome.anomalies)} anomalies: {outcome.anomalies[0]}" if outcome.anomalies else "no produce lost"
     return Finding(
         ours=f"RSS at most {outcome.most_rss_mib:.0f} MiB, allowed {setup.bound_mib:.0f} MiB; {told} of "

@@ -42,7 +42,7 @@ def descendants_cpu_seconds(pid: int) -> float:
     fields = _all_fields()
     ended = sum(map(int, fields[pid][13:15])) if pid in fields else 0
     below = _below(pid, fields)
-    return (ended + sum(int(value) for each in below for value in fields[each][11:15])) / TICKS_PER_SECOND
+    return (ended + sum(int(value) for process in below for value in fields[process][11:15])) / TICKS_PER_SECOND
 
 
 def descendants(pid: int) -> set[int]:
@@ -57,7 +57,7 @@ def _all_fields() -> dict[int, list[str]]:
 def _below(pid: int, fields: Mapping[int, Sequence[str]]) -> set[int]:
     below = {pid}
     for _ in fields:
-        found = {each for each, values in fields.items() if int(values[1]) in below} - below
+        found = {process for process, values in fields.items() if int(values[1]) in below} - below
         if not found:
             break
         below |= found
@@ -82,7 +82,7 @@ def listener_pid(port: int) -> int | None:
                 inodes.add(f"socket:[{fields[9]}]")
     for descriptors in PROC.glob("[0-9]*/fd"):
         try:
-            if any(os.readlink(each) in inodes for each in descriptors.iterdir()):
+            if any(os.readlink(descriptor) in inodes for descriptor in descriptors.iterdir()):
                 return int(descriptors.parent.name)
         except OSError:
             continue

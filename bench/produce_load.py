@@ -83,10 +83,10 @@ def _run(load: ProduceLoad, connections: Sequence[_Connection]) -> Figures:
     active: Sequence[_Connection] = connections
     while True:
         now = perf_counter()
-        for each in active:
+        for producer in active:
             if now < deadline:
-                each.begin(now, began)
-            each.send(poll)
+                producer.begin(now, began)
+            producer.send(poll)
         if (now >= deadline or load.count < math.inf) and all(
             connection.is_over(now >= deadline) for connection in connections
         ):
@@ -96,8 +96,8 @@ def _run(load: ProduceLoad, connections: Sequence[_Connection]) -> Figures:
         answering = [by_descriptor[descriptor] for descriptor, _ in poll.poll(0)]
         if not answering and pause_seconds == STALL_SECONDS:
             raise RuntimeError(f"the broker has not answered for {STALL_SECONDS} s")
-        for each in answering:
-            each.receive()
+        for producer in answering:
+            producer.receive()
         active = answering if load.requests_per_second == math.inf else connections
     return Figures.of(
         [latency for connection in connections for latency in connection.latencies],
@@ -158,7 +158,7 @@ class _Connection:
         self.begun_count += 1
 
     def send(self, poll: select.epoll) -> None:
-        """Send what is due, and have `poll` tell when there is room for what is left."""
+        """Send the due bytes, and let `poll` tell when there is room for the rest."""
         due_bytes = self.begun_count * self.ring.frame_bytes - self.sent_bytes
         had_room = True
         while due_bytes and had_room:

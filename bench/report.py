@@ -49,10 +49,10 @@ def rows(results: Sequence[Result]) -> Iterator[Sequence[str]]:
     """A row for each point and broker, in the order in which they were measured."""
     for point, broker in dict.fromkeys((result.point, result.broker) for result in results):
         rounds = [result for result in results if (result.point, result.broker) == (point, broker)]
-        medians = [_cell(middle([read(each) for each in rounds])) for read in _COLUMNS.values()]
+        medians = [_cell(middle([read(round) for round in rounds])) for read in _COLUMNS.values()]
         spreads = [
-            _spread([each.figures.p99_ms for each in rounds]),
-            _spread([each.requests_per_second for each in rounds]),
+            _spread([round.figures.p99_ms for round in rounds]),
+            _spread([round.requests_per_second for round in rounds]),
         ]
         yield [point, broker, str(len(rounds)), *medians, *spreads]
 
@@ -93,7 +93,7 @@ def machine() -> dict[str, MachineFact]:
         "cpus": os.cpu_count() or 1,
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
         "congestion_control": _congestion_control(),
-        "load_average": [round(each, 2) for each in os.getloadavg()],
+        "load_average": [round(average, 2) for average in os.getloadavg()],
     }
 
 

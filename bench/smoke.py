@@ -101,21 +101,21 @@ def _beside(name: str, load: Callable[[], Figures], exchange: Exchange, seconds:
 
 
 def table_of(measured: Sequence[Measured], committed: Mapping[str, float]) -> Table:
-    """Return what was measured, and by how much it differs from what was committed."""
+    """Return the measured loads, and their differences from the committed ones."""
     table = Table(title="main loads, against a calibration loop")
     table.add_column("load", no_wrap=True)
     for heading in ("requests/s", "MiB/s", "calibration/s", "ratio", "committed", "change"):
         table.add_column(heading, justify="right")
-    for each in measured:
-        known = committed.get(each.name)
+    for load in measured:
+        known = committed.get(load.name)
         table.add_row(
-            each.name,
-            f"{each.requests_per_second:,.0f}",
-            f"{each.mib_per_second:,.0f}",
-            f"{each.calibration_per_second:,.0f}",
-            f"{each.ratio:.3f}",
+            load.name,
+            f"{load.requests_per_second:,.0f}",
+            f"{load.mib_per_second:,.0f}",
+            f"{load.calibration_per_second:,.0f}",
+            f"{load.ratio:.3f}",
             "–" if known is None else f"{known:.3f}",
-            "–" if known is None else f"{100 * (each.ratio / known - 1):+.0f} %",
+            "–" if known is None else f"{100 * (load.ratio / known - 1):+.0f} %",
         )
     return table
 
@@ -133,7 +133,7 @@ def main(seconds: float, commit: bool) -> None:
     console = Console()
     (console if console.is_terminal else Console(width=WIDTH)).print(table_of(measured, committed))
     if commit:
-        RATIOS.write_text(json.dumps({each.name: round(each.ratio, 4) for each in measured}, indent=1) + "\n")
+        RATIOS.write_text(json.dumps({load.name: round(load.ratio, 4) for load in measured}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

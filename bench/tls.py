@@ -71,7 +71,7 @@ async def fetch(client: Client, count: int) -> None:
     consumer = Consumer(client=client, topic="fetched", positions={0: 0})
     fetched_bytes = 0
     while fetched_bytes < count * VALUE_BYTES:
-        fetched_bytes += sum(len(each.record.value or b"") for each in await consumer.poll())
+        fetched_bytes += sum(len(found.record.value or b"") for found in await consumer.poll())
 
 
 LOADS = (
@@ -138,7 +138,7 @@ async def compare(rounds: int) -> None:
                     rows[name].append(await measure(process, directory, way))
     for load in LOADS:
         for name, found in rows.items():
-            values = [each[load.name] for each in found]
+            values = [rates[load.name] for rates in found]
             print(f"{load.name:30} {name:16} {min(values):7.1f} {statistics.median(values):7.1f} {load.unit}")
 
 

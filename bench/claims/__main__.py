@@ -45,7 +45,7 @@ def main(rows: tuple[str, ...], directory: Path) -> None:
         save(done[-1], directory)
     show_summary(done)
     write_page(directory)
-    sys.exit(1 if failed_count or not all(each.finding.is_shown for each in done) else 0)
+    sys.exit(1 if failed_count or not all(outcome.finding.is_shown for outcome in done) else 0)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """A2: order is kept: parsing, ordering and persistence each are serial, and sequence numbers are checked.
 
 Idempotent producers with five requests in flight over connections that break at random moments, in simulated time,
-while disk and store answer when they like. A checker of requests, answers and reads looks for what is lost,
-doubled or reordered. Without the check of sequence numbers it finds that.
+while disk and store answer when they like. A checker of requests, answers and reads looks for lost,
+doubled or reordered records. Without the check of sequence numbers it finds that.
 """
 
 from __future__ import annotations

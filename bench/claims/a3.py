@@ -15,7 +15,7 @@ from bench.peers.names import KAFKA_DURABLE, OWN, OWN_MEMORY
 
 
 def run() -> Finding:
-    kafka, ours, in_memory = (mb_per_second(UNTHROTTLED.name, each) for each in (KAFKA_DURABLE, OWN, OWN_MEMORY))
+    kafka, ours, in_memory = (mb_per_second(UNTHROTTLED.name, broker) for broker in (KAFKA_DURABLE, OWN, OWN_MEMORY))
     return Finding(
         ours=f"{in_memory:.0f} MB/s vs {kafka:.0f}; {ours:.0f} with the bucket on the same disk",
         is_shown=in_memory >= 2 * kafka,

@@ -16,8 +16,8 @@ SHARE = 1 / 5
 
 
 def run() -> Finding:
-    kafka, ours, in_memory = (p99_ms(FIXED.name, each) for each in (KAFKA_DURABLE, OWN, OWN_MEMORY))
-    most_kafka, most_ours = (p99_ms(UNTHROTTLED.name, each) for each in (KAFKA_DURABLE, OWN_MEMORY))
+    kafka, ours, in_memory = (p99_ms(FIXED.name, broker) for broker in (KAFKA_DURABLE, OWN, OWN_MEMORY))
+    most_kafka, most_ours = (p99_ms(UNTHROTTLED.name, broker) for broker in (KAFKA_DURABLE, OWN_MEMORY))
     return Finding(
         ours=f"at 150 MB/s {in_memory:.0f} ms, 1/{kafka / in_memory:.1f} of Kafka's {kafka:.0f}, and {ours:.0f} with "
         f"the bucket on the same disk; unthrottled {most_ours:.0f} against {most_kafka:.0f}",

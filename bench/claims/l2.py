@@ -135,7 +135,7 @@ def _plot(variants: Mapping[str, Sequence[Variant]]) -> Plot:
     series = {}
     windows = WINDOWS_MS[1:]
     for disk, (without, *found) in variants.items():
-        series[disk] = [Point(window, _shared(each)) for window, each in zip(windows, found, strict=True)]
+        series[disk] = [Point(window, _shared(reading)) for window, reading in zip(windows, found, strict=True)]
         series[f"~{disk}, no window"] = [Point(window, _shared(without)) for window in windows]
     return Plot(
         title=f"{PRODUCERS_COUNT} producers with one append each in flight",

@@ -61,7 +61,7 @@ def run() -> Finding:
     warm, ahead = off["warm"], on["first pass"]
     return Finding(
         ours=f"{off['first fetch']['GETs']} GETs for the first fetch, then {warm['GETs per fetch']:.2f} of "
-        f"{100 * warm['bytes / wanted']:.1f} % of what is returned; with read-ahead {ahead['GETs per fetch']:.2f} of "
+        f"{100 * warm['bytes / wanted']:.1f} % of the returned bytes; with read-ahead {ahead['GETs per fetch']:.2f} of "
         f"{100 * ahead['bytes / wanted']:.1f} %; whole objects {100 * whole['warm']['bytes / wanted']:,.0f} %",
         is_shown=off["first fetch"]["GETs"] == 2
         and warm["GETs per fetch"] == 1

@@ -18,10 +18,10 @@ def alternate(measures: Mapping[str, Callable[[], Mapping[str, float]]], rounds_
 
 
 def _medians(rounds: Sequence[Mapping[str, float]]) -> Mapping[str, float]:
-    return {name: median(each[name] for each in rounds) for name in rounds[0]}
+    return {name: median(figures[name] for figures in rounds) for name in rounds[0]}
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The value that `share` of all are below; not a number if there are none."""
+    """Return the value below which `share` of all lie; not a number without values."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else float("nan")

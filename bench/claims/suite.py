@@ -64,8 +64,8 @@ def _read(report: ElementTree.ElementTree[ElementTree.Element]) -> Suite:
         figures = by_test.setdefault(name, {"cases": 0, "failed": 0})
         figures["cases"] += 1
         figures["failed"] += any(child.tag in ("failure", "error") for child in case)
-        for each in case.iter("property"):
-            told, value = each.attrib["name"], each.attrib["value"]
+        for element in case.iter("property"):
+            told, value = element.attrib["name"], element.attrib["value"]
             if value.isdecimal():  # Hypothesis adds texts of its own
                 figures[told] = figures.get(told, 0) + int(value)
                 counted[told] += int(value)

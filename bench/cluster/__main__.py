@@ -57,12 +57,12 @@ def main(
     if not page_only:
         signal.signal(signal.SIGTERM, end_by_exception)
         jobs = [
-            each
-            for each in chain.from_iterable(group.jobs() for group in GROUPS)
-            if _begins(each.group, groups)
-            and _begins(each.load, loads)
-            and _begins(each.system, systems)
-            and (each.is_row or not rows)
+            job
+            for job in chain.from_iterable(group.jobs() for group in GROUPS)
+            if _begins(job.group, groups)
+            and _begins(job.load, loads)
+            and _begins(job.system, systems)
+            and (job.is_row or not rows)
         ]
         for round, job in list(turns(_possible(jobs), options.rounds, () if again else findings.done)):
             _take(job, round, options, findings, path)

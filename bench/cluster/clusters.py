@@ -77,7 +77,7 @@ class Three:
 
     @property
     def addresses(self) -> Sequence[Address]:
-        return [Address.parse(each) for each in self.bootstrap.split(",")]
+        return [Address.parse(address) for address in self.bootstrap.split(",")]
 
     def cpu_seconds(self) -> float:
         """Return what all three have used."""
@@ -93,7 +93,7 @@ def three_of_ours(*options: str, on_s3: bool) -> Iterator[Three]:
                 bootstrap=bootstrap_of(brokers),
                 replicas=1,
                 pids=lambda: {
-                    number: each.pid for number, each in enumerate(brokers, start=1) if each.returncode is None
+                    number: broker.pid for number, broker in enumerate(brokers, start=1) if broker.returncode is None
                 },
                 kill=lambda broker_id: brokers[broker_id - 1].kill(),
             )
@@ -121,7 +121,7 @@ def three_of_kafka(directory: Path | None) -> Iterator[Three]:
         yield Three(
             bootstrap=",".join(f"127.0.0.1:{port}" for port in ports[:BROKERS]),
             replicas=BROKERS,
-            pids=lambda: {node_id: each.pid for node_id, each in running.items()},
+            pids=lambda: {node_id: process.pid for node_id, process in running.items()},
             kill=kill,
         )
 
@@ -129,7 +129,7 @@ def three_of_kafka(directory: Path | None) -> Iterator[Three]:
 def _start_kafka(directory: Path, node_id: int, ports: Sequence[int]) -> subprocess.Popen[bytes]:
     """Start a node; of the ports the first three are the brokers', the others the controllers'."""
     directory.mkdir()
-    voters = ",".join(f"{each}@127.0.0.1:{ports[BROKERS + each - 1]}" for each in range(1, BROKERS + 1))
+    voters = ",".join(f"{node_id}@127.0.0.1:{ports[BROKERS + node_id - 1]}" for node_id in range(1, BROKERS + 1))
     port, controller_port = ports[node_id - 1], ports[BROKERS + node_id - 1]
     lines = {
         "process.roles": "broker,controller",

@@ -227,7 +227,7 @@ async def _two(size: Size) -> AsyncIterator[tuple[_Member, _Member, Mapping[str,
             member = await _join(bucket, second, nursery, MEMBER_ID)
             start_seconds = process_time() - began
             written = await _timed(checkpointer.write)
-            sizes = [each.size_bytes async for page in bucket.list("") for each in page if "checkpoint" in each.key]
+            sizes = [info.size_bytes async for page in bucket.list("") for info in page if "checkpoint" in info.key]
             yield (
                 controller,
                 member,
@@ -279,10 +279,10 @@ async def _take_from_all(controller: _Member, size: Size) -> None:
             request = heartbeat(broker_id, FIRST_INCARNATION + broker_id, 0)
             request.begun = [
                 BegunPartition(
-                    topic_id=topic_id, partition_index=index, leader_epoch=each.epoch, offset=2_000_000, recover=[]
+                    topic_id=topic_id, partition_index=index, leader_epoch=placement.epoch, offset=2_000_000, recover=[]
                 )
-                for topic_id, index, each in controller.state.led_by(broker_id)
-                if not each.is_decided
+                for topic_id, index, placement in controller.state.led_by(broker_id)
+                if not placement.is_decided
             ]
             nursery.start_soon(controller.epoch_starts.take, request)
 
@@ -323,7 +323,9 @@ def _moves(state: ClusterState, size: Size) -> Sequence[Move]:
 async def _look_for_moves(state: ClusterState, size: Size) -> None:
     """Do what the controller does every few seconds, where one broker has gone and everything of it is to move."""
     live = state.live()
-    moves_for_balance(state.placements, [each for each in live if each != size.brokers], live, MOVES_COUNT)
+    moves_for_balance(
+        state.placements, [broker_id for broker_id in live if broker_id != size.brokers], live, MOVES_COUNT
+    )
     await trio.lowlevel.checkpoint()
 
 
@@ -360,7 +362,7 @@ async def _measure_race(size: Size) -> Mapping[str, float]:
         async with trio.open_nursery() as deciding:
             for broker_id, member in members.items():
                 deciding.start_soon(_take_over, broker_id, member, began, served)
-        lost = sum(each.metadata.lost_race_count for each in members.values())
+        lost = sum(member.metadata.lost_race_count for member in members.values())
         operations = store.answers.total() - answered
         nursery.cancel_scope.cancel()
     return {

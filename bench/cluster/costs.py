@@ -65,8 +65,8 @@ def items() -> Sequence[Item]:
 def rows() -> Sequence[Sequence[str]]:
     """Return the table, with its sum."""
     found = items()
-    theirs, ours = sum(each.theirs for each in found), sum(each.ours for each in found)
-    return [*(each.cells() for each in found), ["together", f"{theirs:,.0f}", f"{ours:,.0f}", f"{ours / theirs:.0%}"]]
+    theirs, ours = sum(cost.theirs for cost in found), sum(cost.ours for cost in found)
+    return [*(cost.cells() for cost in found), ["together", f"{theirs:,.0f}", f"{ours:,.0f}", f"{ours / theirs:.0%}"]]
 
 
 _ABOUT = """{rate} MiB/s in, read once, kept for {days} days, without compression, at Amazon's list prices in

@@ -93,7 +93,7 @@ class Findings:
         for row in self.rows:
             if row.group == group:
                 rounds.setdefault((row.load, row.system), []).append(row)
-        return {key: _medians(each) for key, each in rounds.items()}
+        return {key: _medians(figures) for key, figures in rounds.items()}
 
 
 def _medians(rows: Collection[Row]) -> Mapping[str, float]:

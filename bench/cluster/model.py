@@ -43,7 +43,7 @@ class Costs:
         scaling, races = findings.of(SCALING), findings.of(CONTROLLER)
         batch = scaling.get((load_of(BATCHES), system_of(4)))
         served = next(
-            (each for (_, size), each in races.items() if size == str(RACES[-1]) and "partitions" in each), None
+            (race for (_, size), race in races.items() if size == str(RACES[-1]) and "partitions" in race), None
         )
         spent = races.get((COSTS_LOAD, str(SIZES[-1])), {})
         if batch is None or served is None or not spent.keys() >= set(FAIL_OVER_FIGURES):

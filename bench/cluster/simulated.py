@@ -73,7 +73,7 @@ class _Brokers:
 
     def led_by(self, broker_id: int) -> Sequence[int]:
         rows = self.running[broker_id].broker.services.log.by_name.get(TOPIC, [])
-        return [index for index, each in enumerate(rows) if each is not None]
+        return [index for index, row in enumerate(rows) if row is not None]
 
     async def have_led_by(self, broker_id: int) -> None:
         """Return when a broker leads all."""
@@ -123,9 +123,9 @@ async def _brokers(durability: Durability, partitions: int) -> AsyncIterator[_Br
             )
             running[broker_id] = await stack.enter_async_context(network.broker(parts, settings))
         await running[1].broker.services.topics.create([NewTopic(name=TOPIC, partition_count=partitions)])
-        while any(each.broker.services.topics.get(TOPIC) is None for each in running.values()):
+        while any(broker.broker.services.topics.get(TOPIC) is None for broker in running.values()):
             await trio.sleep(LOOK_SECONDS)
-        clients = {broker_id: await each.connect() for broker_id, each in running.items()}
+        clients = {broker_id: await broker.connect() for broker_id, broker in running.items()}
         yield _Brokers(running, clients, partitions)
 
 

@@ -77,7 +77,9 @@ def main(
         with _startables(options, before, is_secured=is_secured) as startables:
             run = PeersRun(
                 options=options,
-                startables={name: each for name, each in startables.items() if not names or name in (*names, ENDPOINT)},
+                startables={
+                    name: startable for name, startable in startables.items() if not names or name in (*names, ENDPOINT)
+                },
                 journal=journal,
                 steal_max_percent=steal_max_percent,
                 keeps_brokers=is_secured,  # of which rounds are short

@@ -119,7 +119,7 @@ def _handlers(port: int) -> Mapping[type, Callable[[Any], Any]]:
             TopicProduceResponse(
                 name=topic.name,
                 topic_id=topic.topic_id,
-                partition_responses=[PartitionProduceResponse(index=each.index) for each in topic.partition_data],
+                partition_responses=[PartitionProduceResponse(index=data.index) for data in topic.partition_data],
             )
             for topic in request.topic_data
         ]

@@ -23,7 +23,7 @@ PRODUCED = re.compile(
 )
 FIRST_COUNT = 10_000  # records of the first run that finds out how many are sent in a second
 RATE_SECONDS = 2.0  # such a run must last at least so long
-CONSUME_TIMEOUT_MS = 60_000  # without a record, after which the tool ends with what it has, as if all were well
+CONSUME_TIMEOUT_MS = 60_000  # without a record; the tool then ends as if all were well
 TIMEOUT_SECONDS = 300  # of one run of a tool; then it hangs
 
 

@@ -91,7 +91,7 @@ class Journal:
             seconds=options.seconds,
             warm_up_seconds=options.warm_up_seconds,
             broker_options=tuple(options.broker_options),
-            load_average=tuple(round(each, 2) for each in os.getloadavg()),
+            load_average=tuple(round(average, 2) for average in os.getloadavg()),
         )
         self.findings.parts.append(part)
 

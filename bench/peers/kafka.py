@@ -57,7 +57,7 @@ def java_command(*arguments: str, flags: tuple[str, ...] = ()) -> list[str]:
 class KafkaBroker:
     """A broker and controller in one process. `settings` are added to server.properties.
 
-    security: of its listener, which is without TLS and SASL if there is none.
+    security: of its listener; None for one without TLS and SASL.
     """
 
     name: str
@@ -129,9 +129,9 @@ def _node(controller_port: int, directory: str) -> dict[str, str]:
 def free_ports(count: int) -> list[int]:
     """Return ports of the loopback that were free a moment ago."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
+    ports = [reservation.getsockname()[1] for reservation in sockets]
+    for reservation in sockets:
+        reservation.close()
     return ports
 
 

@@ -50,7 +50,7 @@ class Context:
 
 @attrs.frozen(kw_only=True)
 class Load:
-    """A load for brokers. `task` gives None if it takes a share of what was not measured.
+    """A load for brokers. `task` returns None if it takes a share of a load that was not measured.
 
     partitions: of the empty topic that is made for it; 0 for none, and no broker either.
     serve_options: of a broker of ours that is started for such loads alone.

@@ -31,7 +31,7 @@ def turns_of(
 ) -> Sequence[Turn]:
     """Round by round, load by load; the brokers take turns, and every other round in the opposite order.
 
-    So a run that is cut has whole rounds, and nobody always comes behind the same one. `pairs`: only these loads and
+    So a run that is cut has whole rounds, and no broker always follows the same one. `pairs`: only these loads and
     brokers.
     """
     return [

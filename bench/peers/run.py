@@ -149,7 +149,7 @@ class PeersRun:
             running.create_topic(load.partitions)
         else:
             running = RunningBroker(name=turn.broker, address=Address("", 0), pid=None, metrics_url=None)
-        results = [each for each in self.journal.findings.results if each.round <= turn.round]
+        results = [result for result in self.journal.findings.results if result.round <= turn.round]
         context = Context(
             runner=self.runner, startable=startable, broker=running, options=self.options, results=results
         )

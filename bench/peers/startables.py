@@ -71,7 +71,7 @@ def own_brokers(options: RunOptions, before: Path | None = None) -> Sequence[Own
     own = [_own(OWN, (), options), _own(OWN_MEMORY, MEMORY_STORE, options)]
     if before is None:
         return own
-    return [*own, *(attrs.evolve(each, name=BEFORE_OF[each.name], checkout=before) for each in own)]
+    return [*own, *(attrs.evolve(startable, name=BEFORE_OF[startable.name], checkout=before) for startable in own)]
 
 
 def kafka_durable(directory: Path | None) -> KafkaBroker:

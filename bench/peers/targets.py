@@ -70,7 +70,7 @@ class Target:
 
     @property
     def against(self) -> str:
-        """Return the name of what it is compared with, for the table."""
+        """Return the name of its peer, for the table."""
         return "–" if self.peer is None else self.peer if self.peer_load is None else self.peer_load
 
     def row(self, results: Sequence[Result]) -> TargetRow | None:

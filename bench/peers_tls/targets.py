@@ -32,7 +32,7 @@ _CONSUMED = [
     *(f"fetch {source}/{shape}" for source in (TAIL, BACKLOG) for shape in ("960KiB/1", "16KiB/1", "16KiB/16")),
     *(java_consume_name(source) for source in (TAIL, BACKLOG)),
 ]
-# How brokers compare where syncs take no time: loads whose clients wait for them, and one for which nobody does.
+# How brokers compare where syncs take no time: loads whose clients wait for them, and one without such waits.
 _ON_MEMORY = [java_name(KIB, 16 * KIB, MANY_PARTITIONS), ARTICLE, librdkafka_name(KIB), java_consume_name(TAIL)]
 
 

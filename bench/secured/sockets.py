@@ -1,4 +1,4 @@
-"""Sockets of load generators: TCP, or TLS over it that looks like TCP to who sends and receives without blocking.
+"""Sockets of load generators: TCP, or TLS over it with the same non-blocking calls.
 
 The handshake and the login are done before a socket is handed out; the login by `kafscale.client`, over the socket
 while it still blocks. Without TLS a load has a plain socket, and what it does costs nothing more.

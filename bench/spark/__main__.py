@@ -130,13 +130,13 @@ class _Run:
         """Measure writes, streams and SQL; SQL is of a shape that was measured."""
         sides = Sides(spark=self.spark, kafka=self.kafka.broker, ours=self.bucket.broker, store=self.bucket.store)
         found = []
-        for each in (
+        for measured in (
             measure_writer(sides),
             measure_avro(sides),
             measure_streams(sides, stream_seconds),
             measure_sql(sides, shape.topic),
         ):
-            for one in each:
+            for one in measured:
                 click.echo(one, err=True)
                 found.append(one)
         return Outcome(further=found)

@@ -105,10 +105,10 @@ def _column_names() -> Sequence[str]:
 
 def _get_all(planner: Planner, splits: Sequence[Split]) -> None:
     for split in splits:
-        for each in split.ranges:
-            assert isinstance(each, SplitRange), "all is flushed"
-            for start in range(each.start, each.end, reading.GET_BYTES):
-                planner.catalog.bucket.get_range(each.key.key, start, min(reading.GET_BYTES, each.end - start))
+        for part in split.ranges:
+            assert isinstance(part, SplitRange), "all is flushed"
+            for start in range(part.start, part.end, reading.GET_BYTES):
+                planner.catalog.bucket.get_range(part.key.key, start, min(reading.GET_BYTES, part.end - start))
 
 
 def _timed(do: Callable[[], T]) -> tuple[T, float]:

@@ -98,7 +98,7 @@ def rows_between(shape: Shape, first_ms: int, behind_ms: int) -> int:
     step_ms = shape.batch_ms / shape.batch_rows
     in_batch = [int(number * step_ms) for number in range(shape.batch_rows)]
     bases = [shape.first_ms + int(number * shape.batch_ms) for number in range(shape.batches_per_partition)]
-    return shape.partitions * sum(first_ms <= base + each < behind_ms for base in bases for each in in_batch)
+    return shape.partitions * sum(first_ms <= base + offset_ms < behind_ms for base in bases for offset_ms in in_batch)
 
 
 def fill(address: Address, shape: Shape) -> None:

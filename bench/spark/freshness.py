@@ -127,7 +127,7 @@ class Running:
         """Return how many objects of the write-ahead log are in the bucket."""
         bucket = bucket_options(Given(self.store)).open()
         try:
-            return sum(each.key.endswith(".wal") for each in bucket.list(""))
+            return sum(info.key.endswith(".wal") for info in bucket.list(""))
         finally:
             bucket.close()
 
@@ -182,7 +182,9 @@ def measure_stream(
         query.processAllAvailable()  # Spark's first batch takes many seconds
         with load.running():
             time.sleep(WARM_SECONDS + seconds)
-            took = [each["durationMs"] for each in query.recentProgress[-int(seconds) :] if each["numInputRows"]]
+            took = [
+                progress["durationMs"] for progress in query.recentProgress[-int(seconds) :] if progress["numInputRows"]
+            ]
         query.processAllAvailable()
         query.stop()
     assert seen.keys() == load.acknowledged.keys(), "rows are not what was acknowledged"
@@ -199,7 +201,7 @@ def measure_stream(
         p99_seconds=late[len(late) * 99 // 100],
         most_seconds=late[-1],
         phases_ms={
-            phase: statistics.median(each.get(phase, 0) for each in took) if took else 0
+            phase: statistics.median(durations.get(phase, 0) for durations in took) if took else 0
             for phase in ("triggerExecution", "latestOffset", "queryPlanning", "addBatch")
         },
     )

@@ -76,9 +76,9 @@ class Found:
     def ratio(self, read: Read) -> float:
         """Return how many times as long as a plain one a read takes, under the same load."""
         (plain,) = (
-            each
-            for each in self.reads
-            if (each.bucket, each.per_second, each.freshness) == (read.bucket, read.per_second, "segments")
+            other
+            for other in self.reads
+            if (other.bucket, other.per_second, other.freshness) == (read.bucket, read.per_second, "segments")
         )
         return median(read.seconds) / median(plain.seconds)
 
@@ -87,7 +87,7 @@ def streams_table(found: Found) -> Table:
     """Return the table of the streams."""
     headings = ["bucket", "durability", "freshness", "records", "p50 s", "p90 s", "p99 s", "most s", "batch ms",
                 "where it ends ms", "read ms", "reached"]  # fmt: skip
-    return Table(headings, [_stream_cells(each) for each in found.streamed], 3)
+    return Table(headings, [_stream_cells(stream) for stream in found.streamed], 3)
 
 
 def _stream_cells(each: Streamed) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""What is no read of a whole topic: writing, how late a stream's rows are, and the first and the second SQL statement.
+"""Loads other than reads of a whole topic: writes, the delay of a stream's rows, and the first two SQL statements.
 
 Seconds of each by Spark's Kafka source and sink on Apache Kafka, by both on a broker of KafScale, and by ours there.
 """
@@ -93,8 +93,8 @@ def measure_writer(sides: Sides) -> Iterator[Further]:
 
 def measure_streams(sides: Sides, seconds: float) -> Iterator[Further]:
     """Measure how late the rows of streams are, one source after the other, and how long micro-batches take."""
-    for each in (sides.kafka, sides.ours):
-        create_topic(each, TOPIC, STREAM_PARTITIONS)
+    for source in (sides.kafka, sides.ours):
+        create_topic(source, TOPIC, STREAM_PARTITIONS)
     for trigger, what in TRIGGERS.items():
         for name, format, broker in sides.each():
             late, batch_seconds = _lateness(sides, format, broker, trigger, seconds)
@@ -167,7 +167,7 @@ def _ready_seconds(sides: Sides, trigger: str, seconds: float) -> float:
 
 def _batch_seconds(query: Any) -> float:
     """Return the median of the last batches that had rows."""
-    took = [each["durationMs"]["triggerExecution"] for each in query.recentProgress if each["numInputRows"]]
+    took = [progress["durationMs"]["triggerExecution"] for progress in query.recentProgress if progress["numInputRows"]]
     batch_ms: float = statistics.median(took[len(took) // 3 :])
     return batch_ms / 1000
 

@@ -144,7 +144,7 @@ def together(parts: list[Outcome]) -> Outcome:
     """Join the outcomes of several shapes."""
     return Outcome(
         **{
-            field.name: tuple(each for part in parts for each in getattr(part, field.name))
+            field.name: tuple(value for part in parts for value in getattr(part, field.name))
             for field in attrs.fields(Outcome)
         }
     )

@@ -25,7 +25,7 @@ FORMAT = "ready"
 
 
 class Rows(InputPartition):
-    """How many rows a task has."""
+    """The number of rows of a task."""
 
     def __init__(self, count: int) -> None:
         super().__init__(count)
@@ -83,7 +83,7 @@ class ReadyReader(_Reading, DataSourceReader):
 
 
 class ReadyStreamReader(_Reading, DataSourceStreamReader):
-    """Has a row for each micro-batch."""
+    """Gives a row for each micro-batch."""
 
     def __init__(self, numbers: Mapping[str, int]) -> None:
         super().__init__(numbers)
@@ -121,7 +121,7 @@ def rows_at_hand(value_bytes: int, batch_rows: int, timestamp_ms: int) -> pa.Rec
 
 
 def options_of(shape: Shape, rows: int, timestamp_ms: int) -> Mapping[str, str]:
-    """Return what a frame of so many rows of a shape is loaded with; all of them come by four tasks."""
+    """Return the options of a frame with this number of rows; the full number comes by four tasks."""
     numbers = {
         "rows": rows,
         "tasks": 4 if rows == shape.all_rows else 1,

@@ -74,7 +74,7 @@ class Contest:
                 if number >= count and taken_seconds[query.name] >= SHORT_SECONDS:
                     continue
                 answers = []
-                sources = [each for each in self.sources if not (query.by_where and each.name == READY)]
+                sources = [source for source in self.sources if not (query.by_where and source.name == READY)]
                 for source in sources if number % 2 else reversed(sources):
                     answer, result = self._measure(shape, query, source, number)
                     answers.append(answer)
@@ -131,7 +131,7 @@ class Pair:
         """Return how many times as fast a source in Python can be that does nothing; None where none was measured."""
         if not self.ready:
             return None
-        return median(their.seconds for their in self.theirs) / median(each.seconds for each in self.ready)
+        return median(their.seconds for their in self.theirs) / median(ours.seconds for ours in self.ready)
 
 
 def spread(values: Sequence[float]) -> float:

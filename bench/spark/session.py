@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 POM = Path(__file__).parents[2] / "tests" / "spark" / "pom.xml"
 SETTINGS = {
-    "spark.driver.memory": "4g",  # the Kafka source keeps consumers for some minutes, with what they have prefetched
+    "spark.driver.memory": "4g",  # the Kafka source keeps consumers and their prefetched records for some minutes
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.ui.showConsoleProgress": "false",
 }

@@ -86,11 +86,11 @@ def _speed_cells(pair: Pair) -> Iterator[str]:
 
 def further(outcome: Outcome) -> Table:
     """Return the table of writes, streams and SQL: seconds, and how many times as long theirs took."""
-    found = {(each.what, each.source): median(each.seconds) for each in outcome.further}
+    found = {(measured.what, measured.source): median(measured.seconds) for measured in outcome.further}
     rows = []
-    for what in dict.fromkeys(each.what for each in outcome.further):
+    for what in dict.fromkeys(measured.what for measured in outcome.further):
         ours, theirs, on_us = (found[what, source] for source in (BUCKET, KAFKA, ON_US))
-        ratios = [f"{theirs / each:.2f}" if each else "-" for each in (ours, found.get((what, READY)))]
+        ratios = [f"{theirs / seconds:.2f}" if seconds else "-" for seconds in (ours, found.get((what, READY)))]
         rows.append([what, f"{ours:.2f}", f"{theirs:.2f}", f"{on_us:.2f}", *ratios])
     headings = ["seconds", "kafscale", "Kafka source", "Kafka source on KafScale", "times as fast", "rows at hand"]
     return Table(headings, rows)
@@ -101,8 +101,8 @@ def read_bytes(outcome: Outcome) -> Table:
     return Table(
         ["values, partitions", "query", "MiB read", "MiB needed", "MiB there"],
         [
-            [*key_cells((each.shape, each.query)), mib(each.read_bytes), mib(each.needed_bytes), mib(each.all_bytes)]
-            for each in outcome.planned
+            [*key_cells((plan.shape, plan.query)), mib(plan.read_bytes), mib(plan.needed_bytes), mib(plan.all_bytes)]
+            for plan in outcome.planned
         ],
         2,
     )
@@ -132,7 +132,7 @@ def _time_cells(costs: Costs, pairs: Mapping[tuple[str, str], Pair]) -> Iterator
         base = _per_row([result.jvm_cpu_seconds for result in results], costs)
         yield base
         for query in further:
-            yield max(0.0, _per_row([each.jvm_cpu_seconds for each in query], costs) - base)
+            yield max(0.0, _per_row([costs_of_run.jvm_cpu_seconds for costs_of_run in query], costs) - base)
     yield _per_row([result.broker_cpu_seconds for result in noop.theirs], costs)
 
 
@@ -145,9 +145,9 @@ def decoder(outcome: Outcome) -> Table:
     return Table(
         ["codec", "batches of", "values of", "million records/s", "MiB/s"],
         [
-            [each.codec, f"{each.batch_bytes >> 10} KiB", f"{each.value_bytes} B",
-             f"{each.records_per_second / 1e6:.2f}", f"{each.mib_per_second:,.0f}"]
-            for each in outcome.decoded
+            [decoding.codec, f"{decoding.batch_bytes >> 10} KiB", f"{decoding.value_bytes} B",
+             f"{decoding.records_per_second / 1e6:.2f}", f"{decoding.mib_per_second:,.0f}"]
+            for decoding in outcome.decoded
         ],
         3,
     )  # fmt: skip

@@ -42,7 +42,7 @@ def all_loads() -> Sequence[Load]:
     of_each = partial(TransactionsLoad, seconds=0, commit_every_batches=1, counts_commits=True)
     records = partial(LibrdkafkaLoad, record_bytes=KIB, seconds=0)
     return [
-        *(each for size in BATCH_SIZES for each in (_producing(size), _producing(size, is_transactional=True))),
+        *(load for size in BATCH_SIZES for load in (_producing(size), _producing(size, is_transactional=True))),
         _load(LATENCY, partial(of_each, point=one, measures_rounds=True), partitions=2),
         _load(commits_name(1), partial(of_each, point=one), partitions=1),
         _load(commits_name(CROWD), partial(of_each, point=crowd, producers=CROWD), partitions=CROWD),

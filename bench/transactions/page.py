@@ -81,8 +81,8 @@ _COLUMNS: dict[str, Callable[[Result], float | None]] = {
 def _rows(results: Sequence[Result]) -> Iterator[Sequence[str]]:
     for load, broker in dict.fromkeys((result.point, result.broker) for result in results):
         found = [result for result in results if (result.point, result.broker) == (load, broker)]
-        medians = [_cell(middle([read(each) for each in found])) for read in _COLUMNS.values()]
-        rates = [requests_per_second(each) for each in found]
+        medians = [_cell(middle([read(round) for round in found])) for read in _COLUMNS.values()]
+        rates = [requests_per_second(round) for round in found]
         yield [load, broker, str(len(found)), *medians, f"{_cell(min(rates))}–{_cell(max(rates))}"]
 
 

@@ -132,9 +132,9 @@ class Producer:
 
     def _send_again(self, now: float) -> None:
         refused, self._refused = self._refused, []
-        for each in refused:
-            each.correlation_id = self._next_id()
-            self._send(each)
+        for partition in refused:
+            partition.correlation_id = self._next_id()
+            self._send(partition)
 
     def _send(self, sent: _Sent) -> None:
         template = self.templates[sent.place]

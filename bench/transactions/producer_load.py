@@ -88,21 +88,21 @@ def _run(load: TransactionsLoad, connections: Sequence[_Connection]) -> Figures:
         active: Sequence[_Connection] = connections
         while True:
             now = perf_counter()
-            for each in active:
-                each.producer.go_on(now, is_over=now >= deadline)
-                each.send(poll)
-            if all(each.producer.is_idle for each in active) and all(
+            for driven in active:
+                driven.producer.go_on(now, is_over=now >= deadline)
+                driven.send(poll)
+            if all(driven.producer.is_idle for driven in active) and all(
                 connection.producer.is_idle for connection in connections
             ):
                 break
             paused = [connection for connection in connections if connection.producer.resumes_at > now]
-            wait_seconds = min((each.producer.resumes_at - now for each in paused), default=STALL_SECONDS)
+            wait_seconds = min((driven.producer.resumes_at - now for driven in paused), default=STALL_SECONDS)
             answering = [by_descriptor[descriptor] for descriptor, _ in poll.poll(wait_seconds)]
             if not answering and now - answered_at > STALL_SECONDS:
                 raise RuntimeError(f"the broker has not answered for {STALL_SECONDS} s")
             answered_at = now if answering else answered_at
-            for each in answering:
-                each.receive()
+            for driven in answering:
+                driven.receive()
             active = [*answering, *paused]
         return _figures(load, connections, perf_counter() - began, process_time() - cpu_began)
 
@@ -114,7 +114,7 @@ def _figures(
     batch_count = sum(len(producer.batch_latencies) for producer in producers)
     latencies = [producer.end_latencies if load.counts_commits else producer.batch_latencies for producer in producers]
     figures = Figures.of(
-        [latency for each in latencies for latency in each],
+        [latency for of_producer in latencies for latency in of_producer],
         seconds=seconds,
         size_bytes=batch_count * producers[0].templates[0].batch_bytes,
         client_cpu_seconds=client_cpu_seconds,
@@ -144,7 +144,7 @@ class _Connection:
         return cls(connection, producer)
 
     def send(self, poll: select.epoll) -> None:
-        """Send what there is, and have `poll` tell when there is room for what is left."""
+        """Send the outgoing bytes, and let `poll` tell when there is room for the rest."""
         outgoing = self.producer.outgoing
         while outgoing:
             try:
