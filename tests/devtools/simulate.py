@@ -46,8 +46,6 @@ CPU_MAX_SECONDS = 60.0  # of one seed; most take less than four
 
 @attrs.frozen(kw_only=True)
 class Outcome:
-    """Outcome of one seed. `events` only if it failed."""
-
     seed: int
     durability: str
     acknowledged_count: int
@@ -83,7 +81,7 @@ def run_seed(seed: int, *, is_short: bool = False, of_cluster: bool = False, mut
 
 @contextmanager
 def _cpu_limit() -> Iterator[None]:
-    """Fail a seed in which tasks are busy without end, which an autojump clock would never leave."""
+    """Fail a seed whose tasks are busy without end; an autojump clock would never pass that instant."""
 
     def give_up(signal_number: int, frame: object) -> None:
         raise TimeoutError(f"busy for more than {CPU_MAX_SECONDS} s")
@@ -112,10 +110,7 @@ def run_seeds(
 
 
 def _be_quiet() -> None:
-    """A broker among faults logs a lot. And what has been imported need not be looked at by each seed's collection.
-
-    That is made when the next seed begins (`tests.devtools.world.determinism`), so it need not happen by itself before.
-    """
+    """Disable the log of brokers among faults, and the garbage collector, which `determinism` runs before each seed."""
     logging.disable(logging.CRITICAL)
     gc.collect()
     gc.freeze()
@@ -123,7 +118,6 @@ def _be_quiet() -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.devtools.simulate", description=__doc__.split("\n\n")[0])
     parser.add_argument("seeds", type=int)
     parser.add_argument("--first", type=int, default=1)

@@ -17,7 +17,7 @@ FIRST_TIMESTAMP_MS = 1_700_000_000_000
 
 @attrs.frozen
 class Sample:
-    """A record as an application has it. Headers are in order, with names that may repeat."""
+    """A record as an application sees it. Headers keep their order, and their names may repeat."""
 
     key: bytes | None
     value: bytes | None
@@ -26,7 +26,7 @@ class Sample:
 
 
 def sample_records() -> list[Sample]:
-    """Records of every kind that a client may send; timestamps are a second apart, and not in order."""
+    """Return records of every kind that a client may send; timestamps are a second apart, and not in order."""
     kinds: Sequence[tuple[bytes | None, bytes | None, tuple[tuple[str, bytes], ...]]] = [
         (b"key", b"value", ()),
         (None, b"no key", ()),
@@ -47,7 +47,6 @@ def sample_records() -> list[Sample]:
 def poll_until(
     condition: Callable[[], object], poll: Callable[[], object], *, what: str, seconds: float = DEADLINE_SECONDS
 ) -> None:
-    """Call `poll`, which waits a little by itself, until the condition holds. AssertionError past the deadline."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
@@ -55,7 +54,7 @@ def poll_until(
 
 
 def wait_until(condition: Callable[[], object], what: str, *, seconds: float = DEADLINE_SECONDS) -> None:
-    """Wait for what another thread or process brings about. AssertionError past the deadline."""
+    """Wait for another thread or process to make the condition true. Raises AssertionError past the deadline."""
     poll_until(condition, lambda: threading.Event().wait(PAUSE_SECONDS), what=what, seconds=seconds)
 
 
@@ -76,7 +75,9 @@ class Acknowledged:
         self.partitions[partition].append((value, offset))
 
     def check(self, stored: Iterable[tuple[int, int, bytes]], sent: Callable[[int], Iterable[bytes]]) -> None:
-        """Hold what a consumer read, as (partition, offset, value), to what was acknowledged and sent, in order."""
+        """Check that consumed records, as (partition, offset, value), are the acknowledged ones, in the order of
+        `sent`.
+        """
         found: dict[int, list[tuple[bytes, int]]] = defaultdict(list)
         for partition, offset, value in stored:
             found[partition].append((value, offset))

@@ -14,7 +14,6 @@ BUILD_TIMEOUT_SECONDS = 900.0  # the first build may wait for downloads
 
 @cache
 def go_program(name: str) -> Path:
-    """Build the program of a folder; it is there until the tests end."""
     directory = TemporaryDirectory(prefix="kafscale-go-")
     atexit.register(directory.cleanup)
     program = Path(directory.name) / name

@@ -1,4 +1,4 @@
-"""Servers of HTTP in threads, with TLS or without, for tests of what asks one; and one of bytes that are no HTTP."""
+"""HTTP servers in threads, with or without TLS, and a server that sends arbitrary bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class _TlsServer(_Server):
-    """Shakes hands in the thread of the connection, where a client that does not ends nothing else."""
+    """Does the TLS handshake in the connection's thread, so that a client that sends nothing blocks no other."""
 
     def __init__(self, context: ssl.SSLContext, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -35,7 +35,7 @@ class _TlsServer(_Server):
 
 @contextmanager
 def http_server(handler: type[BaseHTTPRequestHandler], context: ssl.SSLContext | None = None) -> Iterator[str]:
-    """Serve until the block ends; the URL, without a slash at its end. `context` is of TLS, if it is to have it."""
+    """Serve until the block ends; yields the URL without a final slash. A TLS `context` makes it an https server."""
     server = (_Server if context is None else partial(_TlsServer, context))(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, name="http", daemon=True)
     thread.start()

@@ -1,6 +1,6 @@
-"""Unmodified clients that log in, as their users write it: each sends a record and reads it back.
+"""Real clients that log in, written as their users write them: each sends a record and reads it back.
 
-A client is a function of a `Login` and a topic. It returns None, or what the client says of why it was refused.
+A client is a function of a `Login` and a topic. It returns None, or the client's own reason for a refusal.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ VALUE = b"of a client"
 class Login:
     """Credentials of a client, and how it logs in.
 
-    `token` makes a token each time that it is called. `trusted` is set where the client trusts another authority than
-    the broker's.
+    `token` makes a new token on each call. `trusted` is set where the client trusts another authority than the
+    broker's.
     """
 
     broker: SaslBroker
@@ -71,11 +71,11 @@ class Login:
 
     @property
     def fails(self) -> bool:
-        """Tell whether it is meant to: clients that try again and again need not do so for long."""
+        """Tell whether this login should fail; clients that retry then give up soon."""
         return self.password == WRONG or self.trusted is not None
 
     def context(self) -> ssl.SSLContext:
-        """Python's form of what is trusted and shown."""
+        """Return an SSL context with the trusted authority and the client's certificate."""
         return self.broker.tls.certificate.client_context(Path(self.ca_file), shown=self.certificate)
 
 
@@ -87,7 +87,7 @@ _MODULES = "org.apache.kafka.common.security"
 
 
 def java_properties(login: Login, directory: Path) -> dict[str, str]:
-    """Return the settings as Java's clients have them, for whom else takes those; files are in the directory."""
+    """Return the settings under Java's names, with their files in the directory."""
     found = {
         "security.protocol": login.protocol.value,
         "ssl.truststore.type": "PEM",
@@ -117,7 +117,7 @@ def java_properties(login: Login, directory: Path) -> dict[str, str]:
 
 
 def librdkafka_config(login: Login) -> dict[str, str]:
-    """Return the settings, all but those of a token."""
+    """Return the settings without those of a token."""
     config = {
         "bootstrap.servers": login.bootstrap,
         "security.protocol": login.protocol.value,
@@ -159,7 +159,7 @@ def confluent(login: Login, topic: str) -> str | None:
 
 
 def refused(errors: Sequence[KafkaError]) -> str | None:
-    """Return what the first error says that no other try would change."""
+    """Return the first error that a retry would not change."""
     final = (KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.TOPIC_AUTHORIZATION_FAILED)
     return next((error.str() for error in errors if error.code() in final), None)
 

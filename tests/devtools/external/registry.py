@@ -1,8 +1,7 @@
 """A stand-in for a Confluent-compatible schema registry: in memory, served over HTTP on a free port of this machine.
 
-It keeps what it is given and checks nothing of it, so that any schema may be registered; ids, versions, references,
-lookups, deletion, compatibility levels and errors are as the real one's. `format=serialized` gives the stored text
-again, which is base64 where confluent-kafka's Python serializers registered it and `.proto` text otherwise.
+It stores any schema unchecked. Ids, versions, references, look-ups, deletion, compatibility levels and errors are those
+of the real one. `format=serialized` returns the stored text: base64 where confluent-kafka registered it, else `.proto`.
 """
 
 from __future__ import annotations
@@ -27,8 +26,6 @@ Json = dict[str, Any]
 
 
 class _Refused(Exception):
-    """Answered as an error of the registry's: a code of five digits, of which three are the HTTP status."""
-
     def __init__(self, code: int, message: str) -> None:
         super().__init__(code, message)
         self.code = code
@@ -65,7 +62,6 @@ class Registry:
             return int(self._register(subject, body)["id"])
 
     def answer(self, method: str, path: str, body: Json) -> Any:
-        """Return what a request gets. Raises _Refused."""
         parts = [unquote(part) for part in path.strip("/").split("/")]
         for pattern, handler in self._routes():
             names = pattern.split()
@@ -197,17 +193,14 @@ def _canonical(body: Json) -> Json:
 
 
 def _shown(schema: Json) -> Json:
-    """Return a schema as the real registry answers: no type for Avro, no references where there are none."""
+    """Return a schema as the real registry answers: without a type for Avro, without an empty list of references."""
     hidden = {"schemaType": "AVRO", "references": []}
     return {key: value for key, value in schema.items() if hidden.get(key) != value}
 
 
 @contextmanager
 def running_registry(registry: Registry | None = None, context: ssl.SSLContext | None = None) -> Iterator[Registry]:
-    """Serve a registry, a new one if none is given, until the block ends; `registry.url` says where.
-
-    context: of TLS, if it is to have it.
-    """
+    """Serve a registry, a new one by default, until the block ends. A TLS `context` makes it an https server."""
     registry = registry or Registry()
     with http_server(_handler(registry), context) as registry.url:
         yield registry

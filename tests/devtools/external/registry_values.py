@@ -1,4 +1,4 @@
-"""Values as confluent-kafka's own serializers write them, and decoders of them, against one registry."""
+"""Values written by confluent-kafka's own serializers, and decoders for them, against one registry."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ def prefixed(schema_id: int, payload: bytes) -> bytes:
 
 @lru_cache
 def message_class(text: str, name: str) -> Any:
-    """The class of a message of a .proto text."""
     file = protobuf_schema.load(Schema(format="PROTOBUF", text=text))
     descriptor = protobuf_schema.message_named(file, name)
     assert descriptor is not None
@@ -40,9 +39,9 @@ def message_class(text: str, name: str) -> Any:
 
 @attrs.define(eq=False, kw_only=True)
 class Values:
-    """Writes to the subject `<topic>-value`, and reads by any schema. No sleeping between attempts.
+    """Writes to the subject `<topic>-value`, and reads by any schema.
 
-    headers: get the schema's id, which is not in front of the value then.
+    headers: get the schema's id, which then does not stand in front of the value.
     """
 
     registry: Registry
@@ -70,13 +69,13 @@ class Values:
         return self._bytes(serializer, message, topic, headers)
 
     def reader(self, format: str, schema: Any, **options: Any) -> ValueDecoder:
-        """A decoder into a schema given as text, or as the JSON of it."""
+        """Return a decoder into a schema given as text, or as the JSON of it."""
         text = schema if isinstance(schema, str) and format == "protobuf" else json.dumps(schema)
         given = Schema(format=format.upper(), text=text)
         return self._decoder(ReaderOptions(format=format, schema=given, **options))
 
     def reader_of(self, subject: str = "orders-value", **options: Any) -> ValueDecoder:
-        """A decoder into a subject's newest schema."""
+        """Return a decoder into a subject's newest schema."""
         schema = self.client.by_subject(subject)
         return self._decoder(ReaderOptions(format=schema.format.lower(), schema=schema, **options))
 
@@ -95,7 +94,7 @@ def _conf(headers: Headers | None) -> dict[str, Any]:
 
 @contextmanager
 def running_values() -> Iterator[Values]:
-    """A registry of its own, and what writes and reads with it."""
+    """Run a registry; yields the `Values` that use it."""
     with running_registry() as registry:
         made = Values(registry=registry)
         try:

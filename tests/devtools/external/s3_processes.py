@@ -37,9 +37,9 @@ class S3Process:
 
 @contextlib.contextmanager
 def minio_server(*, kms_key: str = "") -> Iterator[S3Process]:
-    """MinIO on a free port, with its data in a temporary directory; `minio` must be on the PATH.
+    """Run MinIO on a free port, with its data in a temporary directory; `minio` must be on the PATH.
 
-    `kms_key` is the name of the one key of its own key service, which it has not without.
+    `kms_key` names the only key of its key service; by default it has none.
     """
     credentials = S3Credentials(access_key_id="minio-user", secret_access_key="minio-password")
     port = free_port()
@@ -68,7 +68,6 @@ def s3_server() -> contextlib.AbstractContextManager[S3Process]:
 
 
 def free_port() -> int:
-    """Return a port of loopback that was free a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -90,7 +89,7 @@ def _running(command: Sequence[str], environ: Mapping[str, str], url: str) -> It
 
 
 def _becomes_healthy(process: subprocess.Popen[bytes], url: str) -> bool:
-    """Wait for an answer that is not an excuse: MinIO listens some time before it serves (503)."""
+    """Wait until it serves: MinIO listens some time before that, and answers 503."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     deadline = time.monotonic() + START_TIMEOUT_SECONDS
     while process.poll() is None and time.monotonic() < deadline:

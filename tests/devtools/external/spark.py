@@ -52,7 +52,7 @@ _REGISTERED = re.compile(r"Successfully registered with master (\S+)")
 
 
 def start_spark(*, jars: Sequence[str] = (), **settings: str) -> SparkSession:
-    """A session in this process. Its JVM takes memory and jars from the first one that is made."""
+    """Return a session in this process. Its JVM takes memory and jars from the first one."""
     from pyspark.sql import SparkSession
 
     assert kafscale.spark  # has set PYSPARK_PYTHON
@@ -79,10 +79,10 @@ def skip_without_iceberg() -> None:
 
 
 def run_stream(writer: DataStreamWriter) -> None:
-    """Run a query until it ends by itself. Raises what ended it otherwise.
+    """Run a query until it ends by itself; raises the error that ended it.
 
-    It is started again where Spark has given up on the Python process that plans it, for which it waits 10 s. That
-    process takes a second of CPU to start, and so longer on a machine that is as busy as one of tests can be.
+    The query is started again where Spark gave up waiting (10 s) for the Python process that plans it: that process
+    needs a second of CPU to start, and longer on a busy machine.
     """
     for attempt in range(1, STREAM_START_COUNT + 1):
         try:
@@ -213,7 +213,7 @@ def store_of(broker: BrokerProcess) -> str:
 
 
 def wait_for_topic(broker: BrokerProcess, topic: str) -> None:
-    """Wait until a reader of the bucket knows a topic, also an empty one: by a checkpoint of metadata, within 10 s."""
+    """Wait until a metadata checkpoint in the bucket has the topic, at most 10 s after its creation."""
     catalog = Catalog(BucketOptions(url=StoreUrl.parse(store_of(broker))).open())
     deadline = time.monotonic() + METADATA_TIMEOUT_SECONDS
     while topic not in catalog.metadata.topics:
@@ -224,6 +224,5 @@ def wait_for_topic(broker: BrokerProcess, topic: str) -> None:
 
 
 def flush(broker: BrokerProcess) -> None:
-    """`kafscale flush`: all that was acknowledged is in the bucket then."""
     command = [sys.executable, "-m", "kafscale", "flush", "--admin", str(broker.admin)]
     subprocess.run(command, capture_output=True, check=True)

@@ -1,4 +1,4 @@
-"""An issuer's token endpoint (RFC 6749, section 4.4) that a test tells what to answer."""
+"""A token endpoint (RFC 6749, section 4.4) that answers as a test tells it to."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Asked:
 
 @attrs.define(kw_only=True)
 class Endpoint:
-    """`answers` are given in turn, each a status and a body; a token for alice once there are none left."""
+    """Returns the `answers` in turn, each a status and a body, and then tokens for alice."""
 
     url: str = ""
     answers: list[tuple[int, Any]] = attrs.field(factory=list)

@@ -42,11 +42,10 @@ class RunningTool:
         return [event for event in self.events if event["name"] == name]
 
     def wait_until(self, condition: Callable[[], object], what: str, *, seconds: float = DEADLINE_SECONDS) -> None:
-        """Wait for what the events show. Raises AssertionError past the deadline."""
+        """Wait until the events meet the condition. Raises AssertionError past the deadline."""
         wait_until(condition, what, seconds=seconds)
 
     def wait(self) -> int:
-        """Wait for its end and return its exit code."""
         code = self.process.wait(RUN_TIMEOUT_SECONDS)
         self._reader.join(DEADLINE_SECONDS)
         return code

@@ -2,10 +2,10 @@
 
     network = BrokerNetwork()
     async with network.broker(1, parts, settings) as one, network.broker(2, ...) as two:
-        network.cut(1, 2)          nothing that 1 sends arrives at 2 any more, on any connection
+        network.cut(1, 2)          drops everything that 1 sends to 2, on any connection
 
-A broker that is not there any more refuses connections; one that starts takes them, and answers none yet. Of one that
-was never run by it the network knows nothing: it always answers.
+A stopped broker refuses connections; a starting one accepts them and answers later. A broker that the network never ran
+always answers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ R = TypeVar("R")
 
 @attrs.define(eq=False)
 class RunningBroker(MemoryBroker):
-    """A broker that can be killed. `failure` is why it has ended by itself, if it has."""
+    """A broker that can be killed. `failure` is the error by which it ended itself."""
 
     everything: trio.CancelScope
     failure: ExceptionGroup[Fenced] | None = None
@@ -50,7 +50,7 @@ class RunningBroker(MemoryBroker):
 
 @attrs.define(eq=False)
 class _Life:
-    """One start of a broker; without one that can be reached before it serves."""
+    """One start of a broker. `broker` is None until it serves."""
 
     broker: RunningBroker | None = None
 
@@ -80,7 +80,7 @@ class BrokerNetwork:
     _streams: list[CutStream] = attrs.field(factory=list)
 
     def cut(self, *broker_ids: int, one_way: bool = False) -> None:
-        """Cut the first broker off from the others of these, from it to them only if `one_way`."""
+        """Cut the first broker off from the others, in both directions unless `one_way`."""
         first, *others = broker_ids
         for other in others:
             self.cuts.add((first, other))
@@ -100,8 +100,6 @@ class BrokerNetwork:
         self.refusals.clear()
 
     def connect_from(self, ours: int) -> Connect:
-        """Return what a broker connects to others with."""
-
         async def connect(theirs: int, _record: BrokerRecord) -> PeerConnection:
             while True:
                 if {(ours, theirs), (theirs, ours)} & self.cuts:
@@ -146,8 +144,6 @@ class BrokerNetwork:
     async def _serve(
         self, running: RunningBroker, parts: StorageParts, life: _Life, task_status: trio.TaskStatus[RunningBroker]
     ) -> None:
-        """Run the broker beside its connections, which end with it."""
-
         class Started(trio.TaskStatus[Broker]):
             def started(self, value: Broker | None = None) -> None:
                 life.broker = running
@@ -164,7 +160,7 @@ _networks: WeakKeyDictionary[ObjectStore, BrokerNetwork] = WeakKeyDictionary()
 
 
 def network_of(bucket: ObjectStore) -> BrokerNetwork:
-    """Return the network of those who share a bucket, whatever faults the store has that each of them is given."""
+    """Return the network of the brokers that share this bucket, seen through any `FaultyStore` around it."""
     while isinstance(bucket, FaultyStore):
         bucket = bucket.store
     return _networks.setdefault(bucket, BrokerNetwork())

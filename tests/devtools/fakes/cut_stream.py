@@ -13,9 +13,8 @@ from tests.devtools.fakes.memory_stream import MemoryStream
 
 @attrs.define(eq=False)
 class Late:
-    """Data on its way over cut links: it arrives when these are whole again, as TCP sends it again and again.
-
-    It does so while it `is_kept`; otherwise it is lost, as where a cut lasts. Its sender may have given up.
+    """Data on its way over cut links. While `is_kept` it arrives once the links are whole again, as TCP retransmits it;
+    otherwise it is lost. Its sender may have given up.
     """
 
     is_kept: bool = attrs.field(default=False, init=False)
@@ -23,15 +22,13 @@ class Late:
     _arrives: Signal = attrs.field(factory=Signal, init=False)
 
     def keep(self, stream: CutStream) -> None:
-        """Note that a stream has something on its way."""
         self._streams[stream] = None
 
     async def wait(self) -> None:
-        """Wait until what is kept now arrives; for ever if it is lost."""
+        """Wait until the data kept now arrives; for ever if it is lost."""
         await (self._arrives.wait() if self.is_kept else trio.sleep_forever())
 
     def arrive(self) -> None:
-        """Deliver everything."""
         streams, self._streams = self._streams, {}
         for stream in streams:
             stream.arrive()
@@ -40,10 +37,9 @@ class Late:
 
 @attrs.define(eq=False)
 class CutStream(trio.abc.Stream):
-    """One end of a connection of broker `ours` to broker `theirs`: what a cut link does not carry is `late`, or lost.
+    """One end of a connection of broker `ours` to broker `theirs`; a cut link makes its data `late`, or loses it.
 
-    `cuts` are the links that carry nothing, from whom to whom; a cut changes the set. What is sent is on its way
-    for `seconds`.
+    `cuts` are the links (from, to) that carry nothing. Sent data is on its way for `seconds`.
     """
 
     stream: MemoryStream
@@ -83,7 +79,6 @@ class CutStream(trio.abc.Stream):
             await self.stream.aclose()
 
     def arrive(self) -> None:
-        """Deliver the kept data, and the end behind it."""
         kept, self._kept = self._kept, bytearray()
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             self.stream.send_nowait(kept)

@@ -1,7 +1,6 @@
 """A whole broker without a socket, a file or a thread: for tests on an autojump clock.
 
-Its disk, store and metadata live in `StorageParts` that outlast it, so a test can crash it and start the next one on
-what a disk would have kept.
+Disk, store and metadata live in `StorageParts` that outlast it, so a test can crash it and start the next one on them.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ CACHE_BYTES = 1 << 20
 
 
 def memory_parts() -> StorageParts:
-    """An empty disk, store and metadata."""
     return StorageParts(store=MemoryStore(), metadata=MemoryMetadataStore(), disk=MemoryDisk())
 
 
@@ -62,7 +60,7 @@ class MemoryBroker:
     def open_stream(
         self, listener_name: str = "PLAINTEXT", *, protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
     ) -> MemoryStream:
-        """Connect a client; the other end is a connection of the broker. Raises BrokerUnavailable once it has ended."""
+        """Connect a client; the broker serves the other end. Raises BrokerUnavailable once it has ended."""
         ours, theirs = memory_stream_pair()
         peer = Peer(
             host="192.0.2.1",

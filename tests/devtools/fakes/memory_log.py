@@ -4,10 +4,10 @@
     async with memory_log(store, disk) as log:
         partition = log.partition()
         await log.append(partition, b"one", b"two")
-        disk = disk.crash()                          # what the next one finds
+        disk = disk.crash()                          # for the next one
     async with memory_log(store, disk) as log: ...
 
-Leaving the block ends it as a kill does, but for the disk: there what was accepted is still written.
+Leaving the block ends it as a kill does, except that the disk completes accepted writes.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _NO_PRODUCER = ProducerStamp()
 
 
 def topic_spec(partition_count: int = 1, *, name: str = TOPIC, topic_id: bytes = TOPIC_ID, **changes: Any) -> TopicSpec:
-    """A topic; `changes` go to its config, but for `log_start_offsets`. All of it is led here."""
+    """Return a topic that is led here; `changes` go to its config, except `log_start_offsets`."""
     log_start_offsets: Mapping[int, int] = changes.pop("log_start_offsets", {})
     return TopicSpec(
         name=name,
@@ -72,7 +72,7 @@ def topic_spec(partition_count: int = 1, *, name: str = TOPIC, topic_id: bytes =
 def batch_of(
     *values: bytes, timestamps_ms: Sequence[int] = (), producer: ProducerStamp = _NO_PRODUCER, attributes: int = 0
 ) -> memoryview:
-    """A record batch as a producer sends it."""
+    """Return a record batch as a producer sends it."""
     timestamps_ms = timestamps_ms or [NOW_MS] * len(values)
     records = [Record(value=value, timestamp_ms=ms) for value, ms in zip(values, timestamps_ms, strict=True)]
     return memoryview(build_batch(records, producer=producer, attributes=attributes))
@@ -80,8 +80,6 @@ def batch_of(
 
 @attrs.define(eq=False)
 class MemoryLog:
-    """A log that runs."""
-
     log: Log
     store: ObjectStore
     disk: Disk
@@ -92,17 +90,17 @@ class MemoryLog:
         return found
 
     def append_nowait(self, partition: Partition, *values: bytes, **batch: Any) -> tuple[TailBatch, Round]:
-        """One batch, ordered but not durable, and what makes it so."""
+        """Append one batch; returns it with the round that makes it durable."""
         return append_nowait(partition, *values, **batch)
 
     async def append(self, partition: Partition, *values: bytes, **batch: Any) -> int:
-        """One batch, durable; returns its first offset."""
+        """Append one batch, wait until it is durable, and return its first offset."""
         appended, round = append_nowait(partition, *values, **batch)
         await round.wait()
         return appended.base_offset
 
     async def records(self, partition: Partition, offset: int = 0, *, max_bytes: int = ALL_BYTES) -> list[Record]:
-        """Every record from `offset` to the high watermark, by as many reads as `max_bytes` makes necessary."""
+        """Return every record from `offset` to the high watermark, by as many reads as `max_bytes` makes necessary."""
         found: list[Record] = []
         while read := await self.read(partition, offset, max_bytes):
             found += [record for record in read if record.offset >= offset]
@@ -110,7 +108,7 @@ class MemoryLog:
         return found
 
     async def read(self, partition: Partition, offset: int, max_bytes: int = ALL_BYTES) -> list[Record]:
-        """The records that one fetch returns, those before `offset` in its first batch too."""
+        """Return the records of one fetch, with those before `offset` in its first batch."""
         reader = self.log.reader
         slices = reader.read_nowait(partition, offset, max_bytes) or await reader.read(partition, offset, max_bytes)
         assert isinstance(slices, Slices)
@@ -129,7 +127,7 @@ class MemoryLog:
 
     @asynccontextmanager
     async def waiting_read(self, code: int) -> AsyncIterator[None]:
-        """Fail reads in the block: a read of spilled data waits for the fetch budget; then it is to get this error."""
+        """Start a read of spilled data that waits for the fetch budget, and expect it to fail with this code."""
         self.partition().spill()
         budget = self.log.reader.ranges.budget
         await budget.acquire(budget.size_bytes)
@@ -151,7 +149,7 @@ class MemoryLog:
 
 
 def append_nowait(partition: Partition, *values: bytes, now_ms: int = NOW_MS, **batch: Any) -> tuple[TailBatch, Round]:
-    """One batch into a partition, as the Produce handler does it."""
+    """Append one batch as the Produce handler does."""
     data = batch_of(*values, **batch)
     placed = partition.place_nowait(data)
     assert placed is not None, "the pool is exhausted"
@@ -169,7 +167,7 @@ async def memory_log(
     leader_epoch: int = 1,
     **settings: Any,
 ) -> AsyncIterator[MemoryLog]:
-    """Restore and run a log for the block. What is given back to the pool is overwritten at once.
+    """Restore and run a log for the block. Buffers that return to the pool are overwritten at once.
 
     `settings` may have `kept_until`, for `s3-wal`: metadata is kept elsewhere up to there.
     """
@@ -212,9 +210,9 @@ async def memory_log(
 
 
 async def merge_segments(log: MemoryLog, base_offsets: Sequence[int], *, generation: int = 1) -> Segment:
-    """Put the batches of several segments of the first partition into one of a newer generation, as a merger does.
+    """Merge the batches of several segments of the first partition into one of a newer generation, as a merger does.
 
-    The objects that it covers stay, and the partition does not know of it.
+    The covered objects stay, and the partition does not know the new one.
     """
     bodies: list[bytes] = []
     for base_offset in base_offsets:
@@ -228,7 +226,7 @@ async def merge_segments(log: MemoryLog, base_offsets: Sequence[int], *, generat
 async def write_segment(log: MemoryLog, body: bytes, *, like: Footer, generation: int = 0) -> Segment:
     """Put a `.kfs` of these batches of the first partition into the bucket, without an `.index`.
 
-    Its writer has the epoch of the one of `like`.
+    Its leader epoch is that of `like`.
     """
     headers = [parse_header(batch) for batch in batches(memoryview(body))]
     identity = attrs.evolve(
@@ -247,7 +245,7 @@ async def write_segment(log: MemoryLog, body: bytes, *, like: Footer, generation
 
 
 async def _flushed_key(log: MemoryLog, base_offset: int) -> SegmentKey:
-    """Return the key of the segment that the latest broker has flushed at this offset of the first partition."""
+    """Return the key of the newest broker's segment at this offset of the first partition."""
     async with aclosing(log.store.list(log.partition().objects_prefix)) as pages:
         keys = [parse_segment_key(info.key) async for page in pages for info in page]
     found = [key for key in keys if key is not None and (key.base_offset, key.generation) == (base_offset, 0)]
@@ -255,10 +253,7 @@ async def _flushed_key(log: MemoryLog, base_offset: int) -> SegmentKey:
 
 
 async def merge(log: MemoryLog, *, count: int | None = None) -> bool:
-    """Make one segment of the first ones of the manifest, or of all; False if they changed meanwhile.
-
-    Their objects stay in the bucket.
-    """
+    """Merge the first `count` segments of the manifest, or all; False if the manifest changed meanwhile."""
     partition = log.partition()
     segments = list(partition.manifest.segments)[:count]
     sources = [await read_source(log.store, segment) for segment in segments]
@@ -267,7 +262,7 @@ async def merge(log: MemoryLog, *, count: int | None = None) -> bool:
 
 
 async def write_files(store: ObjectStore, directory: Path) -> None:
-    """Make a directory that is a store with the same objects, for readers that block."""
+    """Write a store's objects to a directory that serves as a store for blocking readers."""
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     async with aclosing(store.list("")) as pages:

@@ -1,11 +1,11 @@
-"""A network in memory with a bad line: delays, little bandwidth, resets, and connections that fall silent.
+"""A network in memory with faults: delays, little bandwidth, resets, and connections that fall silent.
 
     network = MemoryNetwork()
     stream = network.connect(broker.open_stream())    # a client's end
     network.delay_seconds = 0.05                      # each way
     network.set_bandwidth(100_000)
-    stream.fall_silent()                              # half-open: nothing arrives any more, on either side ...
-    stream.cut()                                      # ... until it is reset
+    stream.fall_silent()                              # half-open: drops all data in both directions
+    stream.cut()                                      # reset
 
 Waits are trio's, so they cost nothing under an autojump clock.
 """
@@ -31,7 +31,6 @@ class MemoryNetwork:
     _to_client: Link = attrs.field(factory=lambda: Link(math.inf), init=False)
 
     def connect(self, ends: MemoryStream) -> MemoryConnection:
-        """A client's end, over this network."""
         self.streams.append(MemoryConnection(ends, self))
         return self.streams[-1]
 
@@ -40,7 +39,7 @@ class MemoryNetwork:
         self._to_broker.bytes_per_second = self._to_client.bytes_per_second = bytes_per_second
 
     def heal(self) -> None:
-        """A line without delay or limit; connections that have fallen silent are reset."""
+        """Remove delay and limit; reset connections that have fallen silent."""
         self.delay_seconds = 0.0
         self.set_bandwidth(math.inf)
         for stream in [stream for stream in self.streams if stream.is_silent]:
@@ -54,7 +53,7 @@ class MemoryNetwork:
 
 @attrs.define(eq=False)
 class MemoryConnection(trio.abc.Stream):
-    """A client's end of a connection. Once it is cut nothing goes in or comes out, not even what is under way."""
+    """A client's end of a connection. Once it is cut it drops all data, even what is under way."""
 
     inner: MemoryStream
     network: MemoryNetwork
@@ -63,7 +62,6 @@ class MemoryConnection(trio.abc.Stream):
     _arriving: bytes | bytearray = attrs.field(default=b"", init=False)  # for the next reader, if one was cancelled
 
     def cut(self) -> None:
-        """Reset it; the broker's end is told."""
         if self._was_cut.is_set():
             return
         self._was_cut.set()

@@ -1,9 +1,7 @@
 """Two ends of a connection in memory, for a client and a broker in one process.
 
-    ours, theirs = memory_stream_pair()
-
-As over a socket, one call waits once. `trio.testing` has such a pair too, whose calls pass the scheduler five times for
-each message, to find two tasks that use a stream at once; a simulation spent a third of its steps in that.
+Each call passes the scheduler once, as over a socket. The pair of `trio.testing` passes it five times for each message,
+to find two tasks that use a stream at once; a simulation spent a third of its steps there.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ import trio
 
 @attrs.define(eq=False)
 class MemoryStream(trio.abc.Stream):
-    """One end. It takes what is sent without limit; what has arrived can be read after the other end is closed."""
+    """One end. It accepts any amount of data; arrived data can be read after the other end is closed."""
 
     peer: MemoryStream = attrs.field(init=False)
     _arrived: bytearray = attrs.field(factory=bytearray, init=False)
@@ -26,7 +24,6 @@ class MemoryStream(trio.abc.Stream):
         self.send_nowait(data)
 
     def send_nowait(self, data: bytes | bytearray | memoryview) -> None:
-        """Send without a checkpoint."""
         if self._is_closed:
             raise trio.ClosedResourceError
         if self.peer._is_closed:
@@ -64,7 +61,6 @@ class MemoryStream(trio.abc.Stream):
             self._receiver = None
 
     def close(self) -> None:
-        """Close both directions; what has arrived and is not read is lost."""
         self._is_closed = True
         self._arrived.clear()
         self._wake()
@@ -76,7 +72,6 @@ class MemoryStream(trio.abc.Stream):
 
 
 def memory_stream_pair() -> tuple[MemoryStream, MemoryStream]:
-    """Return both ends of a new connection."""
     ours, theirs = MemoryStream(), MemoryStream()
     ours.peer, theirs.peer = theirs, ours
     return ours, theirs

@@ -1,4 +1,4 @@
-"""An attribute that is another one for a while, such as a function of a broker that is to do what it must not."""
+"""Temporary replacement of an attribute, such as a function of the broker by a mutation of it."""
 
 from __future__ import annotations
 

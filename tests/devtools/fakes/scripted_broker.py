@@ -1,10 +1,10 @@
-"""A broker that answers each request by a function that the test gives: for tests of clients, over any stream.
+"""A broker that answers each request by a function of the test: for tests of clients, over any stream.
 
     broker = ScriptedBroker({MetadataRequest: lambda request: MetadataResponse(...)})
     async with broker.listening() as address: ...
 
-It speaks every version of the requests that it has a handler for, or fewer if `versions` says so. A handler may return
-None for no reply.
+It speaks every version of the requests that it has a handler for, or those in `versions`. A handler returns None to
+send no reply.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_FRAME_BYTES = 64 << 20
 
 @attrs.define(eq=False)
 class ScriptedBroker:
-    """`requests` is what arrived, in order, without ApiVersions; `seen` are the headers of all."""
+    """`requests` are those that arrived, without ApiVersions; `seen` are the headers of all."""
 
     handlers: Mapping[type, Handler]
     versions: Mapping[type, tuple[int, int]] = attrs.field(factory=dict)
@@ -44,7 +44,6 @@ class ScriptedBroker:
             nursery.cancel_scope.cancel()
 
     async def serve(self, stream: trio.abc.Stream) -> None:
-        """Answer one connection until it ends."""
         frames = FrameReader(MAX_FRAME_BYTES)
         try:
             while data := await stream.receive_some(65536):
@@ -58,7 +57,7 @@ class ScriptedBroker:
             await trio.aclose_forcefully(stream)
 
     def answer(self, frame: memoryview) -> list[Buffer]:
-        """The frame that answers a frame; empty for none."""
+        """Return the frame that answers a frame; empty for no reply."""
         offered: list[Any] = [*self.handlers, ApiVersionsRequest]
         classes = {cls.API_KEY: cls for cls in offered}
         header = parse_request_header(frame, lambda key: classes[key].FLEXIBLE_SINCE)

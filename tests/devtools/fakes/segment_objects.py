@@ -33,12 +33,10 @@ class SegmentObjects:
     index: bytes
 
     async def put(self, store: ObjectStore) -> None:
-        """Put both into a store."""
         await store.put(self.key.key, [self.kfs])
         await store.put(self.key.of_kind("index").key, [self.index])
 
     def write_to(self, directory: Path) -> None:
-        """Make both files of a directory that is a store."""
         for key, data in ((self.key, self.kfs), (self.key.of_kind("index"), self.index)):
             path = directory / key.key
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -46,7 +44,7 @@ class SegmentObjects:
 
 
 def make_batch(base_offset: int, values: Sequence[bytes], *, producer_id: int = -1, base_sequence: int = 0) -> bytes:
-    """A record batch; record number n of the log has the timestamp CREATED_MS + n."""
+    """Return a record batch; the record at offset n has the timestamp CREATED_MS + n."""
     records = [
         Record(value=value, timestamp_ms=CREATED_MS + offset) for offset, value in enumerate(values, start=base_offset)
     ]
@@ -57,7 +55,7 @@ def make_batch(base_offset: int, values: Sequence[bytes], *, producer_id: int = 
 def make_batches(
     base_offset: int, batch_count: int, *, records_per_batch: int = 3, value_bytes: int = 20
 ) -> list[bytes]:
-    """Batches one behind the other; a record's value begins with its offset."""
+    """Return consecutive batches; a record's value begins with its offset."""
     starts = range(base_offset, base_offset + batch_count * records_per_batch, records_per_batch)
     return [
         make_batch(start, [b"%d" % offset + b"." * value_bytes for offset in range(start, start + records_per_batch)])
@@ -66,7 +64,7 @@ def make_batches(
 
 
 def batches_of_size(size_bytes: int, count: int) -> bytes:
-    """Batches of exactly this size, one behind the other, each with one record's worth of other bytes."""
+    """Return consecutive batches of exactly this size, filled with random bytes."""
     rng = random.Random(0)
     return b"".join(
         seal_batch(rng.randbytes(size_bytes - HEADER_BYTES), offset, 0, 0, 0, CREATED_MS, CREATED_MS, -1, -1, -1, 1)
@@ -75,7 +73,7 @@ def batches_of_size(size_bytes: int, count: int) -> bytes:
 
 
 def version_1_key(topic: str, partition: int, base_offset: int, *, namespace: str = "default") -> SegmentKey:
-    """The key that KafScale's Go broker gives a segment."""
+    """Return the key of a segment of KafScale's Go broker."""
     return SegmentKey(
         namespace=namespace,
         topic=topic,
@@ -87,9 +85,7 @@ def version_1_key(topic: str, partition: int, base_offset: int, *, namespace: st
 
 
 def version_1_objects(key: SegmentKey, batches: Sequence[bytes], *, interval: int = 100) -> SegmentObjects:
-    """Make a segment's objects as KafScale's Go broker writes them: an index entry for the first batch, and after
-    `interval` records or more.
-    """
+    """Make the objects of KafScale's Go broker, with an index entry at the first batch and every `interval` records."""
     headers = [parse_header(memoryview(batch)) for batch in batches]
     records = sum(header.record_count for header in headers)
     entries, since_last, position = b"", interval, 32
@@ -117,7 +113,7 @@ class _Span:
 
     @classmethod
     def of(cls, batch: bytes, tells_earliest: bool) -> _Span:
-        """Take the earliest time from the records, as a broker has it that has checked these."""
+        """Take the earliest time from the records, as a broker does that has checked them."""
         header = parse_header(memoryview(batch))
         times_ms: list[int] = []
         if tells_earliest:
@@ -140,10 +136,10 @@ def version_2_objects(
     tells_markers: bool = True,
     tells_earliest: bool = True,
 ) -> SegmentObjects:
-    """Make a segment's objects as a flush writes them, which gives the batches its leader epoch; without producers.
+    """Make the objects that a flush writes, without producers; the batches get the leader epoch.
 
-    `tells_markers` is false of what was written before footers told which rows have markers, and `tells_earliest` of
-    what was before they told the earliest times of rows.
+    `tells_markers` and `tells_earliest` are False for footers of earlier versions, which lacked the rows with markers,
+    or the earliest times.
     """
     batches = [_with_leader_epoch(batch, leader_epoch) for batch in batches]
     headers = [parse_header(memoryview(batch)) for batch in batches]

@@ -1,7 +1,6 @@
-"""A store with a round-trip time, a line of a certain rate and a breaking point, in simulated time.
+"""A store with a round-trip time, a shared bandwidth and a limit of operations, in simulated time.
 
-For tests and benchmarks of what goes on in front of a store. Under an autojump clock hours of traffic take seconds and
-come out the same each time.
+Under an autojump clock hours of traffic take seconds, and are the same each time.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from kafscale.testing.tcp_proxy import Link
 class SimulatedStore(ForwardingStore):
     """Wrapper of a store that is `latency_seconds` and one shared `link` away.
 
-    slows_past_count: more operations than this at once are answered with SlowDown, in half the latency.
+    slows_past_count: further operations at once are answered with SlowDown, in half the latency.
     """
 
     latency_seconds: float = 0.015

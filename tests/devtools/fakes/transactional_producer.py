@@ -1,4 +1,4 @@
-"""A transactional producer that says what it is told to, a consumer of what it has committed, and a broker for both."""
+"""A transactional producer driven call by call, a read_committed consumer, and a broker for both."""
 
 from __future__ import annotations
 
@@ -53,8 +53,6 @@ OLD, NEW = 11, 12  # of Produce: by AddPartitionsToTxn, and enrolled by the batc
 
 @attrs.define(eq=False)
 class Producer:
-    """A transactional producer that says what it is told to."""
-
     client: Connection
     transactional_id: str = "x"
     produce_version: int = NEW
@@ -99,7 +97,6 @@ class Producer:
         return memoryview(build_batch(records, producer=stamp, attributes=TRANSACTIONAL, codec=codec_id))
 
     async def send(self, index: int, *values: bytes, transactional_id: str | None = "") -> int:
-        """Returns the error."""
         data = PartitionProduceData(index=index, records=self.batch(index, *values))
         request = ProduceRequest(
             transactional_id=self.transactional_id if transactional_id == "" else transactional_id,
@@ -114,7 +111,7 @@ class Producer:
         return int(code)
 
     async def write(self, index: int, *values: bytes) -> None:
-        """Enrol a partition as this protocol does, and write to it."""
+        """Enrol a partition in the way of this protocol, and write to it."""
         if self.produce_version < NEW:
             assert await self.add(index) == [e.NONE]
         assert await self.send(index, *values) == e.NONE
@@ -131,7 +128,7 @@ class Producer:
     async def send_offsets(
         self, group_id: str, offsets: Mapping[int, int], *, topic: str = TOPIC, version: int | None = None, **more: Any
     ) -> list[int]:
-        """Commit offsets by partition, in the transaction. Returns the error of each."""
+        """Commit offsets by partition in the transaction. Returns the error of each."""
         partitions = [
             TxnOffsetCommitRequestPartition(partition_index=index, committed_offset=offset, committed_metadata="")
             for index, offset in offsets.items()
@@ -150,7 +147,7 @@ class Producer:
         return [partition.error_code for partition in answer.partitions]
 
     async def commit_offsets(self, group_id: str, offsets: Mapping[int, int]) -> None:
-        """Enrol the group's offsets as this protocol does, and commit some."""
+        """Enrol the group's offsets in the way of this protocol, and commit some."""
         if self.produce_version < NEW:
             assert await self.add_offsets(group_id) == e.NONE
         assert set(await self.send_offsets(group_id, offsets)) == {e.NONE}
@@ -171,7 +168,7 @@ class Producer:
 
 
 async def committed_values(client: Connection, index: int) -> list[bytes | None]:
-    """Return the values that a consumer of `read_committed` gets from the partition."""
+    """Return the values that a `read_committed` consumer gets from the partition."""
     values: list[bytes | None] = []
     dropped: set[int] = set()
     offset, stable_offset = 0, 1

@@ -1,4 +1,4 @@
-"""Transactional batches and markers into a partition, as the coordinator of transactions has them appended."""
+"""Transactional batches and markers, appended to a partition as a transaction coordinator does."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ NOW_MS = 1 << 45  # so late that producers are not forgotten for their age
 
 
 def transactional(*values: bytes, producer_id: int = 7, epoch: int = 0, sequence: int = 0) -> memoryview:
-    """A batch of a transaction, as a producer sends it."""
+    """Return a batch of a transaction, as a producer sends it."""
     return batch_of(*values, producer=ProducerStamp(producer_id, epoch, sequence), attributes=TRANSACTIONAL)
 
 
 def enrolled_nowait(partition: Partition, data: memoryview, *, is_enrolled: bool = True, now_ms: int = NOW_MS) -> Batch:
-    """Append a batch as Produce does once the coordinator has enrolled its partition."""
+    """Append a batch as Produce does once the coordinator has enrolled the partition."""
     header = parse_header(data)
     batch = Batch(partition, header, data, None, 0, is_checked=True)
     batch.max_timestamp_ms = header.max_timestamp_ms
@@ -34,7 +34,7 @@ def enrolled_nowait(partition: Partition, data: memoryview, *, is_enrolled: bool
 
 
 async def send(partition: Partition, *values: bytes, producer_id: int = 7, epoch: int = 0, sequence: int = 0) -> int:
-    """One batch of a transaction, durable; returns its first offset."""
+    """Append one batch of a transaction, wait until it is durable, and return its first offset."""
     data = transactional(*values, producer_id=producer_id, epoch=epoch, sequence=sequence)
     batch = enrolled_nowait(partition, data)
     if batch.round is not None:
@@ -43,7 +43,7 @@ async def send(partition: Partition, *values: bytes, producer_id: int = 7, epoch
 
 
 async def end(partition: Partition, marker: EndMarker, *, is_awaited: bool = True) -> None:
-    """Append the marker of a transaction, unless the partition has it, and wait until it is durable."""
+    """Append the marker of a transaction unless the partition has it, and wait until it is durable."""
     if partition.wants_marker(marker):
         placed = partition.place_nowait(memoryview(encode_marker(marker, NOW_MS)))
         assert placed is not None, "the pool is exhausted"
@@ -54,28 +54,25 @@ async def end(partition: Partition, marker: EndMarker, *, is_awaited: bool = Tru
 
 
 def marker_of(is_commit: bool, *, producer_id: int = 7, epoch: int = 0, coordinator_epoch: int = 1) -> EndMarker:
-    """Make the marker of a coordinator's decision."""
     return EndMarker(
         producer_id=producer_id, producer_epoch=epoch, coordinator_epoch=coordinator_epoch, is_commit=is_commit
     )
 
 
 async def commit(partition: Partition, *, is_awaited: bool = True, **marker: int) -> None:
-    """End a transaction well."""
     await end(partition, marker_of(True, **marker), is_awaited=is_awaited)
 
 
 async def abort(partition: Partition, *, is_awaited: bool = True, **marker: int) -> None:
-    """End a transaction, and have its records not count."""
     await end(partition, marker_of(False, **marker), is_awaited=is_awaited)
 
 
 def counted_batches(
     data: Iterable[memoryview], aborted: Iterable[tuple[int, int]]
 ) -> Iterator[tuple[memoryview, BatchHeader]]:
-    """The data batches that a consumer of `read_committed` makes records of, by the algorithm of Java's.
+    """Return the data batches that a `read_committed` consumer uses, by the algorithm of Java's client.
 
-    `aborted` are a first offset and a producer id each, of the transactions that the answer tells are.
+    `aborted` are the (first offset, producer id) pairs of the answer.
     """
     pending = deque(sorted(aborted))
     dropped: set[int] = set()
@@ -110,10 +107,7 @@ def _view(buffer: Sendable) -> memoryview:
 async def fetch_all(
     log: MemoryLog, partition: Partition, *, committed: bool = True, max_bytes: int = 1 << 40
 ) -> list[Record]:
-    """Every record of a partition, or every committed one, by as many reads as `max_bytes` makes necessary.
-
-    Markers are none.
-    """
+    """Return every record of a partition, or every committed one, by as many reads as `max_bytes` makes necessary."""
     reader, offset, records = log.log.reader, partition.log_start_offset, list[Record]()
     while offset < (end := partition.last_stable_offset if committed else partition.high_watermark):
         slices = reader.read_nowait(partition, offset, max_bytes, committed=committed) or await reader.read(
@@ -128,5 +122,4 @@ async def fetch_all(
 
 
 async def read_committed(log: MemoryLog, partition: Partition, *, max_bytes: int = 1 << 40) -> list[bytes | None]:
-    """The values of every committed record, as `fetch_all` gives them."""
     return [record.value for record in await fetch_all(log, partition, max_bytes=max_bytes)]

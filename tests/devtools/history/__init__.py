@@ -1,1 +1,1 @@
-"""Checkers of what clients saw and of what became durable."""
+"""Checkers of the events that clients saw and of the data that became durable."""

@@ -1,4 +1,4 @@
-"""Content of a bucket by itself: every segment decoded and checked, as a reader without a broker would see it."""
+"""Content of a bucket: every segment decoded and checked, as a reader without a broker sees it."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from tests.devtools.world.workload import marker_offsets, read_batches
 
 @attrs.frozen(eq=False)
 class BucketSegment:
-    """A segment that readers take, with the batches that they take from it."""
+    """A segment that readers use, with the batches that they read from it."""
 
     footer: Footer
     batches: Sequence[memoryview]
 
     @property
     def is_whole(self) -> bool:
-        """Tell whether it has all batches that it was written with."""
+        """Tell whether it still has all batches that it was written with."""
         ends = [self.footer.identity.base_offset, *(parse_header(batch).last_offset + 1 for batch in self.batches)]
         begins = [*(parse_header(batch).base_offset for batch in self.batches), self.footer.last_offset + 1]
         return begins == ends
@@ -39,7 +39,7 @@ class BucketSegment:
 
 @attrs.define
 class BucketPartition:
-    """One partition's records in order of offset, and what is wrong with the objects that hold them."""
+    """One partition's records in order of offset, and faults of the objects that hold them."""
 
     reads: list[Read] = attrs.field(factory=list)
     segments: list[BucketSegment] = attrs.field(factory=list)
@@ -50,10 +50,10 @@ class BucketPartition:
         return (batch for segment in self.segments for batch in segment.batches)
 
     def settled(self, *, high_watermark: int, leader_epoch: int) -> Sequence[Read]:
-        """The records that stay where they are, whatever an upload that is still under way brings.
+        """Return the records that no upload under way can replace.
 
-        The newest broker led with this epoch, and knew the log up to there. What an earlier one's late segment has
-        behind that is the log only as long as nothing comes that the newest has flushed at these offsets.
+        The newest broker led with `leader_epoch` and knew the log up to `high_watermark`. A late segment of an earlier
+        broker behind that is the log only until the newest broker flushes at these offsets.
         """
         return [read for read in self.reads if read.offset < high_watermark or read.leader_epoch >= leader_epoch]
 
@@ -65,10 +65,10 @@ async def read_bucket(
     labels: Mapping[bytes, str] | None = None,
     begun: Callable[[PartitionId], Sequence[EpochStart]] = lambda partition_id: (),
 ) -> Mapping[str, BucketPartition]:
-    """All partitions, as `topic-index`. No broker may be writing. Raises DamagedObject, StoreError.
+    """Return all partitions, as `topic-index`. No broker may be writing. Raises DamagedObject, StoreError.
 
-    `labels` say by topic id which topics to read, and what to call them instead of their names; without them all but
-    internal ones are read. `begun` tells of each partition where epochs have begun, as `resolve` wants it.
+    `labels` say by topic id which topics to read, and how to call them; by default all but internal topics are read.
+    `begun` gives the epoch starts of each partition, as `resolve` wants them.
     """
     decisions = (await find_versions(store, namespace, "manifests", decode_manifests)).newest or {}
     found: defaultdict[str, BucketPartition] = defaultdict(BucketPartition)

@@ -1,12 +1,10 @@
-"""Durable data of a simulation, in order: taken on its way to the disk and into the bucket.
+"""Durable data of a simulation, in order: recorded on its way to the disk and into the bucket.
 
-    durable = DurableLog(durability=…, history=history)
-    disk = durable.watched(disk)                     `wal`
-    bucket.on_put = durable.put                      the other modes, and what compaction writes in all
-    durable.crashed()                                the disk's power fails
-    durable.faults(log)                              when all is over, and the last broker knows the log
-
-Little is done before that: a seed costs hardly more.
+durable = DurableLog(durability=…, history=history)
+disk = durable.watched(disk)                     `wal`
+bucket.on_put = durable.put                      the other modes, and compacted segments in all
+durable.crashed()                                the disk's power fails
+durable.faults(log)                              at the end, with the log of the last broker
 """
 
 from __future__ import annotations
@@ -37,8 +35,6 @@ _KIND = 60  # likewise, its kind
 
 @attrs.define(eq=False)
 class _Entry:
-    """A batch in a log on a disk."""
-
     place: bytes
     batch: bytes
     at: float = math.inf
@@ -53,8 +49,6 @@ class _Put:
 
 @attrs.define(eq=False)
 class _WatchedDisk:
-    """A disk whose writes are seen."""
-
     disk: Disk
     durable: DurableLog
 
@@ -90,7 +84,7 @@ class _WatchedDisk:
 
 @attrs.define(eq=False, kw_only=True)
 class DurableLog:
-    """All that may be of transactions, as it came; moments are those of the history."""
+    """All data that may be of transactions, as it came; moments are those of the history."""
 
     durability: Durability
     history: History
@@ -100,14 +94,13 @@ class DurableLog:
     # ---- while it happens -----------------------------------------------------------------------------------------
 
     def watched(self, disk: Disk) -> Disk:
-        """Return the same disk, seen by this."""
         return _WatchedDisk(disk, self)
 
     @contextmanager
     def writing(self, buffers: Sequence[Buffer]) -> Iterator[None]:
-        """Take entries that are being written: two buffers each, the second its batch, and one that fills a page.
+        """Record entries that are being written: two buffers each, the second its batch, and one that fills a page.
 
-        They are durable when that is over; if it failed, any of them may be.
+        They are durable at the end of the block; if the write failed, any of them may be.
         """
         count = len(self._entries)
         for entry, batch in zip(buffers[:-1:2], buffers[1:-1:2], strict=True):
@@ -122,7 +115,6 @@ class DurableLog:
             self._settle(self._entries[count:])
 
     def crashed(self) -> None:
-        """Know that what is being written is on the disk now, or never will be."""
         self._settle(self._entries)
 
     def _settle(self, entries: Sequence[_Entry]) -> None:
@@ -132,7 +124,6 @@ class DurableLog:
             entry.at = self.history.now()
 
     def put(self, key: str, data: bytes) -> None:
-        """Take an object that is in the bucket now."""
         is_first = key.endswith("-00000.kfs")  # not merged, or compacted; where there is a log, that was before
         if key.endswith((".wal", ".kfs")) and not (is_first and self.durability is not Durability.SEGMENT):
             self._puts.append(_Put(self.history.now(), key, data))
@@ -140,11 +131,10 @@ class DurableLog:
     # ---- when all is over -----------------------------------------------------------------------------------------
 
     def faults(self, log: Log) -> Iterator[str]:
-        """Say what the log has that it must not have, or had at any time; `log` is that of the last broker."""
+        """Return violations of the rules by the log, at any time; `log` is that of the last broker."""
         yield from self.rules(log).faults
 
     def rules(self, log: Log) -> LogRules:
-        """Return all rules, having held the log against them."""
         names = {led.topic_id: led.topic for led in log.partitions.values()}
         rules = LogRules(
             extents={

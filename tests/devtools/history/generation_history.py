@@ -1,7 +1,7 @@
 """Checker of the answers to members of a classic consumer group, over moves of its coordinator.
 
-Members write down every assignment that they got, with the leader's name for it, when they are about to join again, and
-their commits; `GenerationsSeen.problems` finds
+Members record every assignment with the leader's name for it, when they are about to join again, and their commits;
+`GenerationsSeen.problems` finds
 
     two owners             a partition of one generation given to two members; or given to one while another one of an
                            earlier generation had it, had not joined again, and was on time
@@ -9,12 +9,12 @@ their commits; `GenerationsSeen.problems` finds
     generation went back   an assignment of an earlier generation than somebody had before it was asked for
     refused without cause  a member that is on time is not known, or its generation is not the present one
     zombie                 a commit was done of a generation before one that somebody had before that was sent
-    no agreement           some time after all had become quiet, members of different generations, or a partition that
-                           not exactly one of them has, or of which something is read by nobody
+    no agreement           some time after all had become quiet, members of different generations, a partition without
+                           exactly one owner, or unread records
 
-An assignment is durable before anybody gets it, so all this holds over any coordinators. Joins, and who has left, are
-not: where the coordinator moves, members may be back. Whoever answers and does not coordinate the group by now
-(`is_known`) may repeat what was true.
+An assignment is durable before anybody gets it, so all this holds over any coordinators. Joins and departures are not:
+where the coordinator moves, members may be back. A broker that answers and does not coordinate the group any more
+(`is_known` is False) may repeat earlier answers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NO_GENERATION = -1
 
 @attrs.define(eq=False, kw_only=True)
 class Participant:
-    """One process of a group, under one member id after the other. `has` is what it got and has not given up."""
+    """One process of a group, under one member id after the other. `has` are its partitions."""
 
     name: str
     member_id: str = ""
@@ -42,7 +42,7 @@ class Participant:
 
 @attrs.frozen
 class Assignment:
-    """An assignment: some partitions of a generation, from a leader that calls its assignment so."""
+    """Partitions of a generation; `author` is the leader's name for the whole assignment."""
 
     generation: int
     partitions: Assigned
@@ -51,7 +51,7 @@ class Assignment:
 
 @attrs.define(eq=False, kw_only=True)
 class GenerationsSeen:
-    """A record of what the members of one group did. `note` is told of each line of it, `now` is the time."""
+    """A record of the members of one group. `note` gets each line of it, `now` is the time."""
 
     now: Callable[[], float]
     session_seconds: float
@@ -69,7 +69,7 @@ class GenerationsSeen:
     def assigned(
         self, member: Participant, got: Assignment, *, began: float, latest_then: int, is_known: bool = True
     ) -> None:
-        """A member got this when it asked at `began`, when `latest` was `latest_then`."""
+        """Record an assignment that a member asked for at `began`, when `latest` was `latest_then`."""
         self.note(f"member {member.member_id} has {sorted(got.partitions)} of {got.generation} by {got.author}")
         author = self._authors.setdefault(got.generation, got.author)
         if author != got.author:
@@ -101,17 +101,17 @@ class GenerationsSeen:
     def heard(self, member: Participant, *, began: float) -> None:
         """Record that the coordinator accepted a heartbeat that was sent at `began`.
 
-        No rebalance had begun by then, so nobody may be left behind sooner than after the time that it has for one.
+        No rebalance had begun by then, so no member may be left behind before the time for one is over.
         """
         member.safe_until = began + min(self.session_seconds, self.rebalance_seconds)
 
     def gave_up(self, member: Participant) -> None:
-        """A member is about to join again, or to leave, or has been refused: it has nothing any more."""
+        """Record that a member has nothing any more: it joins again, leaves, or was refused."""
         member.has, member.safe_until = frozenset(), -math.inf
         self._holders = [holder for holder in self._holders if holder is not member]
 
     def refused(self, member: Participant, why: str, *, is_known: bool = True) -> None:
-        """A heartbeat or a commit was refused: it is no member any more, or the generation is another one."""
+        """Record a refused heartbeat or commit: the member is unknown, or the generation is another one."""
         self.note(f"member {member.member_id} of {member.generation} is refused: {why}")
         if is_known and self.now() < member.safe_until:
             self._found("refused without cause", member, f"{why}, on time until {member.safe_until:.3f}")
@@ -119,7 +119,7 @@ class GenerationsSeen:
     # ---- commits --------------------------------------------------------------------------------------------------
 
     def committed(self, member: Participant, generation: int, *, latest_then: int) -> None:
-        """A commit as one of this generation was done, which was sent when `latest` was `latest_then`."""
+        """Record a commit of this generation, which was sent when `latest` was `latest_then`."""
         self.commits_count += 1
         if generation < latest_then:
             self._found("zombie", member, f"committed as of {generation}, and {latest_then} was there before")
@@ -127,12 +127,12 @@ class GenerationsSeen:
     # ---- the end --------------------------------------------------------------------------------------------------
 
     def disagreement(self, members: Collection[Participant], partitions: Sequence[int]) -> str:
-        """Say what these members, who are all, have not agreed upon; empty if all partitions have one owner."""
+        """Return on which partitions all members disagree; empty if each has one owner."""
         generations = {member.member_id: member.generation for member in members}
         return f"generations {generations}" if len(set(generations.values())) > 1 else wrong_owners(members, partitions)
 
     def did_not_agree(self, detail: str) -> None:
-        """Members have been quiet for long, and there is still a `disagreement`."""
+        """Record that members still disagree after a long quiet time."""
         self.problems.append(f"no agreement: {detail}")
 
     def _found(self, kind: str, member: Participant, detail: str) -> None:

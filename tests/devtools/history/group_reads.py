@@ -2,14 +2,14 @@
 
     reads = GroupReads(topic=topic, history=history)
     ours = reads.by("member0.3")            one process
-    ours.begin(partition, committed)        it was given this, and the group is there
+    ours.begin(partition, committed)        it was assigned this, and the group is there
     await ours.poll(connection)
-    ours.positions                          what it may commit
-    ours.keep({1})                          the others are not its own any more
+    ours.positions                          offsets that it may commit
+    ours.keep({1})                          it gives up the other partitions
 
-What is acknowledged must be delivered to the group at least once. Somebody may be given a partition that another one is
-still at, so what each has read is a run of its own in the history, which finds what is left out in the middle of it;
-`missing` finds what is in nobody's run.
+Acknowledged records must be delivered to the group at least once. A member may be assigned a partition that another one
+still reads, so each member's reads are a run of their own in the history, which finds gaps within a run; `missing`
+finds records in no run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ POLL_MAX_SECONDS = 1.0  # then its heartbeats come first, as in a client whose f
 
 @attrs.define(eq=False, kw_only=True)
 class GroupReads:
-    """All that members of a group have read of a topic that nothing is deleted from. `knows` is what a Reader asks."""
+    """Reads of all members of a group, of a topic without deletions. `knows` is as for a Reader."""
 
     topic: Topic
     history: History
@@ -39,15 +39,14 @@ class GroupReads:
     _runs: defaultdict[int, list[tuple[int, int]]] = attrs.field(factory=lambda: defaultdict(list), init=False)
 
     def by(self, name: str) -> MemberReads:
-        """Let another process read."""
+        """Return the reads of another process."""
         return MemberReads(self, name)
 
     def passed(self, partition: int, start: int, end: int) -> None:
-        """A member has read from here to there."""
         self._runs[partition].append((start, end))
 
     def missing(self) -> Mapping[int, int]:
-        """Return of each partition the first offset that nobody has read, if there is anything behind it."""
+        """Return the first unread offset of each partition that has records behind it."""
         found = {}
         for partition in range(self.topic.partition_count):
             end, now = 0, self.history.now()
@@ -62,7 +61,7 @@ class GroupReads:
 
 @attrs.define(eq=False)
 class MemberReads:
-    """Reads of one process. `positions` are of what it has begun with and not given up."""
+    """Reads of one process. `positions` are of its current partitions."""
 
     _reads: GroupReads
     _name: str
@@ -70,27 +69,26 @@ class MemberReads:
 
     @property
     def positions(self) -> Mapping[int, int]:
-        """Return the next offset to be read of each partition that it is at."""
+        """Return the next offset to be read of each current partition."""
         return self._positions
 
     def begin(self, partition: int, committed_offset: int) -> None:
-        """Go on where the group is; at the beginning if that is -1."""
+        """Start at the group's offset; at the beginning if that is -1."""
         self._reads.history.sought(self._name, self._reads.topic.partition_name(partition))
         self._positions[partition] = max(0, committed_offset)
 
     def begin_all(self, found: OffsetFetchResponseGroup) -> None:
-        """Go on where the broker says that the group is."""
+        """Start at the offsets in a broker's answer."""
         for answer in (partition for of_topic in found.topics for partition in of_topic.partitions):
             if not answer.error_code:
                 self.begin(answer.partition_index, answer.committed_offset)
 
     def keep(self, partitions: Collection[int]) -> None:
-        """Give up all but these."""
         for partition in self._positions.keys() - partitions:
             del self._positions[partition]
 
     async def poll(self, connection: Connection) -> None:
-        """Fetch from each, some times while there is more, and pass over what comes. Raises as a Reader does."""
+        """Fetch from each partition, several times while there is more. Raises as a Reader does."""
         if not self._positions:
             return
         reader = Reader(

@@ -1,11 +1,11 @@
-"""Versions of the head of the metadata, one after the other, taken at the moment of each write; and its rules.
+"""Versions of the head of the metadata, recorded at the moment of each write; and its rules.
 
-    forked      a version that has not all entries of the one before, but those that checkpoints have
-    moved back  a version with fewer revisions, or an entry that had been left out
-    epoch       another leader without a leader epoch that is larger, or an incarnation that is not
-    granted     a partition that another broker leads from now on, although the one before has not released it
+    forked      a version lacks entries of the one before that no checkpoint has
+    moved back  a version has fewer revisions, or an entry that had been left out
+    epoch       a new leader without a larger leader epoch, or a new incarnation that is not larger
+    granted     a partition that another broker leads although the one before has not released it
 
-It follows the metadata as a broker does, so it also tells who leads what at any moment.
+It follows the metadata as a broker does, so it also knows the leaders at any moment.
 """
 
 from __future__ import annotations
@@ -34,8 +34,6 @@ from kafscale.formats.segment import EpochStart
 
 @attrs.frozen
 class Grant:
-    """A partition that is led by another broker than before."""
-
     topic_id: bytes
     index: int
     before: Placement
@@ -44,7 +42,7 @@ class Grant:
 
 @attrs.define(eq=False, kw_only=True)
 class HeadLog:
-    """`key` is the head's; `has_released` is asked whether the broker that led before may not lead any more."""
+    """`key` is the head's; `has_released` tells whether the former leader of a grant can't lead any more."""
 
     key: str
     has_released: Callable[[Grant], bool]
@@ -57,11 +55,9 @@ class HeadLog:
 
     @property
     def revision(self) -> int:
-        """Return that of the last version."""
         return 0 if self._head is None else self._head.revision
 
     def put(self, key: str, data: bytes) -> None:
-        """See an object that has just been put."""
         if key != self.key:
             return
         head, before = decode_head(key, data), self._head
@@ -75,7 +71,7 @@ class HeadLog:
             self._apply(decode_transaction(memoryview(entry.data)))
 
     def begun(self, partition_id: PartitionId) -> Sequence[EpochStart]:
-        """Return where the last epoch of a partition began that was decided."""
+        """Return the start of the last decided epoch of a partition."""
         placement = self.placements.get(partition_id)
         return () if placement is None else begun(placement)
 

@@ -1,11 +1,11 @@
-"""Shared resources that a broker holds when only its partitions should hold any: nothing is left for ever.
+"""Shared resources that a broker must not hold for ever, except for its partitions.
 
-    log         entries that are pending in it: each keeps a file, or an object, from being deleted
-    pool        chunks that are handed out
-    partitions  on their way, which nobody leads
-    changes     of placements, which nobody waits for
+    log         pending entries: each keeps a file, or an object, from being deleted
+    pool        chunks in use
+    partitions  on their way, without a leader
+    changes     of placements, without a waiting caller
 
-What requests hold for a moment counts too, so who asks asks again.
+Requests hold some for a moment too, so the caller looks several times.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kafscale.log.partition.partition import Partition
 
 
 def held_too_much(services: Services) -> Iterator[str]:
-    """Say what it holds that it should not."""
+    """Return the resources that it holds without need."""
     log = services.log
     partitions = [*log.partitions.values(), *log.moving.values()]
     if log.moving:

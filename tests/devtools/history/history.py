@@ -1,21 +1,21 @@
-"""History of what clients did and saw, and the checks of it, in the manner of Jepsen's Kafka workload.
+"""History of the events that clients saw, and its checks, in the manner of Jepsen's Kafka workload.
 
-Clients write down every send, acknowledgement, poll and offset as it happens, across crashes of the broker;
+Clients record every send, acknowledgement, poll and offset as it happens, across crashes of the broker;
 `History.anomalies` then looks for
 
-    lost write             acknowledged, and not there although something behind it was read
-    unseen                 acknowledged, and nobody has read so far
+    lost write             acknowledged, and missing although something behind it was read
+    unseen                 acknowledged, and not read so far
     duplicate              one value at two offsets
     reordering             a producer's values in another order than it sent them
     two values             an offset that served, or was acknowledged for, two values
-    unknown value          a value that nobody sent
+    unknown value          a value without a send
     gap                    a poll that went on behind an offset that it had not read
     non-monotonic poll     a poll that went back
-    offset moved back      a high watermark, last stable offset or log start that was further before, or is behind what
-                           was acknowledged
-    deleted unasked        a log start behind what anybody wanted deleted
-    deleted and read       a poll that got what was deleted before it began
-    lost commit            a group's offset older than what was acknowledged, or never committed
+    offset moved back      a high watermark, last stable offset or log start less than an earlier one, or than an
+                           acknowledged offset
+    deleted unasked        a log start behind all requested deletions
+    deleted and read       a poll that returned records deleted before it began
+    lost commit            a group's offset older than the acknowledged one, or never committed
     changed                a record with another key, value, timestamp or header than it was sent with
     wrong time             an offset by timestamp that is not the first whose record is as late as that
     wrong epoch            the end of a leader epoch that does not divide the records by their epochs
@@ -23,12 +23,11 @@ Clients write down every send, acknowledgement, poll and offset as it happens, a
 
 All values must be different; the order of `sent` calls is the order of sending. A consumer's polls go on where the last
 one ended unless it says `sought`. Offsets have holes only where compaction has removed a value behind which is another
-one of its key, or nobody knows what was there, where a marker of a transaction is, and below what a client wanted
-deleted. Of transactions nothing else is known here: a reader who is to find all that was acknowledged reads uncommitted
-records. Not for several threads.
+one of its key, or an unseen one, where a marker of a transaction is, and below requested deletions. Transactions are
+unknown here: a reader that must find all acknowledged records reads uncommitted ones too. Not thread-safe.
 
-`forgive` and `forget` take evidence back: what a broker acknowledged by its own disk alone when another one took over
-without that disk, and what was in a topic that is deleted.
+`forgive` and `forget` take evidence back: records that a broker acknowledged by its own disk alone before another one
+took over without that disk, and records of a deleted topic.
 """
 
 from __future__ import annotations
@@ -43,8 +42,6 @@ import attrs
 
 
 class Kind(Enum):
-    """The anomalies."""
-
     LOST_WRITE = "lost write"
     UNSEEN = "unseen"
     DUPLICATE = "duplicate"
@@ -68,8 +65,6 @@ _Finding = tuple[Kind, str]
 
 @attrs.frozen
 class Anomaly:
-    """A violation, and where it happened."""
-
     kind: Kind
     where: str
     detail: str
@@ -80,7 +75,7 @@ class Anomaly:
 
 @attrs.frozen
 class Content:
-    """Content of a record: a digest of all of it, and what some checks look at by itself."""
+    """Content of a record: a digest, and the parts that some checks need."""
 
     timestamp_ms: int
     digest: int
@@ -89,7 +84,7 @@ class Content:
 
 @attrs.frozen
 class Read:
-    """One record as a reader got it. `content` None is not compared; a `leader_epoch` of -1 is not known."""
+    """One record of a reader. `content` None is not compared; a `leader_epoch` of -1 is unknown."""
 
     offset: int
     value: str
@@ -119,9 +114,9 @@ class _Acknowledged:
 
 @attrs.frozen
 class _FoundByTime:
-    """The answer to which offset comes first with a timestamp of `wanted_ms` or later; offset -1 for none.
+    """The answer to a look-up by time: the first offset with a timestamp of `wanted_ms` or later, or -1.
 
-    `is_latest`: the greatest timestamp was asked for, which `wanted_ms` is then taken to be.
+    `is_latest`: the greatest timestamp was asked for; `wanted_ms` is then that of the answer.
     """
 
     wanted_ms: int
@@ -134,7 +129,7 @@ class _FoundByTime:
 
 @attrs.frozen
 class _EpochEnd:
-    """The answer to where the records of epochs up to `epoch` end; `is_final` if none of them can come any more."""
+    """The answer to the end of epochs up to `epoch`; `is_final` if no more records of these can come."""
 
     epoch: int
     end_offset: int
@@ -144,7 +139,7 @@ class _EpochEnd:
 
 @attrs.frozen
 class _Offset:
-    """An offset that was seen between two moments: asked for at `began`, known at `ended`."""
+    """An offset that was seen: asked for at `began`, known at `ended`."""
 
     name: str
     offset: int
@@ -176,8 +171,8 @@ class _Partition:
 class _Group:
     """One group's offset in one partition, committed by one client, one after the other.
 
-    What was tried and not acknowledged may come late, and over a later one: its client has connected anew, and each
-    connection is answered at its own pace, as in Kafka.
+    An unacknowledged commit may come late, and over a later one: its client has connected anew, and each connection is
+    answered at its own pace, as in Kafka.
     """
 
     tried: set[int] = attrs.field(factory=set)
@@ -188,8 +183,6 @@ class _Group:
 
 @attrs.define(eq=False)
 class History:
-    """A record of what happened; partitions are named as the clients like. `note` is told of each line of it."""
-
     note: Callable[[str], None] = lambda text: None
     tombstones_may_go: bool = False  # compaction may remove those that are sent from now on
     _partitions: defaultdict[str, _Partition] = attrs.field(factory=lambda: defaultdict(_Partition), init=False)
@@ -199,7 +192,6 @@ class History:
     # ---- what clients write down ------------------------------------------------------------------------------
 
     def now(self) -> int:
-        """A moment, later than every one before: for `began`."""
         self._time += 1
         return self._time
 
@@ -213,9 +205,9 @@ class History:
         content: Content | None = None,
         may_go: bool = False,
     ) -> None:
-        """A producer is about to send a value; with a key, if a later value of it may have this one removed.
+        """Record that a producer is about to send a value; with a key, if a later value of it may remove this one.
 
-        `may_go`: it may be removed in any case, as compaction removes what was aborted.
+        `may_go`: compaction may remove it in any case, as an aborted record.
         """
         found = self._partitions[partition]
         assert value not in found.sent, f"{value} was sent before"
@@ -226,7 +218,7 @@ class History:
         found.sent_counts[producer] += 1
 
     def acknowledged(self, partition: str, value: str, offset: int | None = None) -> None:
-        """The broker said that it has the value, and where, if it said that."""
+        """Record an acknowledgement, and the offset if the answer had it."""
         self.note(f"acknowledged {partition} {value} at {offset}")
         found = self._partitions[partition]
         now = self.now()
@@ -236,16 +228,16 @@ class History:
             found.offsets.append(_Offset("high watermark", offset + 1, now, now))
 
     def sent_anew(self, partition: str, values: Iterable[str]) -> None:
-        """Record that values are sent again with another producer id, as a broker has lost what came before them.
+        """Record that values are sent again with another producer id, since a broker has lost those before them.
 
-        If that comes back, each may be there twice.
+        If the loss is undone, each may be there twice.
         """
         values = list(values)
         self.note(f"sent anew {partition} {' '.join(values)}")
         self._partitions[partition].sent_anew.update(values)
 
     def polled(self, consumer: str, partition: str, records: Sequence[Read], *, began: int = 0) -> None:
-        """A consumer got these, in this order; from a broker that was asked at `began`, or from elsewhere."""
+        """Record the polled records, in order; `began` is 0 if they did not come from a broker."""
         found = self._partitions[partition]
         if records:
             first = records[0].offset
@@ -261,40 +253,42 @@ class History:
                 found.read_at.setdefault(read.offset, now)
 
     def marked(self, partition: str, offsets: Iterable[int]) -> None:
-        """Note that a reader found the ends of transactions there."""
+        """Record the offsets of ends of transactions."""
         self._partitions[partition].markers.update(offsets)
 
     def sought(self, consumer: str, partition: str) -> None:
-        """The consumer's next poll may begin anywhere."""
+        """Let the consumer's next poll begin anywhere."""
         self._partitions[partition].runs.setdefault(consumer, []).append([])
 
     def has_read_all(self, consumer: str, partition: str) -> None:
-        """Note that what the consumer has read since it `sought` is the whole partition, from its start to its end."""
+        """Record that the consumer has read the whole partition since it `sought`."""
         found = self._partitions[partition]
         known = (offset.offset for offset in found.offsets if offset.name == "high watermark")
         found.readers_of_all[consumer] = max(known, default=0)
 
     def found_by_time(self, partition: str, wanted_ms: int, *, offset: int, timestamp_ms: int, began: int) -> None:
-        """The broker, asked at `began`, named the first offset with a timestamp of `wanted_ms` or later; -1: none."""
+        """Record the first offset with a timestamp of `wanted_ms` or later, asked for at `began`; -1 for none."""
         self.note(f"found {partition} {wanted_ms} at {offset} {timestamp_ms}")
         self._partitions[partition].times.append(_FoundByTime(wanted_ms, offset, timestamp_ms, began, self.now()))
 
     def found_latest(self, partition: str, *, offset: int, timestamp_ms: int, began: int) -> None:
-        """The broker, asked at `began`, named the first offset with the greatest timestamp of all; -1: none."""
+        """Record the first offset with the greatest timestamp of all, asked for at `began`; -1 for none."""
         self.note(f"found latest of {partition} at {offset} {timestamp_ms}")
         found = _FoundByTime(timestamp_ms, offset, timestamp_ms, began, self.now(), is_latest=True)
         self._partitions[partition].times.append(found)
 
     def saw_epoch_end(self, partition: str, epoch: int, *, end_offset: int, began: int, is_final: bool = False) -> None:
-        """The broker, asked at `began`, said where the records of epochs up to this one end.
+        """Record the end of the records of epochs up to this one, asked for at `began`.
 
-        `is_final`: it led with a later epoch, so that none of them can come any more.
+        `is_final`: the broker led with a later epoch, so that no more of them can come.
         """
         self.note(f"epoch end {partition} {epoch} at {end_offset}")
         self._partitions[partition].epoch_ends.append(_EpochEnd(epoch, end_offset, began, is_final))
 
     def forgive(self, partition: str, from_offset: int) -> None:
-        """A broker has taken over that begins here: what was seen behind it may come again, or not, or differ."""
+        """Forgive a broker that took over with a log up to this offset: records behind it may repeat, vanish or
+        differ.
+        """
         self.note(f"forgiven {partition} from {from_offset}")
         found = self._partitions[partition]
         found.acknowledged = [
@@ -314,18 +308,16 @@ class History:
         found.epoch_ends = [epoch_end for epoch_end in found.epoch_ends if epoch_end.end_offset <= from_offset]
 
     def forgive_commits(self) -> None:
-        """Forgive, as `forgive` does, what the offsets of all groups lose."""
         for group in self._groups.values():
             group.acknowledged = -1
 
     def forget(self, partition: str) -> None:
-        """Forget a partition whose topic is deleted: it is not read any more. What was sent to it is still known."""
         self.note(f"forgotten {partition}")
         found = self._partitions[partition]
         self._partitions[partition] = _Partition(sent=found.sent, sent_counts=found.sent_counts)
 
     def saw_offsets(self, partition: str, *, began: int, log_start_offset: int, high_watermark: int) -> None:
-        """A reply to a request that was sent at `began` named these; `saw_stable_offset` for what it says of that."""
+        """Record the offsets of an answer to a request that was sent at `began`."""
         self.note(f"saw {partition} log start {log_start_offset} high watermark {high_watermark}")
         found = self._partitions[partition]
         found.offsets.append(_Offset("log start", log_start_offset, began, self.now()))
@@ -336,19 +328,18 @@ class History:
             found.deleted_wrongly.append((Kind.DELETED_UNASKED, detail))
 
     def saw_stable_offset(self, partition: str, *, began: int, last_stable_offset: int) -> None:
-        """A reply to a request that was sent at `began` named this as the end of what is decided."""
+        """Record the last stable offset of an answer to a request that was sent at `began`."""
         self.note(f"saw {partition} last stable offset {last_stable_offset}")
         self._partitions[partition].offsets.append(_Offset("last stable offset", last_stable_offset, began, self.now()))
 
     def deleting(self, partition: str, before_offset: float) -> None:
-        """Somebody is about to have deleted what is before an offset, or lets retention delete what it likes: inf."""
+        """Allow deletion before this offset; `inf` allows retention to delete anything."""
         self.note(f"deleting {partition} before {before_offset}")
         found = self._partitions[partition]
         found.deletable_before = max(found.deletable_before, before_offset)
         found.wanted_deletions.append((self.now(), found.deletable_before))
 
     def deleted(self, partition: str, log_start_offset: int) -> None:
-        """The broker has acknowledged it."""
         self.note(f"deleted {partition} before {log_start_offset}")
         found, now = self._partitions[partition], self.now()
         deletion = _Offset("log start", log_start_offset, now, now)
@@ -357,20 +348,19 @@ class History:
         found.deletions.append(deletion)
 
     def committing(self, group: str, partition: str, offset: int) -> None:
-        """The group's only committer is about to commit an offset, not less than any before."""
+        """Record the attempt of the group's only committer; offsets never decrease."""
         found = self._groups[group, partition]
         found.tried.add(offset)
         found.unanswered.add(offset)
 
     def committed(self, group: str, partition: str, offset: int) -> None:
-        """The broker has acknowledged the commit."""
         self.note(f"committed {partition} {group} {offset}")
         found = self._groups[group, partition]
         found.unanswered.discard(offset)
         found.acknowledged = max(found.acknowledged, offset)
 
     def fetched_commit(self, group: str, partition: str, offset: int) -> None:
-        """The broker says that this is the group's offset, -1 for none; asked while no commit was under way."""
+        """Record the group's offset, -1 for none, asked for while no commit was under way."""
         self.note(f"fetched commit {partition} {group} {offset}")
         found = self._groups[group, partition]
         if offset in found.unanswered:
@@ -386,24 +376,22 @@ class History:
 
     @property
     def acknowledged_count(self) -> int:
-        """Return how many values were acknowledged."""
         return sum(len(found.acknowledged) for found in self._partitions.values())
 
     def known_offset(self, partition: str, name: str, *, before: int) -> int:
-        """Return the largest offset of this name that anybody was told before a moment; 0 if nobody was."""
+        """Return the largest offset of this name that a client knew before a moment; 0 for none."""
         seen = self._partitions[partition].offsets
         return max((look.offset for look in seen if look.name == name and look.ended < before), default=0)
 
     def log_start_offset(self, partition: str) -> int:
-        """Return where the partition starts, as far as anybody was told."""
         return self._partitions[partition].log_start_offset
 
     def stable_offsets(self, partition: str) -> Mapping[int, int]:
-        """Return each last stable offset that anybody was told, with the first moment by which it was known."""
+        """Return each known last stable offset, with the first moment by which it was known."""
         return self._first_known(partition, "last stable offset")
 
     def retained_starts(self, partition: str) -> Mapping[int, int]:
-        """Return the same of where the log starts, if retention may delete what it likes."""
+        """Return the same of log starts, where retention may delete anything."""
         is_retained = self._partitions[partition].deletable_before == math.inf
         return self._first_known(partition, "log start") if is_retained else {}
 
@@ -415,7 +403,6 @@ class History:
         return found
 
     def anomalies(self) -> list[Anomaly]:
-        """All that must not be; empty for a broker that kept its promises."""
         found = [anomaly for group in self._groups.values() for anomaly in group.fetched]
         for name, partition in sorted(self._partitions.items()):
             for check in _CHECKS:
@@ -456,7 +443,6 @@ def _values_by_offset(partition: _Partition) -> dict[int, set[str]]:
 
 
 def _written(partition: _Partition) -> Iterator[_Finding]:
-    """Everything acknowledged must have been read, as far as anybody has read."""
     values = _values_by_offset(partition)
     removable = _compacted_offsets(partition, values)
     log_start_offset = partition.log_start_offset
@@ -477,7 +463,6 @@ def _written(partition: _Partition) -> Iterator[_Finding]:
 
 
 def _placed(partition: _Partition) -> Iterator[_Finding]:
-    """An offset has one value and a value one offset, in all answers."""
     values = _values_by_offset(partition)
     for write in partition.acknowledged:
         if write.offset is not None:
@@ -511,10 +496,9 @@ def _ordered(partition: _Partition) -> Iterator[_Finding]:
 
 
 def _compacted_offsets(partition: _Partition, values: Mapping[int, set[str]]) -> set[int]:
-    """Return the offsets where compaction may have left nothing: none, unless values with keys were sent there, or a
-    value may be there twice.
+    """Return the offsets where compaction may have left nothing: those of values with keys, or of duplicates.
 
-    Nobody need have seen one of those: a transaction is aborted, and its records removed, before anybody reads them.
+    A client need not have seen such a record: compaction may remove an aborted one before any read.
     """
     placed = {offset: min(found) for offset, found in values.items()}
     placed |= {write.offset: write.value for write in partition.acknowledged if write.offset is not None}
@@ -551,23 +535,20 @@ def _read(partition: _Partition) -> Iterator[_Finding]:
 
 
 def _moved(partition: _Partition) -> Iterator[_Finding]:
-    """Find positions that moved back: what was known before the question was asked can't have been further than the
-    answer.
-    """
+    """Find positions that moved back: an offset known before a question can't be larger than the answer."""
     for name in ("high watermark", "last stable offset", "log start"):
         seen = [offset for offset in partition.offsets if offset.name == name]
-        ended = sorted(seen, key=lambda each: each.ended)
+        ended = sorted(seen, key=lambda look: look.ended)
         known, position = -1, 0
-        for each in sorted(seen, key=lambda each: each.began):
-            while position < len(ended) and ended[position].ended < each.began:
+        for look in sorted(seen, key=lambda look: look.began):
+            while position < len(ended) and ended[position].ended < look.began:
                 known = max(known, ended[position].offset)
                 position += 1
-            if each.offset < known and each.began != each.ended:
-                yield Kind.MOVED_BACK, f"{name} {each.offset} after {known}"
+            if look.offset < known and look.began != look.ended:
+                yield Kind.MOVED_BACK, f"{name} {look.offset} after {known}"
 
 
 def _kept(partition: _Partition) -> Iterator[_Finding]:
-    """A record comes back as it was sent."""
     for consumer, runs in partition.runs.items():
         for read in (read for run in runs for read in run):
             sent = partition.sent.get(read.value)
@@ -576,8 +557,8 @@ def _kept(partition: _Partition) -> Iterator[_Finding]:
 
 
 def _found_by_time(partition: _Partition) -> Iterator[_Finding]:
-    """Find wrong look-ups by time: nothing that was there when a broker was asked comes before its answer and is as
-    late as what was asked for, nothing is later than what was found as the latest, and nothing deleted is found.
+    """Find wrong look-ups by time: an earlier record that was there and is late enough, a later one than the latest, or
+    a deleted one.
     """
     if not partition.times:
         return
@@ -614,7 +595,6 @@ def _found_by_time(partition: _Partition) -> Iterator[_Finding]:
 
 
 def _divided(partition: _Partition) -> Iterator[_Finding]:
-    """Epochs end where the records of later ones begin."""
     epochs = {
         read.offset: read.leader_epoch
         for runs in partition.runs.values()
@@ -634,7 +614,7 @@ def _divided(partition: _Partition) -> Iterator[_Finding]:
 
 
 def _tables(partition: _Partition) -> Iterator[_Finding]:
-    """Find wrong tables: who has read all has of each key the last value, or nothing if that is a tombstone."""
+    """Find wrong tables: a reader of everything has the last value of each key, or nothing after a tombstone."""
     keyed: list[tuple[int, str, str]] = []
     for offset, values in sorted(_values_by_offset(partition).items()):
         for value in sorted(values):

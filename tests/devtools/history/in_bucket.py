@@ -1,12 +1,12 @@
 """Checker of segments: footers and batches must tell the same about transactions.
 
-    each marker that aborts a transaction with batches here     is told of by the footer of its segment, from where the
-                                                                first of these batches is, or before
-    each aborted transaction that a footer tells of             has such a marker there
-    what is open at a segment's end                             is told of by its footer, and nothing else
+    a marker that aborts a transaction with batches here   is in the footer of its segment, with the first offset of
+                                                           these batches, or less
+    an aborted transaction of a footer                     has such a marker there
+    open transactions at a segment's end                   are those of its footer
 
-Written beside `kafscale.log.repair.verify_transactions`, from the batches of the whole partition. Compaction takes out
-batches, so of segments with holes only the first is held against their footers.
+Independent of `kafscale.log.repair.verify_transactions`: it uses the batches of the whole partition. Compaction removes
+batches, so of segments with holes only the first rule is checked.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from tests.devtools.history.bucket import BucketSegment
 def transaction_faults(
     segments: Sequence[BucketSegment], *, log_start_offset: int = 0, may_be_open: bool = False
 ) -> Iterator[str]:
-    """Say what is wrong with a partition's segments, in order.
+    """Return the faults of a partition's segments, which are in order.
 
-    log_start_offset: what lies below it as a whole is nobody's. A superseded segment may stay there, as an orphan that
-    awaits its deletion, when the markers have gone with the segment that was read in its place.
-    may_be_open: transactions that are open at the very end are not wrong.
+    log_start_offset: segments wholly below it are ignored. A superseded segment may await its deletion there, when the
+    markers have gone with the segment that was read in its place.
+    may_be_open: transactions that are open at the very end are allowed.
     """
     segments = [segment for segment in segments if segment.footer.last_offset >= log_start_offset]
     begun: dict[int, int] = {}  # producer: where its open transaction has its first batch here
@@ -53,7 +53,6 @@ def transaction_faults(
 def _one(
     segment: BucketSegment, begun: dict[int, int], told: dict[tuple[int, int], AbortedTransaction]
 ) -> Iterator[str]:
-    """Go through the batches; take out of `told` what is found."""
     for batch in segment.batches:
         header = parse_header(batch)
         if not header.is_control:

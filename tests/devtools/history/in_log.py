@@ -1,17 +1,17 @@
 """Checker of the rules of the log by which transactions survive any crash, batch by batch as they become durable.
 
-    enrolment before data       a transactional batch is where the coordinator has written that its producer's
-                                transaction of this epoch takes part
-    decision before markers     a marker says what the coordinator has written: PREPARE, with that outcome and that
-                                epoch, and this partition in it
-    markers before the end      what the coordinator has written to be complete, or gone on from, is open nowhere
+    enrolment before data       a transactional batch is where the coordinator has enrolled its producer's transaction
+                                of this epoch
+    decision before markers     a marker follows the coordinator's PREPARE record with that outcome, that epoch and this
+                                partition
+    markers before the end      a transaction that the coordinator has completed, or gone on from, is open nowhere
     epochs never go back        of a producer, and of its coordinator, in any partition
-    decisions have new epochs   where the second version of the protocol has made them, as all timeouts are
-    nothing beyond the LSO      no compaction has taken in, no retention has deleted, and nobody was told to be
-                                stable what lay behind the beginning of a transaction whose marker was not there
+    decisions have new epochs   under the second version of the protocol, as all timeouts do
+    nothing beyond the LSO      no compaction, no retention and no answer about stability has passed the first offset of
+                                a transaction whose marker was not there
 
-What a crash has left of a write that was under way is known by the leader epochs of the log in the end. Nothing here
-asks a broker for anything else, so that a seed in which no client could see the damage fails as well.
+The leader epochs of the final log tell which batches of a crashed write are in it. Nothing here asks a broker for
+anything else, so a seed fails even if no client could see the damage.
 """
 
 from __future__ import annotations
@@ -48,37 +48,31 @@ class DurableBatch:
 
 @attrs.frozen
 class Extent:
-    """Final extent of a partition: `next_offset`, and with which leader epochs."""
+    """Final extent of a partition: its next offset and its leader epochs."""
 
     epochs: tuple[EpochStart, ...]
     next_offset: int
 
     def holds(self, header: BatchHeader) -> bool:
-        """Tell whether a batch became a part of the log, and was not lost or refused."""
+        """Tell whether a batch became a part of the log, and was neither lost nor refused."""
         known = epoch_at(self.epochs, header.base_offset)
         return header.base_offset < self.next_offset and known in (-1, header.leader_epoch)
 
 
 @attrs.define(eq=False)
 class _Spell:
-    """A transaction in one partition."""
-
     first_offset: int
     ended_at: float = math.inf
 
 
 @attrs.define(eq=False)
 class _Epochs:
-    """The newest ones of a producer in a partition."""
-
     producer: int = -1
     coordinator: int = -1
 
 
 @attrs.frozen
 class _State:
-    """The latest state of a transaction that the coordinator has written, with this leader epoch."""
-
     value: TransactionLogValue
     leader_epoch: int
 
@@ -90,13 +84,13 @@ class _State:
         return TransactionState(self.value.transaction_status)
 
     def ends(self, former: _State | None) -> bool:
-        """Tell whether it says that a transaction is over: it is complete, or its id has gone on from a decision."""
+        """Tell whether it ends a transaction: it is complete, or its id has gone on from a decision."""
         if self.status in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT):
             return True
         return former is not None and former.status.is_prepared and not self.status.is_prepared
 
     def repeats_epoch_of(self, ongoing: _State) -> bool:
-        """Tell whether it is a decision of version 2 that should have raised the epoch of what was ongoing."""
+        """Tell whether it is a decision of version 2 without a new epoch."""
         is_decision = ongoing.status is TransactionState.ONGOING and self.status.is_prepared
         has_risen = self.value.producer_epoch > ongoing.value.producer_epoch
         return is_decision and self.value.client_transaction_version >= EPOCH_BUMP_VERSION and not has_risen
@@ -108,9 +102,8 @@ class _State:
         )
 
     def allows_data(self, place: TopicPartition, epoch: int) -> bool:
-        """Tell whether a batch may be there.
-
-        Where partitions have no log in common it may come after the decision, and before the marker.
+        """Tell whether a batch may be there: partitions have separate logs, so it may come after the decision, but
+        before the marker.
         """
         raised_by = self.value.producer_epoch - epoch
         if self.status.is_prepared:
@@ -129,7 +122,7 @@ class _State:
 
 @attrs.define(eq=False, kw_only=True)
 class LogRules:
-    """Takes all batches in the order in which they became durable, and then what was compacted, and told."""
+    """Takes all batches in the order in which they became durable, and then compactions and answers."""
 
     extents: Mapping[TopicPartition, Extent]
     faults: list[str] = attrs.field(factory=list, init=False)
@@ -145,7 +138,6 @@ class LogRules:
     _spells: defaultdict[TopicPartition, list[_Spell]] = attrs.field(factory=lambda: defaultdict(list), init=False)
 
     def take(self, batches: Iterable[DurableBatch]) -> None:
-        """Raises DecodeError, KafkaError."""
         for batch in batches:
             is_state = batch.place.topic == TRANSACTION_STATE_NAME
             header = parse_header(batch.batch)
@@ -206,14 +198,14 @@ class LogRules:
             state.allows_marker(each.place, marker, is_open=spell is not None)
             or (spell is None and self._is_repeated(each.place, marker, state))
         ):
-            self._fault(each.place, header.base_offset, f"nobody has decided on {marker}: {state}")
+            self._fault(each.place, header.base_offset, f"no coordinator has decided on {marker}: {state}")
         if spell is not None:
             spell.ended_at = each.at
 
     def _is_repeated(self, place: TopicPartition, marker: EndMarker, state: _State) -> bool:
         """Tell whether a later coordinator repeats the marker of a decision.
 
-        It began before an earlier coordinator's last records arrived: these complete the transaction, and may have
+        It began before the last records of an earlier coordinator arrived: these complete the transaction, and may have
         begun the next epoch of the producer.
         """
         decision = self._decisions.get(self._ids[marker.producer_id])
@@ -235,9 +227,9 @@ class LogRules:
         self.faults.append(f"{place.topic}-{place.partition} {offset}: {what}")
 
     def check_stable(self, place: TopicPartition, ends: Mapping[int, int], what: str, *, from_offset: int = 0) -> None:
-        """Hold ends of what was taken for decided, each with a moment by which it was, against the transactions.
+        """Check ends that were taken for stable, each with its moment, against the transactions.
 
-        from_offset: what begins before it has been deleted, decided or not.
+        from_offset: earlier transactions have been deleted, decided or not.
         """
         spells = [spell for spell in self._spells[place] if spell.first_offset >= from_offset]
         first_offsets = [spell.first_offset for spell in spells]

@@ -1,13 +1,13 @@
 """Reader of a simulation's bucket, of segments and of the write-ahead log behind them, while brokers run.
 
-Now and then it takes a picture of the bucket, and reads on in all topics as a stream of Spark's does, without Spark, or
-from the start. It reads over the last few pictures, each listing and each page of it of a later one, so that objects go
-between a listing and a read as they do beside a live broker. What it has read is part of the history, so records that
-are not the log's, gaps and repeats are found there. And nothing may be missing:
+Now and then it copies the bucket, and reads on in all topics as a stream of Spark's does, without Spark, or from the
+start. It reads over the last few copies, each listing and each page of it from a later one, so that objects vanish
+between a listing and a read as they do with a live broker. Its reads are part of the history, which finds foreign
+records, gaps and repeats. And it finds
 
-    behind      records were acknowledged, or decided, before the first picture, and are not found
+    behind      records that were acknowledged, or decided, before the first copy, and are missing
     a hole      offsets that no object has
-    ahead       records were found that are not there in the end
+    ahead       records that are not there in the end
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ COLUMNS = ("key", "value", "offset", "timestamp", "headers")
 
 @attrs.define(eq=False)
 class DriftingBucket:
-    """A `Bucket` that changes from one picture to the next while it is listed, by a seed; the last one stays.
+    """A `Bucket` that changes from one copy to the next while it is listed, by a seed; the last one stays.
 
-    Between pages it does so in listings of the broker's own objects alone.
+    Between pages it does so only in listings of the broker's own objects.
     """
 
     pictures: Sequence[MemoryStore]
@@ -57,7 +57,7 @@ class DriftingBucket:
     _now: int = attrs.field(default=0, init=False)
 
     def settle(self) -> None:
-        """Show the last picture from now on."""
+        """Show only the last copy from now on."""
         self._now = len(self.pictures) - 1
 
     @property
@@ -102,7 +102,7 @@ class DriftingBucket:
 
 @attrs.define(eq=False, kw_only=True)
 class LogWatcher:
-    """Reads the bucket of one simulation; its `faults` are what must not be."""
+    """Reads the bucket of one simulation; `faults` are violations."""
 
     bucket: MemoryStore
     topics: Callable[[], Sequence[Topic]]
@@ -122,7 +122,6 @@ class LogWatcher:
         self._pictures = deque(maxlen=PICTURES_COUNT)
 
     async def run(self) -> None:
-        """Look until cancelled."""
         while True:
             await trio.sleep(self.random.uniform(0, PAUSE_MAX_SECONDS))
             self._pictures.append((self.history.now(), self.bucket.copy()))
@@ -130,7 +129,7 @@ class LogWatcher:
                 self._look()
 
     def look_at_end(self, ends: Callable[[str], int]) -> None:
-        """Look at the bucket that a stopped broker has left. `ends` gives where a partition ends."""
+        """Look at the bucket of a stopped broker. `ends` returns the end of a partition."""
         self._pictures.clear()
         self._pictures.append((self.history.now(), self.bucket.copy()))
         self._look()
@@ -158,7 +157,7 @@ class LogWatcher:
                 self._read(catalog, log, splits, topic)
 
     def _look_at(self, catalog: Catalog, topic: Topic) -> Iterator[tuple[PartitionLog, Sequence[Split], Topic]]:
-        """Compare where partitions end, and plan what is read of them."""
+        """Compare the ends of partitions, and plan the reads."""
         logs = catalog.partitions(topic.name)
         for index in range(topic.partition_count):
             where = topic.partition_name(index)
@@ -183,7 +182,7 @@ class LogWatcher:
         return Extent(log=log, start_offset=start_offset, end_offset=max(start_offset, end_offset))
 
     def _start(self, catalog: Catalog, log: PartitionLog, where: str) -> int:
-        """Go on where the last read has ended, as a stream does, or begin anew; what was deleted is passed over."""
+        """Go on at the end of the last read, as a stream does, or start anew; deleted records are passed over."""
         key = (catalog.committed_only, where)
         if self.random.random() < ANEW_PROBABILITY or key not in self._positions:
             self._positions[key] = 0
@@ -197,7 +196,7 @@ class LogWatcher:
     def _plan(self, catalog: Catalog, extent: Extent, where: str) -> Sequence[Split]:
         self.faults += [f"{NAME}: {where} has a hole: {hole}" for hole in holes(catalog, extent)]
         unknown = outcomes(catalog, extent).unknown
-        self.faults += [f"{NAME}: nobody knows how {producer} in {where} ended" for producer in unknown]
+        self.faults += [f"{NAME}: the catalog does not know how {producer} in {where} ended" for producer in unknown]
         return plan(catalog, [extent], max_records=self.random.choice([None, None, 5]))
 
     def _read(self, catalog: Catalog, log: PartitionLog, splits: Sequence[Split], topic: Topic) -> None:
@@ -245,7 +244,7 @@ class LogWatcher:
 
 
 def _point_at(catalog: Catalog, bucket: DriftingBucket) -> None:
-    """Give a catalog that has looked at earlier pictures these."""
+    """Give later copies to a catalog that has looked at earlier ones."""
     for part in (catalog, catalog._reader, catalog._reader.log, catalog._reader._metadata):
         part.bucket = bucket
 

@@ -1,23 +1,24 @@
 """Checker of members of consumer groups (KIP-848) and of the answers to them, over crashes of the broker.
 
-Members write down every heartbeat and its answer, what they give up, and their commits; `MembersSeen.problems` finds
+Members record every heartbeat and its answer, the partitions that they give up, and their commits;
+`MembersSeen.problems` finds
 
     two owners             a partition given to a member while another one had it, had not given it up, and was on time
-    taken away unasked     a member was told that all is well, though what it has had been given to somebody else
-    epoch went back        a member's epoch less than one that it was told before, without a new join
-    refused without cause  a member that has neither left nor been silent for long is not known, or fenced; or its
-                           heartbeats or commits are refused for an epoch that nobody can have raised; or its join
-    zombie                 a commit was done of a member that was told that it is none any more, that gave another epoch
-                           than its own, or whose partition somebody else had been given before
-    no agreement           some time after all had become quiet, members at different epochs, or a partition that not
-                           exactly one of them has
+    taken away unasked     a heartbeat accepted from a member whose partitions had been given to another one
+    epoch went back        a member's epoch less than an earlier one, without a new join
+    refused without cause  a member that has neither left nor been silent for long is unknown, or fenced; or its
+                           heartbeats or commits are refused for an impossible epoch; or its join
+    zombie                 a commit was done of a fenced member, with another epoch than the member's own, or of a
+                           partition that another member had been given before
+    no agreement           some time after all had become quiet, members at different epochs, or a partition without
+                           exactly one owner
 
-A member is one join: who joins again under the same id is another one. What a member has is its own from when it is
-told until it says that it has given it up, even if it dies: the broker may give that to others when the session is over
-that began with the last heartbeat that was answered, or when the time is up to give partitions up. A new broker gives
-everybody a whole session, from its start on, as it does not know of later heartbeats that the older one has answered.
-Of a member that joined again, as its first join was not answered, nothing is its own: the first one may arrive after
-the second, and then tells the broker, as it would Kafka, that the member has nothing.
+A member is one join: a second join under the same id makes another one. A member owns an assigned partition until it
+says that it has given it up, even if it dies: the broker may give it to others when the session is over that began with
+the last answered heartbeat, or when the time to give partitions up is over. A new broker gives all members a whole
+session from its start on, as it does not know of later heartbeats. A member that joined again since its first join was
+not answered owns nothing: the first join may arrive after the second, and then tells the broker, as it would Kafka,
+that the member has nothing.
 
 Times are seconds of the simulation. Lost and wrong offsets are found by `History`.
 """
@@ -37,9 +38,9 @@ CLOCK_SECONDS = 0.002  # the broker's deadlines are in whole milliseconds
 
 @attrs.define(eq=False, kw_only=True)
 class Membership:
-    """One member, from its join until it leaves, dies or is told that it is none any more.
+    """One member, from its join until it leaves, dies or is fenced.
 
-    `has` is what it was given and has not given up; `lost` what of that has gone to others since its time was up.
+    `has` are its partitions; `lost` are those that have gone to others since its time was up.
     """
 
     member_id: str
@@ -52,12 +53,12 @@ class Membership:
     unanswered: list[float] = attrs.field(factory=list, init=False)  # heartbeats since the last answer, as it began
     untold_until: float = attrs.field(default=math.inf, init=False)  # if one of these answers told it to give up
     fenced_at: float = attrs.field(default=math.inf, init=False)  # when it was told that it is none any more
-    is_forgiven: bool = attrs.field(default=False, init=False)  # its epoch may be one that nobody knows of
+    is_forgiven: bool = attrs.field(default=False, init=False)  # its epoch may be unknown
     joins_unanswered_count: int = attrs.field(default=0, init=False)
 
     @property
     def may_join_late(self) -> bool:
-        """Tell whether a join may arrive that it sent on an earlier connection: which says that it has nothing."""
+        """Tell whether a join of an earlier connection may still arrive, which says that the member has nothing."""
         return self.epoch > 0 and self.joins_unanswered_count > 0
 
     @property
@@ -70,7 +71,7 @@ class Membership:
 
 @attrs.define(eq=False, kw_only=True)
 class MembersSeen:
-    """A record of what the members of one group did. `note` is told of each line of it, `now` is the time."""
+    """A record of the members of one group. `note` gets each line of it, `now` is the time."""
 
     now: Callable[[], float]
     session_seconds: float
@@ -83,11 +84,10 @@ class MembersSeen:
     # ---- heartbeats -----------------------------------------------------------------------------------------------
 
     def joining(self, member_id: str) -> Membership:
-        """A member is about to send its first heartbeat."""
         return Membership(member_id=member_id)
 
     def sending(self, member: Membership) -> float:
-        """A heartbeat is about to be sent; returns when."""
+        """Record a heartbeat that is about to be sent; returns the time."""
         began = self.now()
         member.unanswered.append(began)
         member.joins_unanswered_count += member.epoch == 0
@@ -97,9 +97,9 @@ class MembersSeen:
     def answered(
         self, member: Membership, epoch: int, assigned: Assigned | None, *, began: float, is_known: bool = True
     ) -> None:
-        """The broker has taken the heartbeat that was sent at `began`, and says what the member is to have, if new.
+        """Record an accepted heartbeat that was sent at `began`, with the new assignment, if any.
 
-        `is_known`: to whoever coordinates the group by now. Otherwise another broker may not know of it.
+        `is_known`: the answer came from the present coordinator. Another broker may not know of later answers.
         """
         self.note(f"member {member.member_id} at {epoch} {'as before' if assigned is None else sorted(assigned)}")
         if epoch < member.epoch and not member.is_forgiven:
@@ -147,12 +147,10 @@ class MembersSeen:
         ]
 
     def gave_up(self, member: Membership, partitions: Assigned) -> None:
-        """A member does not use these any more, and is about to say so."""
         self.note(f"member {member.member_id} gives up {sorted(partitions)}")
         member.has -= partitions
 
     def left(self, member: Membership) -> float:
-        """A member is about to leave, for good or as a static one for a while. Returns until when it is known."""
         self.note(f"member {member.member_id} leaves")
         known_until = member.safe_until
         member.has, member.fenced_at = frozenset(), self.now()
@@ -161,14 +159,14 @@ class MembersSeen:
         return known_until
 
     def leave_refused(self, member: Membership, why: str, *, known_until: float) -> None:
-        """A static member that leaves is told that somebody else has its place."""
+        """Record that a static member was refused as it left, since another one has its place."""
         if self.now() < known_until:
             self._found("refused without cause", member, f"{why} as it leaves, on time until {known_until:.3f}")
 
     def refused(self, member: Membership, why: str, *, may_be_late: bool, is_known: bool = True) -> None:
-        """A heartbeat was refused: it is no member any more, or at another epoch (`may_be_late`).
+        """Record a refused heartbeat: the member is unknown, or at another epoch (`may_be_late`).
 
-        `is_known`: by whoever coordinates the group by now. Another one may not know what has been answered since.
+        `is_known`: the answer came from the present coordinator. Another broker may not know of later answers.
         """
         self.note(f"member {member.member_id} is refused: {why}")
         # Two answers that got lost may have raised its epoch twice; or one, that also told it to give up more.
@@ -186,7 +184,7 @@ class MembersSeen:
         self._forget(member)
 
     def refused_by_itself(self, member: Membership) -> None:
-        """A static member that joins is told that its instance id is in use, and by whom: itself."""
+        """Record that a static member's join was refused by its own instance id."""
         self._found("refused without cause", member, "its own instance id is in use")
 
     def _forget(self, member: Membership) -> None:
@@ -196,7 +194,7 @@ class MembersSeen:
     # ---- commits --------------------------------------------------------------------------------------------------
 
     def committed(self, member: Membership, partition: int, *, epoch: int, began: float) -> None:
-        """A commit that was sent at `began` by this member, as one of that epoch, was done."""
+        """Record an accepted commit of this member and epoch, which was sent at `began`."""
         self.commits_count += 1
         if epoch < member.epoch:
             self._found("zombie", member, f"committed as at {epoch}, and was told {member.epoch} before")
@@ -206,19 +204,18 @@ class MembersSeen:
             self._found("zombie", member, f"committed {partition}, which was somebody else's before")
 
     def commit_refused(self, member: Membership, why: str) -> None:
-        """A commit, or a question for offsets, of this member at its epoch was refused."""
+        """Record a refused commit, or request for offsets, of this member at its epoch."""
         if self.now() < member.safe_until and not member.unanswered:
             self._found("refused without cause", member, f"{why} for offsets, on time until {member.safe_until:.3f}")
 
     # ---- brokers --------------------------------------------------------------------------------------------------
 
     def began_anew(self, began: float) -> None:
-        """Record that another broker serves from now on, which began to start then."""
         for member in self._members:
             member.on_time_until = min(member.on_time_until, began + self.session_seconds)
 
     def forgive(self) -> None:
-        """What the broker before has said may be lost with its disk; nobody has anything that is not told again."""
+        """Forgive the losses of a broker's disk: members have only partitions that they are given again."""
         for member in self._members:
             member.is_forgiven = True
             member.on_time_until = 0.0
@@ -228,12 +225,12 @@ class MembersSeen:
     # ---- the end --------------------------------------------------------------------------------------------------
 
     def disagreement(self, members: Collection[Membership], partitions: Sequence[int]) -> str:
-        """Say what these members, who are all, have not agreed upon; empty if all partitions have one owner."""
+        """Return on which partitions all members disagree; empty if each has one owner."""
         epochs = {member.member_id: member.epoch for member in members}
         return f"epochs {epochs}" if len(set(epochs.values())) > 1 else wrong_owners(members, partitions)
 
     def did_not_agree(self, detail: str) -> None:
-        """Members have been quiet for long, and there is still a `disagreement`."""
+        """Record that members still disagree after a long quiet time."""
         self.problems.append(f"no agreement: {detail}")
 
     def _found(self, kind: str, member: Membership, detail: str) -> None:
@@ -251,7 +248,7 @@ class Owner(Protocol):
 
 
 def wrong_owners(members: Collection[Owner], partitions: Sequence[int]) -> str:
-    """Say which partitions not exactly one of the members has; empty if there is none."""
+    """Return the partitions without exactly one owner; empty if all have one."""
     owners: Mapping[int, list[str]] = {
         partition: [member.member_id for member in members if partition in member.has] for partition in partitions
     }
@@ -260,5 +257,4 @@ def wrong_owners(members: Collection[Owner], partitions: Sequence[int]) -> str:
 
 
 def kinds(problems: Collection[str]) -> Iterator[str]:
-    """Return which kinds of problems these are."""
     return (problem.partition(":")[0] for problem in problems)

@@ -1,18 +1,18 @@
 """Checker of transactional clients and of the answers to them, across crashes of the broker.
 
-Beside the anomalies of `transaction_history` that Kafka promises against, `TransactionsSeen.problems` looks for
+Besides the anomalies of `transaction_history` that Kafka excludes, `TransactionsSeen.problems` looks for
 
-    half a transaction     who read all committed records found some records of a transaction and not the others, or
-                           less than all of a committed one
-    zombie                 a producer was let work after a later one of its transactional id had its epoch
+    half a transaction     a reader of all committed records found some records of a transaction and not the others, or
+                           not all of a committed one
+    zombie                 a request of a producer succeeded after a later one of its transactional id had its epoch
     identity given twice   two producers with one producer id and epoch
-    beyond the end         a committed record from behind the last stable offset that came with it
+    beyond the end         a committed record from behind the last stable offset of its answer
     resurrected            a value of a key that a committed tombstone, compacted away since, had deleted
     changed                a committed record with another content than it was sent with
 
-A transaction that nobody has asked to be committed is an aborted one, and so is one whose only request to commit was
-refused. What may be gone from a log is known by where it starts, and by later committed values of the same keys.
-Moments are those of one `History`.
+A transaction without a request to commit is an aborted one, and so is one whose only request was refused. Records may
+be gone from a log below its start, and before later committed values of the same keys. Moments are those of one
+`History`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OF_WHAT_IS_KEPT = frozenset({Kind.LOST_WRITE, Kind.POLL_SKIP, Kind.INT_POLL_SKI
 
 @attrs.frozen
 class Sent:
-    """A value that was sent, what its record is like, and where it is, once that is known."""
+    """A sent value, its content, and its offset once that is known."""
 
     partition: str
     value: str
@@ -42,8 +42,6 @@ class Sent:
 
 @attrs.frozen
 class CommittedRead:
-    """A record as a reader of committed ones got it."""
-
     offset: int
     value: str
     key: str
@@ -52,7 +50,7 @@ class CommittedRead:
 
 @attrs.define(eq=False, kw_only=True)
 class Attempt:
-    """A transaction, as its producer knows it. `copied` is what it polled, and commits the offsets of."""
+    """A transaction, as its producer knows it. `copied` are the polled records whose offsets it commits."""
 
     name: str
     sends: dict[str, Sent] = attrs.field(factory=dict, init=False)  # by value
@@ -79,7 +77,7 @@ class _Poll:
 
 @attrs.frozen(kw_only=True)
 class Identity:
-    """Identity of a producer: `incarnation` names what has called InitProducerId once."""
+    """Identity of a producer: `incarnation` names one call of InitProducerId."""
 
     transactional_id: str
     incarnation: str
@@ -87,13 +85,13 @@ class Identity:
     producer_epoch: int
 
     def precedes(self, other: Identity) -> bool:
-        """Tell whether the other one fences it; epochs are not used up here, so ids do not change but by a loss."""
+        """Tell whether the other one fences it; epochs are never used up here, so ids change only by a loss."""
         return self.producer_id != other.producer_id or self.producer_epoch < other.producer_epoch
 
 
 @attrs.define(eq=False)
 class TransactionsSeen:
-    """A record of what happened; partitions are named as in `history`."""
+    """A record of events; partitions are named as in `history`."""
 
     history: History
     attempts: list[Attempt] = attrs.field(factory=list, init=False)
@@ -107,38 +105,37 @@ class TransactionsSeen:
     # ---- what producers write down --------------------------------------------------------------------------------
 
     def initialised(self, identity: Identity) -> None:
-        """A producer has got an id and an epoch by InitProducerId."""
+        """Record the id and epoch of a producer from InitProducerId."""
         self.history.note(f"initialised {identity.incarnation} {identity.producer_id} {identity.producer_epoch}")
         self._inits.append((self.history.now(), identity))
         self.given(identity)
 
     def given(self, identity: Identity) -> None:
-        """A producer has this identity from now on."""
+        """Record a producer's new identity."""
         key = (identity.producer_id, identity.producer_epoch)
         other = self._given.setdefault(key, identity.incarnation)
         if other != identity.incarnation:
             self._findings.append(f"identity given twice: {key} to {other} and {identity.incarnation}")
 
     def begin(self, incarnation: str) -> Attempt:
-        """A producer is about to send the first record of a transaction."""
+        """Record the beginning of a transaction, before its first record is sent."""
         attempt = Attempt(name=f"{incarnation}#{len(self.attempts)}")
         self.attempts.append(attempt)
         return attempt
 
     def worked(self, identity: Identity, what: str, *, began: int) -> None:
-        """A request of this producer, sent at `began`, was done."""
+        """Record that a request of this producer, sent at `began`, succeeded."""
         for at, later in self._inits:
             if at < began and later.transactional_id == identity.transactional_id and identity.precedes(later):
                 self._findings.append(f"zombie: {what} of {identity} was done, after {later} was there")
 
     def sent_plain(self, sent: Sent) -> None:
-        """A value outside of any transaction was acknowledged."""
         self._plain[sent.value] = sent
 
     # ---- what consumers write down --------------------------------------------------------------------------------
 
     def polled(self, consumer: str, partition: str, reads: Sequence[CommittedRead], *, stable_offset: int) -> None:
-        """A consumer of committed records got these, and was told that the log is stable up to there."""
+        """Record the committed records of a poll, and the last stable offset of its answer."""
         self.history.note(f"committed {partition} {consumer} {reads[0].offset} to {reads[-1].offset}")
         if reads[-1].offset >= stable_offset:
             found = f"{consumer} got {partition} {reads[-1].offset}, stable up to {stable_offset}"
@@ -146,26 +143,23 @@ class TransactionsSeen:
         self._polls[consumer, partition].append(_Poll(reads, self.history.now(), sought=False))
 
     def sought(self, consumer: str, partition: str) -> None:
-        """Record a seek: the next poll may begin anywhere."""
         self._polls[consumer, partition].append(_Poll((), self.history.now(), sought=True))
 
     def has_read_all(self, consumer: str, partition: str) -> None:
-        """All that it has read is the partition from its start to its end, when no transaction was open any more."""
+        """Record that the consumer has read the whole partition, when no transaction was open any more."""
         self._readers_of_all.add((consumer, partition))
 
     def read_by(self, consumer: str, partition: str) -> Mapping[str, CommittedRead]:
-        """Return the reads of a consumer, by value."""
         return {read.value: read for poll in self._polls.get((consumer, partition), ()) for read in poll.reads}
 
     # ---- what follows from it -------------------------------------------------------------------------------------
 
     @property
     def committed_count(self) -> int:
-        """Count the transactions whose producers were told that they are committed."""
         return sum(attempt.end is End.COMMITTED for attempt in self.attempts)
 
     def problems(self, *, tombstones_may_go: bool = False) -> list[str]:
-        """Return what must not be; empty if the broker kept its promises."""
+        """Return all violations; empty if the broker kept its promises."""
         known = _Known.of(self, tombstones_may_go=tombstones_may_go)
         found = [*self._findings, *self._changed(known), *known.halves(), *known.resurrected()]
         transactions = self._transactions(frozenset())
@@ -183,7 +177,7 @@ class TransactionsSeen:
                     yield f"changed: {consumer} read {read} in {partition}, {sent} was sent"
 
     def _transactions(self, without: frozenset[str]) -> list[Transaction]:
-        """The history as the checker of anomalies takes it, without some values."""
+        """Return the history for the checker of anomalies, without some values."""
         found = [
             Transaction(
                 name=attempt.name,
@@ -256,7 +250,7 @@ class _Known:
         )
 
     def halves(self) -> Iterator[str]:
-        """Find what is missing to those who have read all."""
+        """Find records that readers of everything lack."""
         wanted: defaultdict[str, list[str]] = defaultdict(list)
         for value in sorted(self.committed - self.removable):
             wanted[self.sent[value].partition].append(value)
@@ -274,7 +268,7 @@ class _Known:
 
 
 def _last(values: Iterable[Sent]) -> dict[tuple[str, str], tuple[int, str]]:
-    """The last value of each key of each partition, and where it is."""
+    """Return the last value of each key of each partition, and its offset."""
     found: dict[tuple[str, str], tuple[int, str]] = {}
     for value in values:
         key = (value.partition, value.key)

@@ -1,4 +1,4 @@
-"""Tests of the checker of durable data, in each mode; and markers that come too late."""
+"""Tests of the checker of durable data, in each mode; and of late markers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,6 @@ all_durabilities = pytest.mark.parametrize("durability", Durability)
 
 @asynccontextmanager
 async def watched(durability: Durability) -> AsyncIterator[tuple[Any, Producer, DurableLog]]:
-    """A broker with a producer, whose log is seen."""
     durable, parts = DurableLog(durability=durability, history=History()), memory_parts()
     bucket = BucketLine(MemoryStore(), spawn=lambda run: None, random=Random(0), on_put=durable.put)
     parts = attrs.evolve(parts, store=bucket, disk=durable.watched(parts.disk))
@@ -55,7 +54,7 @@ async def transact(producer: Producer, *, committed: bool) -> None:
 
 
 async def rules_after(durability: Durability) -> LogRules:
-    """Two transactions, one of them aborted."""
+    """Run two transactions, one of them aborted."""
     async with watched(durability) as (running, producer, durable):
         await transact(producer, committed=True)
         await transact(producer, committed=False)
@@ -84,7 +83,7 @@ async def test_markers_of_another_outcome_than_was_decided_are_found(
     for module in (sending, transactions):
         monkeypatch.setattr(module, "end_marker", turned)
     faults = (await rules_after(durability)).faults
-    assert sum("nobody has decided on" in fault for fault in faults) == 2 * len(PARTITIONS), faults
+    assert sum("no coordinator has decided on" in fault for fault in faults) == 2 * len(PARTITIONS), faults
 
 
 @pytest.mark.parametrize("durability", [Durability.WAL, Durability.S3_WAL])
@@ -100,7 +99,7 @@ async def test_a_decision_that_is_written_behind_its_markers_is_found(
 
     monkeypatch.setattr(TransactionCoordinator, "_finish", turned)
     faults = (await rules_after(durability)).faults
-    assert sum("nobody has decided on" in fault for fault in faults) == 2 * len(PARTITIONS), faults
+    assert sum("no coordinator has decided on" in fault for fault in faults) == 2 * len(PARTITIONS), faults
 
 
 async def test_an_end_that_was_told_beyond_an_open_transaction_is_found() -> None:

@@ -42,7 +42,7 @@ class Scene:
         asked_before: int = 0,
         is_known: bool = True,
     ) -> None:
-        """A SyncGroup that is answered at once, or was sent so many generations before."""
+        """Record a SyncGroup that was sent `asked_before` generations before its answer."""
         got = Assignment(generation, frozenset(partitions), author)
         latest_then = self.seen.latest - asked_before
         self.seen.assigned(member, got, began=self.now, latest_then=latest_then, is_known=is_known)

@@ -174,7 +174,7 @@ def changed(history: History) -> None:
 
 
 def with_times(history: History) -> None:
-    """Offsets 4, 5 and 6 have 50, 40 and 60 ms."""
+    """Give offsets 4, 5 and 6 the times 50, 40 and 60 ms."""
     for offset, timestamp_ms in ((4, 50), (5, 40), (6, 60)):
         history.sent("t", ORDERS, f"t{offset}", content=content(timestamp_ms))
         history.acknowledged(ORDERS, f"t{offset}", offset)
@@ -227,7 +227,7 @@ def found_what_was_deleted(history: History) -> None:
 
 
 def with_epochs(history: History) -> None:
-    """Offsets 4 and 5 are of epochs 1 and 2."""
+    """Give offsets 4 and 5 the epochs 1 and 2."""
     for offset, epoch in ((4, 1), (5, 2)):
         history.sent("e", ORDERS, f"e{offset}")
         history.polled("d", ORDERS, [Read(offset, f"e{offset}", leader_epoch=epoch)])
@@ -312,7 +312,7 @@ def test_each_kind_of_anomaly_is_planted() -> None:
 
 
 def compacted_history() -> History:
-    """Offset 0 has a value that another one of its key follows, 1 and 3 do not, 2 is what nobody knows of."""
+    """Offset 0 has a value that a later one of its key follows, 1 and 3 do not, 2 is unknown."""
     history = History()
     for value, key in (("p0", "a"), ("p1", "b"), ("p2", "a"), ("p3", "a")):
         history.sent("p", ORDERS, value, key=key)
@@ -438,7 +438,7 @@ def test_a_tombstone_that_went_with_all_that_it_deletes_is_no_anomaly() -> None:
 
 
 def test_a_tombstone_that_came_behind_the_end_has_deleted_nothing_for_who_had_read_all_by_then() -> None:
-    """It was in a superseded broker's segment, which the next start found behind all that was there before."""
+    """The late tombstone was in a superseded broker's segment, which the next start found behind the end."""
     history = History()
     history.sent("k", ORDERS, "v", key="k", content=content(0))
     history.polled("d", ORDERS, reads(0, "v"))

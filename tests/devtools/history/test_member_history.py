@@ -189,7 +189,7 @@ def test_what_a_lost_disk_had_is_forgiven() -> None:
 def test_a_new_broker_gives_everybody_a_session_from_its_start_on() -> None:
     scene = Scene()
     scene.now = 5.0
-    scene.beat(scene.other, 2)  # answered by the older one, that nobody told
+    scene.beat(scene.other, 2)  # answered by the older one, which has not heard
     scene.seen.began_anew(2.0)
     scene.now = 2.0 + SESSION_SECONDS
     scene.beat(scene.one, 3, {0, 1})
@@ -224,7 +224,6 @@ def test_who_gives_up_may_be_fenced_where_an_answer_was_lost_that_told_it_to_giv
 
 
 def test_a_join_that_arrives_late_frees_what_the_same_member_was_given() -> None:
-    """Seed 35880: the member had joined again, by another connection, and was told before what it is to have."""
     scene = Scene()
     scene.seen.left(scene.one)
     third = scene.seen.joining("third")

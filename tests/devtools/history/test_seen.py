@@ -36,7 +36,7 @@ def read(seen: TransactionsSeen, partition: str, *values: tuple[int, str], consu
 
 
 def sound() -> tuple[TransactionsSeen, Attempt]:
-    """A committed transaction of two partitions, an aborted one, and one whose end nobody knows; all are read."""
+    """A committed transaction of two partitions, an aborted one, and one with an unknown end; all are read."""
     seen = TransactionsSeen(History())
     seen.initialised(FIRST)
     first = seen.begin("a/1")

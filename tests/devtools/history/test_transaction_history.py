@@ -130,7 +130,7 @@ PLANTED: list[tuple[Kind, list[Transaction]]] = [
     ),
     (Kind.INT_NONMONOTONIC_SEND, [sent("t0", Send(X, "a", 1), Send(X, "b", 0))]),
 ]
-BESIDE = {Kind.INT_SEND_SKIP: {Kind.G0}}  # whoever lies between two values of another is in a circle with it
+BESIDE = {Kind.INT_SEND_SKIP: {Kind.G0}}  # a value between two values of another transaction is in a circle with it
 
 
 @pytest.mark.parametrize(("kind", "history"), PLANTED, ids=[kind.value for kind, _ in PLANTED])

@@ -1,4 +1,4 @@
-"""Checker of what transactions sent and polled, by Jepsen's names for Kafka-likes.
+"""Checker of the sends and polls of transactions, by Jepsen's names for Kafka-likes.
 
     G0                  transactions whose values lie before each other's in a circle: each before the next one's
     G1a                 a value of an aborted transaction was polled
@@ -18,11 +18,10 @@
 After the documentation of jepsen.tests.kafka (https://jepsen-io.github.io/jepsen/jepsen.tests.kafka.html), from which
 the edges between transactions are taken too: *ww* between the writers of neighbouring values, *wr* from the writer of
 the last value that a transaction polled. Offsets have holes where markers and aborted values are, so only values that
-some transaction committed, or somebody polled, can be skipped. G1b is what it means for a log: Jepsen's page has no
-case of its own for intermediate reads.
+some transaction committed, or a consumer polled, can be skipped. G1b is the form of an intermediate read in a log.
 
-G0, G1c and int-send-skip happen in Kafka by right, whose transactions do not isolate writers from each other; a caller
-says by `wanted` what it looks for. Values must be different. Pure functions; `anomalies` calls them all.
+G0, G1c and int-send-skip are legal in Kafka, whose transactions do not isolate writers from each other; `wanted`
+selects the anomalies. Values must be different. Pure functions; `anomalies` calls them all.
 """
 
 from __future__ import annotations
@@ -36,8 +35,6 @@ import attrs
 
 
 class Kind(Enum):
-    """The anomalies, by Jepsen's names."""
-
     G0 = "G0"
     G1A = "G1a"
     G1B = "G1b"
@@ -77,7 +74,7 @@ class Placed:
 
 @attrs.frozen
 class Send:
-    """A value that was sent; without an offset its place is unknown."""
+    """A sent value; `offset` is None if unknown."""
 
     partition: str
     value: str
@@ -86,7 +83,7 @@ class Send:
 
 @attrs.frozen
 class Poll:
-    """Records that one poll returned, in this order."""
+    """Records of one poll, in order."""
 
     records: tuple[Placed, ...]
     at: int = 0  # when it returned; 0: unknown
@@ -95,7 +92,7 @@ class Poll:
 
 @attrs.frozen(kw_only=True)
 class Transaction:
-    """One transaction, or one send or poll outside of any; those of one process in the order of its history."""
+    """One transaction, or one send or poll outside of any; a process's transactions are in order."""
 
     name: str
     process: str
@@ -119,28 +116,22 @@ class Transaction:
 
 @attrs.frozen
 class Anomaly:
-    """A violation, and the evidence of it."""
-
     kind: Kind
     detail: str
 
 
 @attrs.frozen
 class _Edges:
-    """Return the transactions, by number, that come before others."""
-
     ww: frozenset[tuple[int, int]]
     wr: frozenset[tuple[int, int]]
 
 
 def anomalies(history: Sequence[Transaction], wanted: Iterable[Kind] = tuple(Kind)) -> list[Anomaly]:
-    """Return all that is wrong with the history."""
     kinds = frozenset(wanted)
     return [anomaly for check in _CHECKS for anomaly in check(history) if anomaly.kind in kinds]
 
 
 def places(history: Sequence[Transaction]) -> set[Placed]:
-    """Return where values are, as far as anybody was told."""
     sent = {
         Placed(send.partition, send.offset, send.value)
         for transaction in history
@@ -151,7 +142,7 @@ def places(history: Sequence[Transaction]) -> set[Placed]:
 
 
 def version_order(history: Sequence[Transaction]) -> dict[str, list[Placed]]:
-    """Return the values of each partition in order that a consumer must get: committed, or polled by somebody."""
+    """Return the values of each partition in the order of consumption: committed, or polled by a consumer."""
     writers = _writers(history)
     polled = {record.value for transaction in history for record in transaction.polled}
     order: defaultdict[str, list[Placed]] = defaultdict(list)
@@ -176,7 +167,7 @@ def aborted_reads(history: Sequence[Transaction]) -> Iterator[Anomaly]:
 
 
 def intermediate_reads(history: Sequence[Transaction]) -> Iterator[Anomaly]:
-    """G1b: what was polled before anybody could know that it would be committed."""
+    """G1b: values polled before their transaction had asked to be committed."""
     writers = _writers(history)
     for transaction in history:
         for poll in transaction.polls:
@@ -205,7 +196,6 @@ def lost_writes(history: Sequence[Transaction]) -> Iterator[Anomaly]:
 
 
 def misplaced(history: Sequence[Transaction]) -> Iterator[Anomaly]:
-    """Values at two offsets, and offsets with two values."""
     by_value: defaultdict[str, set[tuple[str, int]]] = defaultdict(set)
     by_place: defaultdict[tuple[str, int], set[str]] = defaultdict(set)
     for placed in places(history):

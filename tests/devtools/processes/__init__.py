@@ -1,1 +1,1 @@
-"""Real broker processes, loads on them, and attacks."""
+"""Real broker processes, and loads on them."""

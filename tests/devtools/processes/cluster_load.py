@@ -1,4 +1,4 @@
-"""A producer of librdkafka that loads several brokers, and what became of what it sent: for the fault suites.
+"""A load by a librdkafka producer on several brokers, and its outcome: for the fault suites.
 
 with ClusterLoad(bootstrap, topic, partition_count) as load:
     ...                             kill brokers meanwhile
@@ -35,10 +35,10 @@ IMPATIENT = {"socket.timeout.ms": 3_000, "request.timeout.ms": 3_000}
 class LoadReport:
     """Outcome of a load.
 
-    `new_epochs` says why librdkafka took a new epoch. In that it sends again, with sequences that begin anew, all that
-    has no answer yet: what a leader had stored before it was lost is repeated then.
+    `new_epochs` are librdkafka's reasons for new epochs. It then resends all unanswered records with new sequences,
+    which repeats those that a lost leader had stored.
 
-    `gap_seconds` is the longest time in which nothing of one partition was acknowledged, and `slowest_seconds` that
+    `gap_seconds` is the longest time without an acknowledgement for one partition, and `slowest_seconds` the longest
     from a record to its acknowledgement.
     """
 
@@ -61,7 +61,6 @@ class LoadReport:
 
     @property
     def problems(self) -> list[str]:
-        """Return what must not be; empty if all is well."""
         wrong = [("lost", self.lost), ("repeated", self.repeated), ("refused", self.failures)]
         wrong.append(("new epochs", self.new_epochs))
         return [f"{what}: {values[:5]}" for what, values in wrong if values] + ["order"] * bool(self.reordered_count)
@@ -135,7 +134,6 @@ class ClusterLoad:
         self._slowest_seconds = max(self._slowest_seconds, message.latency() or 0.0)
 
     def read_back(self) -> LoadReport:
-        """Read everything, from the start of each partition to its end."""
         consumer = confluent_kafka.Consumer(
             {**QUIET, "bootstrap.servers": self.bootstrap, "group.id": "read-back", "enable.auto.commit": False}
         )
@@ -170,14 +168,13 @@ class ClusterLoad:
 
 
 class _EpochsLog(logging.Logger):
-    """Takes what librdkafka logs, and keeps why its producer begins a new epoch."""
+    """Takes librdkafka's log, and keeps the reasons for new epochs."""
 
     def __init__(self) -> None:
         super().__init__("load", logging.DEBUG)
         self.reasons: list[str] = []
 
     def handle(self, record: logging.LogRecord) -> None:
-        """Keep it if it is about that."""
         text = record.getMessage()
         if "epoch bump" in text:
             self.reasons.append(text)
@@ -186,7 +183,7 @@ class _EpochsLog(logging.Logger):
 def end_of(consumer: confluent_kafka.Consumer, partition: confluent_kafka.TopicPartition) -> int:
     """Return the offset behind the last record, also of a partition that moves.
 
-    librdkafka asks who has led it when it last heard of that, and only hears anew after it was refused.
+    librdkafka asks the leader that it knows, and learns of a new one only after a refusal.
     """
     give_up_at = time.monotonic() + READ_SECONDS
     while True:
@@ -202,7 +199,7 @@ def end_of(consumer: confluent_kafka.Consumer, partition: confluent_kafka.TopicP
 
 
 def leaders_of(admin: AdminClient, topic: str) -> set[int]:
-    """Return the leaders of all partitions, -1 if some have none; nothing if the broker may be standing still."""
+    """Return the leaders of all partitions, -1 if some have none; nothing if the broker does not answer."""
     try:
         found = admin.list_topics(topic, timeout=ASKED_SECONDS)
     except KafkaException:

@@ -2,19 +2,19 @@
 
     python -m tests.devtools.processes.crash_points POINT:N -- serve ...
 
-N counts how often the point is passed unharmed. The points are at the seams between the log and what it writes to:
-disk, store and metadata are wrapped, and the broker itself has no hook.
+N counts how often the point is passed unharmed. The points are at the seams of the log: disk, store and metadata are
+wrapped, and the broker itself has no hook.
 
     wal-create-before, -after      a WAL file is made (rotation takes one that was made before)
     wal-retire-before, -after      a WAL file is put aside, since a flush was committed
     wal-reuse-before, -during, -after      such a file becomes the next one
-    wal-begin-torn                 of the first write into a WAL file, after a rotation, only the first sectors arrive
+    wal-begin-torn                 only the first sectors of the first write into a WAL file arrive, after a rotation
     wal-write-before, -after       a group of entries is written and synced
     wal-write-torn                 only the first sectors of a group arrive
     wal-delete-before, -after      a WAL file is deleted, since a flush was committed and enough are put aside
     kfs-put-before, -during, -after, index-put-before, -during, -after
     merge-kfs-put-during           the `.kfs` of a merged segment is written
-    merge-index-put-after          both are there, and what they were made of is still read
+    merge-index-put-after          both are there, and their sources are still read
     s3-wal-put-before, -during, -after     an object of the log in the bucket
     checkpoint-put-before, -during, -after
     metadata-commit-before, -during, -after
@@ -81,13 +81,12 @@ DURING_MAX_SECONDS = 0.002  # about as long as a small write with its sync takes
 
 
 async def die() -> None:
-    """End the process as a power cut would end it, but for the page cache."""
     _kill()
     await trio.sleep_forever()
 
 
 def die_soon() -> None:
-    """The same in a moment, from another thread, whatever is under way then."""
+    """Kill the process from another thread in a moment, whatever is under way then."""
     threading.Timer(random.uniform(0, DURING_MAX_SECONDS), _kill).start()
 
 
@@ -97,7 +96,7 @@ def _kill() -> None:
 
 @attrs.define(eq=False)
 class CrashPoint:
-    """The point to die at, and how often it is still to be passed before. What `die` does never returns."""
+    """The point to die at, and how often it is still to be passed. `die` never returns."""
 
     name: str
     passes_left_count: int
@@ -106,26 +105,25 @@ class CrashPoint:
 
     @classmethod
     def parse(cls, text: str) -> CrashPoint:
-        """NAME:N. Raises ValueError."""
+        """Parse NAME:N. Raises ValueError."""
         name, _, count = text.partition(":")
         if name not in POINTS:
             raise ValueError(f"no crash point {name}; there are {', '.join(POINTS)}")
         return cls(name, int(count or 0))
 
     def is_due(self, name: str) -> bool:
-        """Tell whether to die now, at this point; counts it if not."""
+        """Tell whether to die now, at this point; counts a pass otherwise."""
         if name != self.name:
             return False
         self.passes_left_count -= 1
         return self.passes_left_count < 0
 
     async def reach(self, name: str) -> None:
-        """Die if this is the point and the time."""
         if self.is_due(name):
             await self.die()
 
     async def begin(self, operation: str) -> None:
-        """Begin an operation: die now, or soon, while it is under way."""
+        """Begin an operation: die now, or during it."""
         await self.reach(f"{operation}-before")
         if self.is_due(f"{operation}-during"):
             self.die_soon()
@@ -225,7 +223,6 @@ class CrashingMetadataStore:
 
 
 def crashing_store(store: ObjectStore, point: CrashPoint) -> ObjectStore:
-    """A store whose client dies at a point."""
     faulty = FaultyStore(store)
     for operation, pattern in PUTS.items():
         faulty.rule(On("put*", pattern), _acting(partial(point.begin, operation)))
@@ -242,7 +239,6 @@ def _acting(act: Callable[[], Awaitable[None]]) -> Callable[[StoreCall], Awaitab
 
 
 def crashing_parts(parts: StorageParts, point: CrashPoint) -> StorageParts:
-    """The same parts, at whose seams the point is."""
     return StorageParts(
         store=crashing_store(parts.store, point),
         metadata=CrashingMetadataStore(parts.metadata, point),
@@ -251,8 +247,6 @@ def crashing_parts(parts: StorageParts, point: CrashPoint) -> StorageParts:
 
 
 def crashing_broker(point: CrashPoint) -> type[Broker]:
-    """The class of a broker that dies at a point."""
-
     class CrashingBroker(Broker):
         async def run_on(
             self, parts: StorageParts, *, task_status: trio.TaskStatus[Broker] = trio.TASK_STATUS_IGNORED
@@ -263,7 +257,6 @@ def crashing_broker(point: CrashPoint) -> type[Broker]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """POINT:N -- and a command of `kafscale`."""
     point = CrashPoint.parse(arguments[0])
     assert arguments[1] == "--", arguments
     broker.Broker = crashing_broker(point)  # type: ignore[misc] # `serve` makes a broker of this name

@@ -1,11 +1,10 @@
-"""A broker as a process of its own, as users run it: `python -m kafscale serve` on free ports, to be stopped, killed
-and started again on the same ports and data.
+"""A broker as a process of its own, as users run it: `python -m kafscale serve` on free ports. It can be stopped,
+killed and started again on the same ports and data.
 
-The ports stay reserved while it is down: a free port is one of those that the kernel gives to outgoing connections
-too, so any program on the machine could have it by the time of the next start.
+The ports stay reserved while it is down, since the kernel gives free ports to outgoing connections too.
 
-Blocking, without trio: for tests of other clients and for load generators. A trio caller puts `start` and `stop` into
-a thread. Variables named KAFSCALE_… do not reach the process unless they are given.
+Blocking, without trio: a trio caller runs `start` and `stop` in a thread. Variables named KAFSCALE_… do not reach the
+process unless they are given.
 """
 
 from __future__ import annotations
@@ -41,17 +40,17 @@ _ANY_PORT = Address("127.0.0.1", 0)
 
 
 class ProcessFailed(Exception):
-    """The broker did not become ready, or did not stop; the message ends with what it wrote to stderr."""
+    """The broker did not become ready, or did not stop; the message ends with the end of its stderr."""
 
 
 @attrs.define(kw_only=True, eq=False)
 class BrokerProcess:
     """One broker and its data directory; not running until `start`.
 
-    `options` are further flags of `kafscale serve`, `environ` further variables, `program` what Python runs with them;
-    they may be changed between starts. `package` is the directory whose `kafscale` runs, None for what is tested.
-    From the first start on `kafka` and `admin` are the addresses, and later starts ask for the same ones. `protocol` is
-    that of the listener of `kafka`, and `client_settings` what a client needs there, by Kafka's names.
+    `options` are further flags of `kafscale serve`, `environ` further variables, `program` the arguments of Python;
+    they may be changed between starts. `package` is the directory whose `kafscale` runs, by default that under test.
+    From the first start on `kafka` and `admin` are the addresses, and later starts use the same ones. `protocol` is
+    that of the listener of `kafka`, and `client_settings` are a client's further settings there, by Kafka's names.
     """
 
     directory: Path
@@ -84,7 +83,7 @@ class BrokerProcess:
         return [0]
 
     def settle(self) -> None:
-        """Return when what a client was told is done holds at each of the brokers."""
+        """Return when a confirmed change holds at each of the brokers."""
 
     @property
     def data_dir(self) -> Path:
@@ -92,7 +91,6 @@ class BrokerProcess:
 
     @property
     def log(self) -> str:
-        """Return what all starts wrote to stderr."""
         return self._log_file.read_text(errors="replace")
 
     @property
@@ -102,11 +100,10 @@ class BrokerProcess:
 
     @property
     def returncode(self) -> int | None:
-        """None while it runs, and before the first start; negative for a signal."""
         return None if self._process is None else self._process.poll()
 
     def start(self, timeout_seconds: float = START_TIMEOUT_SECONDS) -> None:
-        """Run it until it says that it is ready. Raises ProcessFailed, and then nothing is left running."""
+        """Run it until it is ready. Raises ProcessFailed, and then no process is left."""
         process = self.launch()
         ready = _READY.match(_first_line(process, time.monotonic() + timeout_seconds))
         if ready is None:
@@ -116,7 +113,6 @@ class BrokerProcess:
         self.further_listeners = ready[5].split()
 
     def _not_ready(self, process: subprocess.Popen[str], timeout_seconds: float) -> ProcessFailed:
-        """Ends it, if it has not ended by itself."""
         try:
             code = process.wait(EXIT_AFTER_EOF_SECONDS)
         except subprocess.TimeoutExpired:
@@ -127,7 +123,7 @@ class BrokerProcess:
         return ProcessFailed(f"{why}: {self._end_of_log()}")
 
     def launch(self) -> subprocess.Popen[str]:
-        """Begin to run it, and wait for nothing."""
+        """Start the process without waiting."""
         if self._process is not None and self._process.poll() is None:
             raise ProcessFailed("the broker runs already")
         self.kill()  # one that has ended by itself, whose output is open still
@@ -141,7 +137,7 @@ class BrokerProcess:
         return self._process
 
     def stop(self, timeout_seconds: float = STOP_TIMEOUT_SECONDS) -> int:
-        """End it in order (SIGTERM) and return its exit code. Raises ProcessFailed, having killed it, when it hangs."""
+        """End it in order (SIGTERM) and return its exit code. Raises ProcessFailed when it hangs, and kills it."""
         process = self._running()
         process.send_signal(signal.SIGTERM)
         try:
@@ -161,11 +157,10 @@ class BrokerProcess:
             self._process.stdout.close()
 
     def suspend(self) -> None:
-        """Let it do nothing from now on, until `resume` or `kill` (SIGSTOP); the kernel keeps its connections open."""
+        """Stop it until `resume` or `kill` (SIGSTOP); the kernel keeps its connections open."""
         self._running().send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let it go on (SIGCONT)."""
         self._running().send_signal(signal.SIGCONT)
 
     def restart(self, *, kill: bool = False) -> None:
@@ -180,7 +175,7 @@ class BrokerProcess:
         return self._reserved()
 
     def _reserved(self) -> Address:
-        """A free port, bound as long as this object lives; a broker that reuses addresses may listen on it."""
+        """Return a free port, bound as long as this object lives; a broker that reuses addresses may listen on it."""
         reservation = socket.socket()
         weakref.finalize(self, reservation.close)
         reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -221,14 +216,14 @@ def broker_process(
     directory: Path | None = None,
     program: Sequence[str] = KAFSCALE,
 ) -> Iterator[BrokerProcess]:
-    """A broker that runs, in a temporary directory unless one is given, for the block; killed at its end."""
+    """Run a broker for the block, in a temporary directory by default; it is killed at the end."""
     with nullcontext(directory) if directory is not None else TemporaryDirectory(prefix="kafscale-") as used:
         with BrokerProcess(directory=Path(used), options=options, environ=environ or {}, program=program) as broker:
             yield broker
 
 
 def is_there(pid: int) -> bool:
-    """Tell whether a process is there that has not ended."""
+    """Tell whether a process exists and has not ended."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:
@@ -237,15 +232,14 @@ def is_there(pid: int) -> bool:
 
 
 def interruptible() -> None:
-    """`preexec_fn` of a process that is to be ended by SIGINT.
+    """Let SIGINT end a process; its `preexec_fn`.
 
-    What a shell runs in the background ignores SIGINT, and so would every process that is started from there.
+    A shell's background process ignores SIGINT, and so would its children.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _first_line(process: subprocess.Popen[str], deadline: float) -> str:
-    """Return what it wrote to stdout up to the first line's end, its own end, or the deadline."""
     assert process.stdout is not None
     descriptor = process.stdout.fileno()
     written = b""

@@ -1,4 +1,4 @@
-"""Several brokers as processes of their own, which share a bucket: a directory, or one of an S3 server."""
+"""Several brokers as processes, which share a bucket: a directory, or one of an S3 server."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ def broker_processes(
     bucket: Path | None = None,
     package: Path | None = None,
 ) -> Iterator[Sequence[BrokerProcess]]:
-    """Run brokers 1 to `count` for the block, each with a directory of its own; they are killed at its end.
+    """Run brokers 1 to `count` for the block, each with its own directory; they are killed at the end.
 
-    The bucket is one of `store`, or the directory `bucket`, or one of theirs; `protocol` is that of their listeners,
-    and `package` as for a `BrokerProcess`.
+    The bucket is one of `store`, or the directory `bucket`, or a temporary one; `protocol` is that of their listeners.
     """
     with TemporaryDirectory(prefix="kafscale-") as used, ExitStack() as running:
         directory = Path(used)
@@ -50,5 +49,4 @@ def broker_processes(
 
 
 def bootstrap_of(brokers: Sequence[BrokerProcess]) -> str:
-    """Return what a client connects to, so that it finds any of them."""
     return ",".join(broker.bootstrap for broker in brokers)

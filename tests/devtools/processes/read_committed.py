@@ -18,9 +18,9 @@ def read_committed(
     *,
     settings: Mapping[str, str | int | float | bool] | None = None,
 ) -> list[list[Message]]:
-    """Return the committed records of each partition, up to where they may be read.
+    """Return the committed records of each partition, at least `least_count` in all.
 
-    Waits for at least so many. `settings`: what the client needs besides. Raises AssertionError past the deadline.
+    `settings`: further settings of the client. Raises AssertionError past the deadline.
     """
     found: list[list[Message]] = [[] for _ in range(partition_count)]
     ended: set[int | None] = set()

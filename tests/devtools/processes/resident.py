@@ -9,12 +9,11 @@ _RESET_PEAK = "5"  # proc(5), /proc/pid/clear_refs: VmHWM becomes VmRSS
 
 
 def rss_mib(pid: int) -> float:
-    """Resident memory of the process now."""
     return _status_mib(pid, "VmRSS:")
 
 
 def peak_rss_mib(pid: int) -> float:
-    """The most resident memory that the process has had since it began, or since `reset_peak_rss`."""
+    """Return the peak of resident memory since the start, or since `reset_peak_rss`."""
     return _status_mib(pid, "VmHWM:")
 
 
@@ -24,7 +23,9 @@ def reset_peak_rss(pid: int) -> None:
 
 
 def main_thread_seconds(pid: int) -> float:
-    """CPU time of the main thread, in which a broker's event loop runs. Raises OSError if the process has gone."""
+    """Return the CPU time of the main thread, which runs a broker's event loop. Raises OSError if the process has
+    gone.
+    """
     on_cpu_ns, *_ = (PROC / str(pid) / "task" / str(pid) / "schedstat").read_text().split()
     return int(on_cpu_ns) / 1e9
 

@@ -28,7 +28,6 @@ ALICE, PASSWORD = "alice", "alice's secret"
 
 @functools.cache
 def verifier_of(mechanism: SaslMechanism, password: str) -> ScramVerifier:
-    """Make one with the least work."""
     return make_verifier(mechanism, password, iterations=ITERATIONS_LEAST, salt=SALT)
 
 
@@ -48,7 +47,6 @@ class Users:
 
 
 def scram_client(mechanism: SaslMechanism, user: str = ALICE, password: str = PASSWORD) -> ScramClient:
-    """Make the client's side of SCRAM."""
     return ScramClient([mechanism.value], user, password)
 
 
@@ -62,7 +60,7 @@ def oauth_message(token: str, authorization_id: str = "") -> bytes:
 
 
 def signing_key(kind: str = "EC", key_id: str = "one") -> RSAKey | ECKey:
-    """Make a private key, always the same within a process."""
+    """Return a private key, always the same within a process."""
     return _signing_key(kind, key_id)
 
 
@@ -80,7 +78,6 @@ def key_set(*keys: RSAKey | ECKey) -> dict[str, object]:
 
 
 def write_key_set(path: Path, *keys: RSAKey | ECKey) -> str:
-    """Write the public parts, and return the URL of the file."""
     path.write_text(json.dumps(key_set(*keys)))
     return path.as_uri()
 
@@ -92,7 +89,7 @@ def sign(
     lifetime_seconds: float = 300.0,
     **header: object,
 ) -> str:
-    """Sign a token for alice, or one of these claims; a claim that is None is left out."""
+    """Sign a token for alice, or with these claims; a claim of None is left out."""
     now = time.time()
     key = key or signing_key()
     algorithm = "RS256" if isinstance(key, RSAKey) else "ES256"
@@ -103,7 +100,7 @@ def sign(
 
 @attrs.frozen(kw_only=True)
 class SaslBroker:
-    """A broker with a listener of each protocol; that without TLS and SASL is `process.bootstrap`."""
+    """A broker with a listener of each protocol; `process.bootstrap` is that without TLS and SASL."""
 
     tls: TlsBroker
 
@@ -116,7 +113,6 @@ class SaslBroker:
         return self.tls.authority.ca_file
 
     def bootstrap(self, protocol: SecurityProtocol) -> str:
-        """HOST:PORT of the listener that is secured like this."""
         return self.process.further_listeners[_FURTHER.index(protocol)]
 
 
@@ -125,7 +121,7 @@ _FURTHER = (SecurityProtocol.SSL, SecurityProtocol.SASL_PLAINTEXT, SecurityProto
 
 @contextmanager
 def sasl_broker(*options: str, program: Sequence[str] = KAFSCALE) -> Iterator[SaslBroker]:
-    """Run one with all mechanisms for the block; tokens are checked by the key of `signing_key`."""
+    """Run a broker with all mechanisms for the block; it checks tokens by `signing_key`."""
     with TemporaryDirectory(prefix="kafscale-sasl-") as directory:
         url = write_key_set(Path(directory) / "keys.json", signing_key())
         listeners = [option for protocol in _FURTHER[1:] for option in ("--listen", f"{protocol}=127.0.0.1:0")]

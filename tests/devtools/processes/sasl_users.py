@@ -1,4 +1,4 @@
-"""Users of a broker with listeners of SASL, and their rights, given by who comes without SASL and may do all."""
+"""Users of a broker with SASL listeners, and their rights; an administrator without SASL grants them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _numbers = count()
 def login_of_somebody(
     broker: SaslBroker, mechanism: str, topic: str, protocol: SecurityProtocol = SecurityProtocol.SASL_SSL
 ) -> Login:
-    """Make a user, whom the lists allow this topic and its group alone."""
+    """Make a user with rights to this topic and its group alone."""
     user = f"user-{next(_numbers)}"
     allow(broker, user, topic)
     if mechanism == MTLS:
@@ -51,7 +51,6 @@ def login_of_somebody(
 
 
 def add(broker: SaslBroker, user: str) -> None:
-    """Add a user; the client salts the password, with the least number of iterations."""
     for scram in SCRAMS:
         _alter(broker, UserScramCredentialUpsertion(user, ScramCredentialInfo(scram, 4096), PASSWORD.encode()))
     broker.process.settle()
@@ -71,7 +70,7 @@ def allow(
     kinds: Sequence[ResourceType] = TOPIC_AND_GROUP,
     pattern: ResourcePatternType = ResourcePatternType.LITERAL,
 ) -> None:
-    """Let the user do all with what has this name."""
+    """Allow the user every operation on the resources of this name."""
     allowed = f"User:{user}", "*", AclOperation.ALL, AclPermissionType.ALLOW
     admin = _admin(broker)
     for future in admin.create_acls([AclBinding(kind, name, pattern, *allowed) for kind in kinds]).values():
@@ -96,5 +95,4 @@ def _alter(broker: SaslBroker, change: UserScramCredentialUpsertion | UserScramC
 
 
 def _admin(broker: SaslBroker) -> AdminClient:
-    """Make a client of Kafka's administration; keep it until the answer is here."""
     return AdminClient({"bootstrap.servers": broker.process.bootstrap})

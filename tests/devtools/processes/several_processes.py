@@ -1,7 +1,6 @@
 """Several brokers of one machine: `kafscale serve --processes N` as a process, and its brokers.
 
-The tests of clients run on them as they are: `pytest tests/clients --processes 3`. `install` has `broker_process` start
-them; clients are given all of their addresses.
+`pytest tests/clients --processes 3` runs the tests of clients on them: `install` makes `broker_process` start them.
 """
 
 from __future__ import annotations
@@ -53,7 +52,6 @@ class SeveralBrokerProcesses(BrokerProcess):
         return range(self.processes_count)
 
     def pid_of(self, broker_id: int) -> int:
-        """Return the process of that broker which was ready last."""
         return int(re.findall(rf"broker {broker_id} is ready, as process (\d+)", self.log)[-1])
 
     def settle(self) -> None:
@@ -69,7 +67,6 @@ class SeveralBrokerProcesses(BrokerProcess):
         self.further_listeners = ready[3].split()
 
     def _reserved_kafka(self) -> Address:
-        """Reserve as many consecutive ports as there are brokers."""
         for _ in range(RESERVE_ATTEMPTS_COUNT):
             with ExitStack() as stack:
                 first = _reserve(stack, 0)
@@ -101,10 +98,7 @@ def several_broker_processes(
     directory: Path | None = None,
     program: Sequence[str] = process.KAFSCALE,
 ) -> Iterator[SeveralBrokerProcesses]:
-    """Brokers that run, in a temporary directory unless one is given, for the block; killed at its end.
-
-    `program` is as for `broker_process`.
-    """
+    """Run the brokers for the block, in a temporary directory by default; they are killed at the end."""
     with nullcontext(directory) if directory is not None else TemporaryDirectory(prefix="kafscale-") as used:
         brokers = SeveralBrokerProcesses(
             directory=Path(used), options=options, environ=environ or {}, program=program, processes_count=count
@@ -114,10 +108,10 @@ def several_broker_processes(
 
 
 def left_out(item: pytest.Item) -> str | None:
-    """Return why a test is left out, None if it is not."""
+    """Return the reason to skip a test, or None."""
     return LEFT_OUT.get(item.path.name) or LEFT_OUT.get(item.name.partition("[")[0])
 
 
 def install(count: int) -> None:
-    """Have what this process starts from now on be so many brokers; modules that have imported it do without."""
+    """Make `broker_process` start `count` brokers in this process; modules that imported it before are unaffected."""
     process.broker_process = partial(several_broker_processes, count)

@@ -2,9 +2,8 @@
 
     python -m tests.devtools.processes.timed_loop serve ...
 
-A step is the work of the loop between two looks for ready tasks; meanwhile no other client is served. It is measured in
-CPU time, in which other processes have no part. The longest one is in a file beside the data directory, from which
-`longest_step_seconds` reads it.
+A step is the loop's work between two looks for ready tasks; meanwhile no other client is served. It is measured in CPU
+time, without other processes. The longest one is in a file beside the data directory, for `longest_step_seconds`.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ _NONE = _SECONDS.pack(0.0)
 
 
 def are_timed(directory: Path) -> bool:
-    """Tell whether a broker whose data are in this directory has noted its steps."""
+    """Tell whether the broker of this directory records its steps."""
     return _file(directory).exists()
 
 
 def longest_step_seconds(directory: Path) -> float:
-    """Return that of the longest step since the start, or the last `forget_steps`."""
+    """Return the longest step since the start, or the last `forget_steps`."""
     seconds: float
     (seconds,) = _SECONDS.unpack(_file(directory).read_bytes())
     return seconds
@@ -47,7 +46,7 @@ def longest_step_seconds(directory: Path) -> float:
 
 def forget_steps(directory: Path) -> None:
     """Reset `longest_step_seconds`."""
-    with _file(directory).open("r+b") as file:  # in place: the broker has it mapped
+    with _file(directory).open("r+b") as file:  # in place, as the broker has mapped the file
         file.write(_NONE)
 
 
@@ -70,12 +69,12 @@ class _Timer(trio.abc.Instrument):
 
 
 def fixed(**values: float) -> tuple[str, ...]:
-    """Return arguments for `main` that set settings without an option, for tests that need other values."""
+    """Return arguments for `main` that change settings without an option."""
     return tuple(word for name, value in values.items() for word in (FIXED, f"{name}={value}"))
 
 
 def _fix_settings(arguments: Sequence[str]) -> list[str]:
-    """Change the defaults as `fixed` says, and return the arguments of `kafscale`."""
+    """Change the defaults as `fixed` says, and return the remaining arguments."""
     rest = list(arguments)
     while FIXED in rest:
         at = rest.index(FIXED)
@@ -87,7 +86,6 @@ def _fix_settings(arguments: Sequence[str]) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a command of `kafscale` that has a --data-dir."""
     arguments = _fix_settings(arguments)
     path = _file(Path(arguments[arguments.index("--data-dir") + 1]).parent)
     path.write_bytes(_NONE)

@@ -1,4 +1,4 @@
-"""A broker process with a listener of TLS, and settings of clients for it."""
+"""A broker process with a TLS listener, and settings of clients for it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.devtools.processes.process import KAFSCALE, BrokerProcess, broker_pro
 
 @attrs.frozen(kw_only=True)
 class TlsBroker:
-    """`process` has a listener without TLS too. `certificate` are the files that it was started with."""
+    """`process` has a listener without TLS too. `certificate` are the files of its start."""
 
     process: BrokerProcess
     authority: Authority
@@ -25,7 +25,6 @@ class TlsBroker:
 
     @property
     def bootstrap(self) -> str:
-        """HOST:PORT of the listener with TLS."""
         return self.process.further_listeners[0]
 
     @property
@@ -33,7 +32,7 @@ class TlsBroker:
         return Address.parse(self.bootstrap.partition(",")[0])
 
     def librdkafka(self, shown: CertificateFiles | None = None) -> dict[str, str]:
-        """Return its settings, with those of a client's certificate."""
+        """Return librdkafka's settings, with those of a client's certificate."""
         settings = {
             "bootstrap.servers": self.bootstrap,
             "security.protocol": "SSL",
@@ -52,7 +51,7 @@ def tls_broker(
     program: Sequence[str] = KAFSCALE,
     key: CertificateKey | None = None,
 ) -> Iterator[TlsBroker]:
-    """Run one for the block, with this key or one of its own; its files are removed at the end."""
+    """Run a broker for the block, with this key or a new one."""
     with TemporaryDirectory(prefix="kafscale-tls-") as directory:
         authority = make_authority(Path(directory))
         certificate = authority.issue("broker", key=key)
@@ -66,7 +65,7 @@ def tls_broker(
 
 
 def verify_strictly(client: ssl.SSLContext, server: ssl.SSLContext) -> None:
-    """Do a handshake in memory in which both verify what they see as strictly as Python 3.13 does by default.
+    """Do a handshake in memory in which both verify as strictly as Python 3.13 does by default.
 
     Raises ssl.SSLCertVerificationError.
     """

@@ -37,7 +37,6 @@ class _Asking(ABC):
     pause_max_seconds: float
 
     async def run(self) -> None:
-        """Ask until cancelled. Raises KafkaError."""
         await reconnecting(self.connect, self._use, while_true=lambda: True)
 
     async def _use(self, connection: Connection) -> None:
@@ -50,7 +49,7 @@ class _Asking(ABC):
         """Ask once, and write the answer down."""
 
     async def _ask_end(self, connection: Connection, index: int, *, epoch: int, leader_epoch: int | None) -> None:
-        """Ask where an epoch ends; with the leader's epoch, which refuses any other, that is an end for ever."""
+        """Ask for the end of an epoch; named with the leader's epoch, the end is final."""
         began = self.history.now()
         partition = OffsetForLeaderPartition(partition=index, leader_epoch=epoch)
         if leader_epoch is not None:
@@ -67,9 +66,8 @@ class _Asking(ABC):
 
 @attrs.define(eq=False, kw_only=True)
 class Asker(_Asking):
-    """Asks where records of a time begin and which is the latest, and where an epoch ends.
-
-    The first two by ListOffsets, the last by OffsetForLeaderEpoch.
+    """Asks by ListOffsets for the first record of a time and the latest one, and by OffsetForLeaderEpoch for an
+    epoch's end.
     """
 
     async def _ask(self, connection: Connection) -> None:
@@ -103,9 +101,8 @@ class Asker(_Asking):
 
 @attrs.define(eq=False, kw_only=True)
 class EpochAsker(_Asking):
-    """Asks each leader of a partition where the epochs before its own end, which stays so for ever.
-
-    It names the leader's epoch, as metadata tells it: who has another one refuses to answer.
+    """Asks each leader for the end of the epoch before its own, which is final. It names the leader's epoch of the
+    metadata.
     """
 
     async def _ask(self, connection: Connection) -> None:

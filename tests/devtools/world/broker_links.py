@@ -1,11 +1,11 @@
-"""The network between the brokers of a simulated cluster: who connects to whom, and links that carry nothing.
+"""The network between the brokers of a simulated cluster, with links that can be cut.
 
     links = Links(running=…)
-    links.connect_from(life)                what a broker connects to others with
-    links.cuts.add((1, 2))                  nothing that 1 sends arrives at 2 any more, on any connection
-    links.late.is_kept = True               but when the link is whole again, and its sender may have given up
+    links.connect_from(1)                   a broker's way to connect to others
+    links.cuts.add((1, 2))                  drops everything that 1 sends to 2, on any connection
+    links.late.is_kept = True               delivers it once the link is whole again instead
 
-A broker that does not run refuses connections; one that starts, or is suspended, takes them and does not answer.
+A stopped broker refuses connections; one that starts, or is suspended, accepts them and does not answer.
 """
 
 from __future__ import annotations
@@ -29,10 +29,7 @@ STARTING_POLL_SECONDS = 0.05
 
 @attrs.define(eq=False)
 class Links:
-    """`running` tells the newest life of a broker that has not ended, None if there is none.
-
-    What is sent is on its way for `seconds`.
-    """
+    """`running` returns a broker's newest life unless that has ended. Sent data is on its way for `seconds`."""
 
     running: Callable[[int], SimulatedBroker | None]
     seconds: float = 0.0
@@ -40,8 +37,6 @@ class Links:
     late: Late = attrs.field(factory=Late)
 
     def connect_from(self, ours: int) -> Connect:
-        """Return what broker `ours` connects to others with."""
-
         async def connect(theirs: int, _record: BrokerRecord) -> PeerConnection:
             while True:
                 if {(ours, theirs), (theirs, ours)} & self.cuts:
@@ -61,7 +56,7 @@ class Links:
     async def trouble(self, broker_ids: Sequence[int], random: Random, weather: Weather) -> None:
         """Cut a broker off from another one, or from all, in one direction or both, again and again.
 
-        What is sent meanwhile is lost, or late.
+        Data sent meanwhile is lost, or late.
         """
         while True:
             await trio.sleep(random.expovariate(1 / weather.links_mean_seconds))

@@ -1,9 +1,8 @@
 """Members of consumer groups of the classic protocol, as processes that join, read, commit, pause, leave and die.
 
-They send JoinGroup, SyncGroup and Heartbeat themselves, over crashes and moves of the coordinator. Whoever leads shares
-the partitions out, under a name that nobody else's assignment has. When the group rebalances a member gives up all that
-it has, as one with an eager assignor does. Now and then one commits as of a generation that is over, which must be
-refused.
+They send JoinGroup, SyncGroup and Heartbeat themselves, over crashes and moves of the coordinator. The leader assigns
+the partitions, under a unique name. When the group rebalances a member gives up all its partitions, as with an eager
+assignor. Now and then one commits with an earlier generation, which must be refused.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ from tests.devtools.world.workload import Connect, Topic, reconnecting, was_done
 REBALANCE_SECONDS = 2.0  # less than a client waits for an answer
 LIFE_MAX_SECONDS = 8.0
 BEAT_SECONDS = (0.25, 0.75)
-WRONG_OFFSET = 1_000_000  # one that nobody else has tried to commit
+WRONG_OFFSET = 1_000_000  # never committed otherwise
 
 _GONE = frozenset({error_codes.UNKNOWN_MEMBER_ID, error_codes.ILLEGAL_GENERATION})
 _BEGINS_ANEW = _GONE | {error_codes.REBALANCE_IN_PROGRESS}
@@ -55,10 +54,7 @@ _BEGINS_ANEW = _GONE | {error_codes.REBALANCE_IN_PROGRESS}
 
 @attrs.define(eq=False, kw_only=True)
 class ClassicMember:
-    """One process after another in one place. It runs until cancelled.
-
-    Once `stopping` is set the one that is there, or the next one, stays.
-    """
+    """One process after another in one place, until cancelled. Once `stopping` is set, the current one stays."""
 
     name: str
     group: str
@@ -77,7 +73,6 @@ class ClassicMember:
     _former: Participant | None = attrs.field(default=None, init=False)  # as it was in a generation before
 
     async def run(self) -> None:
-        """Raises KafkaError for a refusal that must not be."""
         while True:
             name = f"{self.name}.{self._count}"
             self._count += 1
@@ -86,7 +81,6 @@ class ClassicMember:
             await trio.sleep(self.random.uniform(0, 0.5))
 
     async def _live(self, member: Participant, until: float) -> None:
-        """One process, until it leaves or dies."""
         is_alive = True
         self.member = member
 
@@ -139,7 +133,7 @@ class ClassicMember:
         return await connection.request(request, JoinGroupResponse)
 
     async def _sync(self, connection: Connection, member: Participant, joined: JoinGroupResponse) -> None:
-        """Share the partitions out, if it leads, and take its own ones."""
+        """Assign the partitions, if it leads, and take its own ones."""
         is_leader = joined.leader == joined.member_id
         request = SyncGroupRequest(
             group_id=self.group,
@@ -212,7 +206,6 @@ class ClassicMember:
     # ---- offsets --------------------------------------------------------------------------------------------------
 
     async def _read(self, connection: Connection, member: Participant) -> None:
-        """Read on in what it has, once it knows how far the group is."""
         self._reads.keep(member.has)
         if new := sorted(member.has - self._reads.positions.keys()):
             found = await fetch_offsets(connection, self.group, self.topic, new)
@@ -223,7 +216,7 @@ class ClassicMember:
         await self._reads.poll(connection)
 
     async def _commit(self, connection: Connection, member: Participant) -> None:
-        """Commit how far it is in one of its partitions; or, seldom, as it was before."""
+        """Commit its position in one of its partitions; or, seldom, that of its former generation."""
         former = self._former
         if former is not None and former.generation < self.seen.latest and self.random.random() < 0.2:
             self._former = None
@@ -273,7 +266,7 @@ def _decoded(generation: int, data: bytes) -> Assignment:
 
 @attrs.define(eq=False, kw_only=True)
 class ClassicMembers(MembersOfGroup):
-    """Members of one group; a seed may have none. They must have read everything in the end."""
+    """Members of one group; a seed may have none. They must have read everything at the end."""
 
     seen: GenerationsSeen
     group: str = "classics"

@@ -1,21 +1,20 @@
-"""Several brokers, their clients, and everything that can go wrong, in one process on an autojump clock, by a seed.
+"""The world of several brokers.
 
-Two to four machines share a bucket; some join later than others. Each has its broker end and start again several times
-(`machine`), at moments of its own, while partitions move by request and for balance, and the controller dies with the
-rest. Idempotent and plain producers write to each partition by its leader, which they find as clients do; each
-partition is followed by a reader, and a group commits offsets (`plain`). The members of two other groups, one of each
-protocol, share the partitions, and have read all in the end. Other topics are written in transactions, whose
-coordinators and partitions are on any of the brokers, and one is copied to another one with the offsets of it. The head
-of the metadata is looked at as it is written (`head_log`), and so is what is deleted. In the end all is healed and
-every send must be answered, every transaction and what was superseded has ended, all brokers agree on who leads what,
-hold nothing for ever (`held`) and commit nothing any more, and everything is read back, from the brokers and from the
-bucket, before and after a restart of all. A further topic is deleted and created anew (`topics`). In some seeds one
-broker, or all, lose the store when the other troubles are over (`store_losses`).
+Two to four machines share a bucket; some join later than others. Each broker ends and starts again several times
+(`machine`), while partitions move by request and for balance, and the controller dies with the rest. Idempotent and
+plain producers write to the leader of each partition, which they find as clients do; readers follow each partition, and
+a group commits offsets (`plain_clients`). Members of two other groups, one of each protocol, share the partitions and
+must read all of them. Other topics are written in transactions, whose coordinators and partitions are on any broker;
+one is copied to another one together with its offsets. A further topic is deleted and created anew (`recreator`). In
+some seeds one broker, or all, lose the store when the other troubles are over (`store_losses`).
 
-A short seed has some of that, and less of each (`extent`): it costs a fraction of a long one, so that many can be run.
-In some, brokers succeed each other while each of them is suspended in the middle of an upload (`weather`).
+Each version of the metadata's head is checked as it is written (`head_log`), and each deletion of segments. At the end
+every send must be answered, every transaction and every superseded broker must have ended, all brokers must agree on
+the leaders, hold nothing for ever (`held`) and commit nothing more; everything is read back, from the brokers and from
+the bucket, before and after a restart of all.
 
-The seed's remainder by the number of modes is the durability. `simulate --cluster` runs seeds.
+A short seed does part of that (`extent`). In some, brokers succeed each other while each is suspended in the middle of
+an upload (`weather`). `simulate --cluster` runs seeds.
 """
 
 from __future__ import annotations
@@ -74,8 +73,6 @@ LOOKS_COUNT, LOOK_SECONDS = 30, 1.0  # at what a broker holds, as a request has 
 
 @attrs.define(eq=False)
 class Cluster(World):
-    """One seed's run of several brokers."""
-
     extent: Extent = attrs.field(init=False)
     weather: Weather = attrs.field(init=False)
     head: HeadLog = attrs.field(init=False)
@@ -235,7 +232,7 @@ class Cluster(World):
             await self._read_back("after everything was tidied up")
 
     async def _nothing_is_left(self) -> None:
-        """See that no broker holds for ever what it has no use for."""
+        """Check that no broker holds resources for ever without need."""
         for machine in self.machines:
             for _ in range(LOOKS_COUNT):
                 found = list(held_too_much(machine.newest.broker.services)) if machine.newest.is_ready else []
@@ -245,7 +242,7 @@ class Cluster(World):
             self.faults += (f"{machine.name}: {held}" for held in found)
 
     async def _nothing_goes_on(self) -> None:
-        """See that brokers that have nothing to do commit nothing."""
+        """Check that idle brokers commit nothing."""
         before = self.head.revision
         await trio.sleep(IDLE_SECONDS)
         if self.head.revision > before + IDLE_COMMITS_MAX_COUNT:
@@ -259,7 +256,7 @@ class Cluster(World):
         self.faults += self._left_behind()
 
     def _left_behind(self) -> Sequence[str]:
-        """Return leftovers of deleted topics, except those that have to stay by the deleting broker's clock."""
+        """Return leftovers of deleted topics, except those that must stay by the deleting broker's clock."""
         deleted, now_ms = self.machines[0].newest.broker.services.topics.deleted, time.time_ns() // 1_000_000
         kept = {topic_id for topic_id, deletion in deleted.items() if deletion.objects_until_ms > now_ms}
         return self._temporary.recreator.left_behind(self._bucket._keys, kept=kept)
@@ -306,7 +303,6 @@ class Cluster(World):
         return f"{plan.moves[0]} is left to be made" if plan.moves else None
 
     async def _look_at_bucket(self) -> None:
-        """Compare the bucket alone with what consumers were served."""
         if not all(machine.newest.has_flushed_all for machine in self.machines):
             self.faults.append("a broker that was stopped in order has not flushed all")
             return
@@ -337,7 +333,7 @@ class Cluster(World):
         return incarnation is None or self.head.may_act(life.settings.broker_id, incarnation)
 
     def _verdict(self, life: SimulatedBroker) -> type[Fenced] | None:
-        """Return what the head says against a life."""
+        """Return the error by which the head forces a life to end."""
         record = self.head.brokers.get(life.settings.broker_id)
         if record is not None and life.incarnation in (None, record.incarnation):
             if record.state is BrokerState.FENCED:
@@ -349,7 +345,7 @@ class Cluster(World):
         return self.machines[broker_id - 1].running
 
     def _has_released(self, grant: Grant) -> bool:
-        """Tell whether no life of the broker that led before can acknowledge or serve anything of a partition."""
+        """Tell whether no life of the former leader can acknowledge or serve any record of the partition."""
         life = self._running(grant.before.leader)
         if life is None or not life.broker.is_ready or life.has_crashed or not self._may_act(life):
             return True
@@ -371,12 +367,10 @@ class Cluster(World):
 
 
 def simulate_cluster(seed: int, *, is_short: bool = False) -> Cluster:
-    """Run a seed to its end."""
     simulation = Cluster(seed, is_short)
     run_seeded(seed, simulation.run)
     return simulation
 
 
 def _address(broker_id: int) -> Listener:
-    """Return where clients reach a broker: each has a machine of its own."""
     return Listener("PLAINTEXT", f"10.0.0.{broker_id}", 9092)

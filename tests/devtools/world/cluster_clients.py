@@ -1,4 +1,4 @@
-"""The clients of a simulated cluster: parts of what belongs together, and who has partitions moved."""
+"""The clients of a simulated cluster, and a client that moves partitions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ BEHIND_MAX_SECONDS = 60.0  # until every broker must have heard of a deletion
 
 @attrs.define(eq=False, kw_only=True)
 class Mover:
-    """Client that moves partitions of these topics to other brokers, by Kafka's own request."""
+    """Client that moves partitions of these topics to other brokers, by AlterPartitionReassignments."""
 
     topics: Sequence[Topic]
     connect: Connect
@@ -47,7 +47,6 @@ class Mover:
     stopping: trio.Event
 
     async def run(self) -> None:
-        """Raises KafkaError for a refusal that can't be retried."""
         await reconnecting(self.connect, self._use, while_true=lambda: not self.stopping.is_set())
 
     async def _use(self, connection: Connection) -> None:
@@ -64,9 +63,8 @@ class Mover:
 
 @attrs.define(eq=False, kw_only=True)
 class ClusterClients:
-    """Makes them. `leads` tells whether a broker leads a partition at that moment, `coordinates` a group.
-
-    `stopping` is when all writers are to end.
+    """Makes the clients. `leads` tells whether a broker leads a partition at that moment, `coordinates` whether it
+    coordinates a group. All writers end at `stopping`.
     """
 
     routes: Routes
@@ -78,7 +76,6 @@ class ClusterClients:
     stopping: trio.Event
 
     def plain(self, random: Random, groups: Sequence[MembersOfGroup]) -> PlainClients:
-        """Make those that have no transactions, with the members of these groups."""
         return PlainClients(
             routes=self.routes,
             history=self.history,
@@ -91,7 +88,6 @@ class ClusterClients:
         )
 
     def members(self, random: Random, *, session_seconds: float) -> Sequence[MembersOfGroup]:
-        """Make the members of a group of each protocol; the brokers have this session for Kafka 4's."""
         connect, note = self.routes.to_all(may_be_stale=False), self.history.note
         how: dict[str, Any] = {"coordinates": self._coordinates, "knows": self._knows}
         sessions_seconds = self.extent.member_sessions_seconds
@@ -103,7 +99,6 @@ class ClusterClients:
         ]
 
     def transactional(self, random: Random, kinds: Sequence[TopicKind]) -> TransactionalClients:
-        """Make those that write in transactions."""
         return TransactionalClients(
             connect=self.routes.to_all(may_be_stale=True),
             connect_newest=self.routes.to_all(may_be_stale=False),
@@ -116,7 +111,6 @@ class ClusterClients:
         )
 
     def temporary(self, random: Random) -> TemporaryTopic:
-        """Make those of a topic that is deleted and created anew."""
         recreator = ClusterRecreator(
             name="temporary",
             connect=self.routes.to_all(may_be_stale=True),
@@ -140,7 +134,6 @@ class ClusterClients:
         return TemporaryTopic(recreator, visitor)
 
     def mover(self, topics: Sequence[Topic], random: Random) -> Mover:
-        """Make who has partitions of these topics moved."""
         return Mover(
             topics=topics,
             connect=self.routes.to_any,

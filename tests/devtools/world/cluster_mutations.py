@@ -1,12 +1,12 @@
 """Mutations of brokers in a cluster: each breaks a rule, which the simulation must notice.
 
     with MUTATIONS["grant before release"]():
-        simulate seeds, of which one has to fail
+        simulate seeds, one of which must fail
 
-`simulate --cluster SEEDS --mutation NAME` looks for seeds that find one, with `--short` where successions are to
-(`weather`). Some take more than one coincidence. What was merged is decided in a way that every successor sees before
-anything goes, so that a look more only shows where one has looked between the merged segment's PUT and its arrival.
-Where an epoch began shows by its first segment too, so that only that of a leader counts which had written none, and
+`simulate --cluster SEEDS --mutation NAME` looks for seeds that find one, with `--short` for those that only successions
+find (`weather`). Some need several coincidences. Each successor sees the decision about merged segments before any is
+deleted, so "delete without looking" shows only to a look between the merged segment's PUT and its arrival. The first
+segment of an epoch shows where it began too, so "ignore where epochs began" needs a leader that had written none, and
 was asked, or superseded by a third one, behind which a segment of the first has arrived.
 """
 
@@ -57,7 +57,7 @@ async def _know_nothing(check: MembershipCheck) -> None:
 
 @contextmanager
 def _acknowledge_behind_the_fence() -> Iterator[None]:
-    """Neither look behind an upload, nor before a commit, whether another one leads."""
+    """Check for another leader neither after an upload nor before a commit."""
     with replaced(MembershipCheck, "look_once", _look_without_conclusion):
         with replaced(MembershipCheck, "check_known", _know_nothing):
             yield
@@ -65,8 +65,6 @@ def _acknowledge_behind_the_fence() -> Iterator[None]:
 
 @contextmanager
 def _grant_before_release() -> Iterator[None]:
-    """Commit that another broker leads, and release the partition then."""
-
     async def commit_first(self: Leading, topic: Any, index: int) -> None:
         partition_id = topic.topic_id, index
         partition, placement = self.log.partitions.get(partition_id), self.state.placement(*partition_id)
@@ -86,7 +84,7 @@ def _grant_before_release() -> Iterator[None]:
 
 @attrs.define(eq=False)
 class _Unconditional(ForwardingStore):
-    """A store without conditions."""
+    """A store that ignores conditions."""
 
     async def put_if_match(self, key: str, parts: Sequence[Buffer], etag: str) -> str:
         return await self.store.put(key, parts)
@@ -94,7 +92,6 @@ class _Unconditional(ForwardingStore):
 
 @contextmanager
 def _overwrite_the_head() -> Iterator[None]:
-    """Write the head without looking whether it is still the one that was read."""
     initialise = SharedMetadataStore.__init__
 
     def initialise_without_conditions(self: Any, local: Any, store: Any, *arguments: Any) -> None:
@@ -105,7 +102,7 @@ def _overwrite_the_head() -> Iterator[None]:
 
 
 async def _find_without_fence(epoch: _Epoch, run: LogRun) -> bool:
-    """Take a stream as far as it goes for all of it."""
+    """Take the end of a stream for its fence."""
     await trio.lowlevel.checkpoint()
     return True
 
@@ -116,7 +113,7 @@ async def _confirm_nothing(guard: DeletionGuard, decided: int) -> None:
 
 @contextmanager
 def _delete_without_looking() -> Iterator[None]:
-    """Drop what has been rewritten, and delete it, without a look whether another broker leads by now."""
+    """Delete rewritten segments without checking whether another broker leads by now."""
     initialise = Rewriter.__init__
 
     def initialise_without_check(self: Any, **given: Any) -> None:
@@ -136,7 +133,7 @@ def _begun_nowhere(placement: Placement) -> tuple[EpochStart, ...]:
 
 
 async def _first_error(check: LeadCheck, error: Exception, may_wait: Callable[[], bool]) -> Exception:
-    """End by the first error, without asking the bucket why."""
+    """End by the first error, without asking the bucket for its cause."""
     await trio.lowlevel.checkpoint()
     return error
 
@@ -146,7 +143,7 @@ def _lose_nothing(loss: StoreLoss, records: Mapping[int, BrokerRecord]) -> Mappi
 
 
 def _believe_all(loss: StoreLoss, records: Mapping[int, BrokerRecord]) -> Mapping[int, str]:
-    """Take what a broker tells of the store for true, also where the store has not answered this one."""
+    """Believe a broker that reports a silent store, even if the store has not answered this one either."""
     return {
         broker_id: "so it says" for broker_id, told in loss._silences.items() if told.seconds >= loss.timeout_seconds
     }
@@ -176,7 +173,7 @@ IN_SUCCESSIONS: Mapping[str, Durability] = {
 
 
 def seeds_for(mutation: str) -> Iterator[int]:
-    """Iterate over the seeds that may find a mutation, without end; they are short if it is one of IN_SUCCESSIONS."""
+    """Iterate over seeds that may find a mutation, without end; those of IN_SUCCESSIONS are short seeds."""
     if mutation in IN_STORE_LOSSES:
         return filter(LONG.loses_store, count(1))
     if mutation in IN_STORMS:

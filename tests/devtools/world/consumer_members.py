@@ -1,8 +1,8 @@
 """Members of consumer groups of Kafka 4's protocol (KIP-848), as processes that join, work, pause, leave and die.
 
-They send ConsumerGroupHeartbeat themselves, over crashes of the broker, give up what they are to give up, sooner or
-later or never, and commit offsets of what they have at the epoch that they are at. Now and then one commits as somebody
-who it is no more, which must be refused. What they commit is a number, or how far they have read (`group_reads`).
+They send ConsumerGroupHeartbeat themselves, over crashes of the broker, give up revoked partitions sooner or later or
+never, and commit offsets of their partitions at their epoch. Now and then one commits as a former member, which must be
+refused. The offset is a number, or the member's position (`group_reads`).
 """
 
 from __future__ import annotations
@@ -56,14 +56,12 @@ Coordinates = Callable[[Connection, str], bool]  # whether who answers for a gro
 
 
 def coordinates_all(connection: Connection, group: str) -> bool:
-    """Accept any answer as one of the coordinator, as with one broker."""
+    """Accept any answer as the coordinator's, as with one broker."""
     return True
 
 
 @attrs.define(eq=False)
 class CommittedNumbers:
-    """The next offset to be committed of each partition, by any member."""
-
     last: dict[int, int] = attrs.field(factory=dict)
 
     def next(self, partition: int) -> int:
@@ -73,10 +71,10 @@ class CommittedNumbers:
 
 @attrs.define(eq=False, kw_only=True)
 class GroupMember:
-    """One process after another in one place; `instance_id` makes the members static. It runs until cancelled.
+    """One process after another in one place, until cancelled; `instance_id` makes the members static.
 
-    Once `stopping` is set the one that is there, or the next one, stays. All pauses are `pace` times as long as with
-    one broker. Who answers and does not `coordinate` the group any more knows nothing of what its members do now.
+    Once `stopping` is set, the current one stays. All pauses are `pace` times as long as with one broker. A broker that
+    does not `coordinate` the group any more may give outdated answers.
     """
 
     name: str
@@ -104,7 +102,6 @@ class GroupMember:
     _told: Assigned | None = attrs.field(default=None, init=False)  # what the broker knows that it has
 
     async def run(self) -> None:
-        """Raises KafkaError for a refusal that must not be."""
         while True:
             self._member_id = f"{self.name}.{self._count}"
             self._is_replaced = False
@@ -117,7 +114,6 @@ class GroupMember:
         return self.pace * self.random.uniform(0.1, LIFE_MAX_SECONDS)
 
     async def _live(self, until: float) -> None:
-        """One process, until it leaves or dies."""
         is_alive = True
 
         async def use(connection: Connection) -> None:
@@ -233,7 +229,7 @@ class GroupMember:
     # ---- offsets --------------------------------------------------------------------------------------------------
 
     async def _read(self, connection: Connection) -> None:
-        """Read on in what it has, once it knows how far the group is."""
+        """Read on in its partitions, once it knows the group's offsets."""
         member, reads = self.member, self._reads
         if reads is None:
             return
@@ -243,7 +239,7 @@ class GroupMember:
         await reads.poll(connection)
 
     def _next_offset(self, partition: int) -> int | None:
-        """Return what to commit of a partition; None if it has not begun with that."""
+        """Return the offset to commit of a partition; None if it has no position yet."""
         return self.numbers.next(partition) if self._reads is None else self._reads.positions.get(partition)
 
     def _offsets_refused(self, connection: Connection, member: Membership, code: int) -> None:
@@ -251,7 +247,7 @@ class GroupMember:
             self.seen.commit_refused(member, error_codes.name(code))
 
     async def _commit(self, connection: Connection) -> None:
-        """Commit an offset of a partition that it has; or, seldom, as it was before."""
+        """Commit an offset of one of its partitions; or, seldom, as a former member."""
         if self._former is not None and self.random.random() < 0.2:
             await self._commit_as_former(connection)
         member = self.member
@@ -281,7 +277,7 @@ class GroupMember:
             await self._commit_wrongly(connection, former, partition, former.epoch)
 
     async def _commit_wrongly(self, connection: Connection, member: Membership, partition: int, epoch: int) -> None:
-        """Commit what must not be; its offset would be one that nobody has tried to commit."""
+        """Make a commit that must be refused, of an offset that is never committed otherwise."""
         code = await self._send_commit(connection, member, partition, offset=1_000_000, epoch=epoch)
         if code not in _STALE:
             was_done(code, f"commit of {member.member_id} as it was at {epoch}")
@@ -325,7 +321,7 @@ async def fetch_offsets(
     *,
     member: Membership | None = None,
 ) -> OffsetFetchResponseGroup:
-    """Ask for committed offsets, as a member or without a member id."""
+    """Ask for committed offsets, with or without a member id."""
     wanted = OffsetFetchRequestGroup(
         group_id=group,
         member_id=None if member is None else member.member_id,
@@ -336,14 +332,13 @@ async def fetch_offsets(
 
 
 def note_offsets(history: History, group: str, topic: Topic, found: OffsetFetchResponseGroup) -> None:
-    """Write down what the broker says has been committed."""
     for answer in (partition for of_topic in found.topics for partition in of_topic.partitions):
         if not answer.error_code:
             history.fetched_commit(group, topic.partition_name(answer.partition_index), answer.committed_offset)
 
 
 class Agreeing(Protocol):
-    """A record of what the members of a group did."""
+    """A record of the members of a group."""
 
     problems: list[str]
 
@@ -353,7 +348,7 @@ class Agreeing(Protocol):
 
 
 class OneMember(Protocol):
-    """One place in a group: what is there now, if anything is."""
+    """One place in a group, and its current member, if any."""
 
     @property
     def member(self) -> object | None: ...
@@ -365,7 +360,7 @@ class OneMember(Protocol):
 class MembersOfGroup(ABC):
     """Members of one group; a seed may have none.
 
-    If it is said who `knows` a partition, they read what they have, and all of it must have been read in the end.
+    With `knows` they read their partitions, and must have read everything at the end.
     """
 
     connect: Connect
@@ -390,21 +385,21 @@ class MembersOfGroup(ABC):
         sessions_seconds: Sequence[float] = SESSIONS_SECONDS,
         **more: Any,
     ) -> Self:
-        """Members whose session's length is up to chance; `note` is told of what they do."""
+        """Make members with a random session length; `note` gets a line for each of their actions."""
         seen = cls._seen(now=trio.current_time, session_seconds=random.choice(sessions_seconds), note=note)
         return cls(connect=connect, history=history, random=random, seen=seen, **more)
 
     @classmethod
     @abstractmethod
     def _seen(cls, **group: Any) -> Agreeing:
-        """Make the record of what its members did."""
+        """Make the record of its members."""
 
     @abstractmethod
     def _member(self, number: int, topic: Topic, stopping: trio.Event, reads: GroupReads | None) -> OneMember:
         """Make one of them."""
 
     def start(self, nursery: trio.Nursery, topic: Topic, stopping: trio.Event) -> None:
-        """Let them work until cancelled, if there are to be any."""
+        """Let them work until cancelled, if the seed has any."""
         if self.random.random() >= TAKES_PART_PROBABILITY:
             return
         self._topic = topic
@@ -416,7 +411,7 @@ class MembersOfGroup(ABC):
             nursery.start_soon(member.run)
 
     async def wait_agreed(self) -> None:
-        """Wait until each partition has one owner, now that no member comes or goes any more, and all is read."""
+        """Wait until each partition has one owner and all is read, now that no member comes or goes."""
         if self._topic is None:
             return
         detail, missing = "no member", self._missing()
@@ -435,13 +430,13 @@ class MembersOfGroup(ABC):
         if len(there) < len(self.members):
             return f"{len(there)} members of {len(self.members)}"
         missing = self._missing()
-        return self.seen.disagreement(there, partitions) or (f"nobody has read {missing}" if missing else "")
+        return self.seen.disagreement(there, partitions) or (f"no member has read {missing}" if missing else "")
 
     def _missing(self) -> Mapping[int, int]:
         return {} if self._reads is None else self._reads.missing()
 
     async def check_offsets(self) -> None:
-        """Compare what has been committed, while no member commits. Raises KafkaError, BrokerUnavailable."""
+        """Check the committed offsets, while no member commits. Raises KafkaError, BrokerUnavailable."""
         if self._topic is None:
             return
         async with aclosing(await self.connect()) as connection:

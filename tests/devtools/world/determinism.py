@@ -2,12 +2,11 @@
 
     result = run_seeded(7, scenario, *arguments)      # twice the same, in any process
 
-trio runs the tasks that are ready in a random order. Its private flag for Hypothesis makes it sort them first and
-shuffle them by a generator that can be seeded; the development dependencies pin trio for that. `random`, `os.urandom`
-(so `uuid4`) and `time.time_ns` are replaced for as long as the run lasts, what `trio.to_thread.run_sync` is given is
-called without a thread, the machine seems never to be suspended, and the collector of cycles is off, since what it
-frees may have finalizers. The rest is up to the code: no iteration over a set of strings or objects, no order by `id`.
-A test holds the simulation to that, by event logs of processes with different hash seeds.
+trio runs ready tasks in a random order. Its private flag for Hypothesis makes it sort them first and shuffle them by a
+generator that can be seeded; the development dependencies pin trio for that. During the run `random`, `os.urandom` (so
+`uuid4`) and `time.time_ns` are replaced, functions for `trio.to_thread.run_sync` run without a thread, the machine
+seems never to be suspended, and the garbage collector is off, since finalizers may run code. The code must not iterate
+over sets of strings or objects, nor order by `id`. A test compares event logs of processes with different hash seeds.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ WALL_CLOCK_START_NS = 1_700_000_000_000_000_000  # where the wall clock stands w
 
 
 class _Shuffler(Random):
-    """The order of one task is no matter of chance, and most often only one is ready; of more it is `Random`'s."""
+    """Draws nothing for one task, the most frequent case; otherwise shuffles as `Random` does."""
 
     def shuffle(self, x: MutableSequence[Any]) -> None:
         draw = self.getrandbits
@@ -47,13 +46,12 @@ class _Shuffler(Random):
 
 
 def seed_scheduler(seed: object) -> None:
-    """Let trio order tasks by this seed from now on; seeds that print alike are alike."""
     _trio_run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc] # as trio's own plugin for Hypothesis does
     _trio_run._r.seed(str(seed))
 
 
 def run_seeded(seed: object, async_fn: Callable[..., Awaitable[T]], *args: object) -> T:
-    """`trio.run` on an autojump clock, with nothing left to chance. Raises what `async_fn` raises."""
+    """Run `trio.run` on an autojump clock, with everything seeded. Raises the error of `async_fn`."""
     clock = trio.testing.MockClock(autojump_threshold=0)
     clock.current_time = lambda: clock._virtual_base  # type: ignore[method-assign] # it need not ask the real clock
 
@@ -66,14 +64,14 @@ def run_seeded(seed: object, async_fn: Callable[..., Awaitable[T]], *args: objec
 
 
 def _run_without_instruments() -> None:
-    """Give trio a dict of instruments: its own mapping is slow, and asked at every step."""
+    """Give trio a dict of instruments: its own mapping is slow, and used at every step."""
     runner = _trio_run.GLOBAL_RUN_CONTEXT.runner
     runner.instruments = cast(Any, runner.instruments.data)
 
 
 @contextmanager
 def _determined(seed: object, clock: trio.testing.MockClock) -> Iterator[None]:
-    """Seed what trio and the standard library take from chance; put back at the end what others use."""
+    """Seed the randomness of trio and the standard library, and restore it at the end."""
     system_random = Random(f"system {seed}")
     before = random.getstate(), os.urandom, time.time_ns, trio.to_thread.run_sync, gc.isenabled(), _trio_run._r
     gc.collect()

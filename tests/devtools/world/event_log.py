@@ -1,4 +1,4 @@
-"""Events of a simulation, a line each with its virtual time: to compare two runs, and to read after a failure.
+"""Event log of a simulation, with virtual times: to compare two runs, and to read after a failure.
 
 12.340000 store put_if_absent default/orders/…/segment-….kfs: PreconditionFailed
 12.340000 disk write wal-….log
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @attrs.define(eq=False)
 class EventLog:
-    """Lines in the order in which things happened."""
+    """Lines in the order of the events."""
 
     _noted: list[tuple[float, str]] = attrs.field(factory=list, init=False)
 
@@ -37,7 +37,7 @@ class EventLog:
 
     @property
     def digest(self) -> str:
-        """The same for the same lines, in any process."""
+        """Return a digest that is the same for the same lines, in any process."""
         return sha256("\n".join(self.lines).encode()).hexdigest()
 
 

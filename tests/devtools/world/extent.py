@@ -1,7 +1,6 @@
 """Extent of a seed: a short one costs a fraction of a long one, so that many can be run.
 
-What a short seed lacks another one has: which clients take part, how many machines there are, whether all is quiet in
-the end for long enough to be balanced.
+Short seeds differ in their clients, in the number of machines, and in the quiet time at the end.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from tests.devtools.world.weather import is_succession
 
 
 class Clients(Enum):
-    """Groups of clients that take part in a seed, or do not."""
+    """Groups of clients that take part in some seeds."""
 
     PLAIN = "plain"
     MEMBERS = "members"  # of groups that share what the plain ones write
@@ -52,7 +51,6 @@ class Extent:
 
     @classmethod
     def of(cls, seed: int, *, is_short: bool = False) -> Extent:
-        """Return that of a seed."""
         if not is_short:
             return LONG
         return SUCCESSION if is_succession(seed) else SHORT

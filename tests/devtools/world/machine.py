@@ -1,6 +1,6 @@
 """A machine of a simulated world: its disk, the lives of the broker on it, and how each life ends.
 
-    crashes             at a random moment, or at a named point; PUTs that were on their way arrive later, or too late
+    crashes             at a random moment, or at a named point; PUTs under way arrive later, or too late
     stops               in order
     breaks              its disk refuses a write or a sync, and it ends by itself
     is suspended        and goes on later as if nothing had happened, or never
@@ -9,8 +9,7 @@
                         from the bucket, or well; it must end when it notices
 
 In a succession (`weather`) it is suspended at a point, again and again, and ends when it has been declared dead.
-
-Meanwhile its store, network, disk and clock fail as `tests.devtools.world.troubles` has it.
+Meanwhile its store, network, disk and clock fail (`troubles`).
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ CLOCK_SKEW_MAX_NS = 3_000 * 10**9  # less than an hour, by which a record may be
 
 @attrs.define(eq=False, kw_only=True)
 class Machine:
-    """`run` starts its broker, and ends it several times; at the end one is there, and nothing fails any more."""
+    """`run` ends and restarts its broker several times; at the end one runs, and no more faults occur."""
 
     settings: Settings
     bucket: MemoryStore
@@ -87,7 +86,7 @@ class Machine:
         return self.newest if self.lives and not self.newest.ended.is_set() else None
 
     async def run(self, turn_count: int) -> None:
-        """Trouble the broker that is there, turn after turn; in the end nothing fails or crashes any more."""
+        """Trouble the broker, turn after turn; then heal it."""
         if self.weather.suspended_at:
             self.newest.wait_behind(self._passes())
         for _ in range(turn_count):
@@ -96,10 +95,7 @@ class Machine:
         self.newest.spare()
 
     async def keep_up(self) -> None:
-        """Restart a broker that ends by itself, as one that the others have declared dead does.
-
-        Nothing fails any more, so its line is as good as that of the one before it.
-        """
+        """Restart a broker that ends by itself, as one that the others have declared dead does."""
         while True:
             await self.newest.ended.wait()
             self._take_disk(self.newest)
@@ -107,7 +103,6 @@ class Machine:
             self._heal(self.newest)
 
     async def stop(self) -> None:
-        """Stop the broker in order."""
         life = self.newest
         self._heal(life)
         life.broker.stop()
@@ -116,7 +111,7 @@ class Machine:
         self._take_disk(life)
 
     async def stop_and_move(self) -> None:
-        """Stop it, and have the next one begin with an empty disk, if everything is in the bucket."""
+        """Stop it, and start the next one with an empty disk, if everything is in the bucket."""
         await self.stop()
         if self.settings.durability is not Durability.WAL or self.newest.has_flushed_all:
             self._lose_disk()
@@ -137,7 +132,6 @@ class Machine:
         await self.start()
 
     async def _live(self) -> None:
-        """Trouble the newest life for a while, then end it."""
         life = self.newest
         with trio.move_on_after(self.random.uniform(0, self.weather.life_max_seconds)):
             async with trio.open_nursery() as troubles:
@@ -190,7 +184,7 @@ class Machine:
             await self._crash()
 
     async def _suspend_for_a_while(self, life: SimulatedBroker) -> None:
-        if life.has_crashed:  # at a point, a moment ago: nobody would let go on what it still has to do
+        if life.has_crashed:  # at a point, a moment ago: its remaining work could never go on
             await trio.lowlevel.checkpoint()
             return
         self.log.note(f"{life.name} is suspended")
@@ -205,14 +199,13 @@ class Machine:
         return self.random.randrange(self.weather.point_passes_max_count)
 
     async def _suspend_here(self, life: SimulatedBroker) -> None:
-        """Suspend it where one of its tasks is, which calls this."""
+        """Suspend it at the current step of one of its tasks, which calls this."""
         life.wait_behind(self._passes())
         life.process.suspend()
         self.spawn(partial(self._suspend_for_a_while, life))
         await trio.lowlevel.cancel_shielded_checkpoint()
 
     async def _cut_off(self) -> None:
-        """The bucket refuses all that it asks, or does not answer."""
         await self._cut_off_for_a_while(self.newest)
 
     async def _cut_off_for_a_while(self, life: SimulatedBroker) -> None:
@@ -241,7 +234,7 @@ class Machine:
         return end
 
     async def _leave_alive(self) -> None:
-        """Let the life go on beside its successor, perhaps cut off from the bucket for a while."""
+        """Let the life go on next to its successor, perhaps cut off from the bucket for a while."""
         life = self.newest
         self._lose_disk()
         life.is_superseded = True
@@ -251,7 +244,6 @@ class Machine:
         await trio.lowlevel.checkpoint()
 
     async def _leave_suspended(self) -> None:
-        """Suspend the life, and start its successor."""
         life = self.newest
         self._lose_disk()
         life.is_superseded = True

@@ -1,17 +1,17 @@
-"""The world of a broker alone, whose lives follow each other on one machine (`one_machine`).
+"""The world of one broker, whose lives follow each other on one machine (`one_machine`).
 
 Meanwhile the store fails before and after the effect, loses replies, is busy or away for a while, hangs, is slow, or
 cuts a body short; the disk is slow or full, for the log or the metadata; connections are reset, slow, narrow, or half
-open. In `s3-wal` a reader of the bucket alone reads all that is acknowledged while this goes on (`log_watcher`). All
-that has become durable is held against the rules of transactions, in that order (`history.in_log`).
+open. In `s3-wal` a reader of the bucket alone reads all acknowledged records meanwhile (`log_watcher`). All durable
+data is checked against the rules of transactions, in order (`history.in_log`).
 
-A takeover in `wal`: the older broker, which may be cut off from the store for longer than the newer one waits, has
-clients of its own that go on, and flushes what it took when it reaches the store again. What it acknowledged and had
-not in the bucket when the newer one began is forgiven; what the newer one acknowledges must be what everybody reads
-from then on, however late the older one's segments come. A broker may say that it was taken over from only if it was.
+A takeover in `wal`: the older broker, which may be cut off from the store for longer than the newer one waits, keeps
+clients of its own, and flushes their records when it reaches the store again. Its acknowledged records that were not in
+the bucket when the newer one began are forgiven; all readers must get the newer one's records from then on, however
+late the older one's segments come. A broker may report a takeover only if there was one.
 
-A short seed has one or two turns of transactional clients, seldom with the others, and is read back less often: it
-costs a tenth of a long one, so that many can be run.
+A short seed has one or two turns, mostly with transactional clients alone, and is read back less often: it costs a
+tenth of a long one.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ INTERNAL_PARTITION_COUNT = 2
 LIFE_MAX_SECONDS = 1.0
 LIFE_MAX_SECONDS_WAL = 0.4  # where nothing waits for the bucket, clients get much more done
 LIFE_MAX_SECONDS_SHORT = 0.4
-READERS_PAUSE_SECONDS_SHORT = 0.05  # half of what a seed costs would be reads of what has been read
+READERS_PAUSE_SECONDS_SHORT = 0.05  # else repeated reads would be half of a seed's cost
 TIMEOUTS_MS_SHORT = (100, 400, 2_000)  # so that some are over while the load goes on
 PLAIN_PROBABILITY_SHORT = 0.05  # of clients that have no transactions
 WATCHED_PROBABILITY_SHORT = 0.1
@@ -81,8 +81,6 @@ BRIEF = {"retention.ms": "100"}  # likewise
 
 @attrs.define(eq=False)
 class OneBroker(World):
-    """One seed's run of a broker alone."""
-
     watcher: LogWatcher = attrs.field(init=False)  # of what `s3-wal` acknowledges
     durable: DurableLog = attrs.field(init=False)
     members: GroupMembers = attrs.field(init=False)
@@ -233,7 +231,6 @@ class OneBroker(World):
     # ---- the broker's lives -------------------------------------------------------------------------------------
 
     def _started(self, life: SimulatedBroker) -> None:
-        """Let clients that need the newest broker go to this one from now on."""
         if self._is_taken_over:
             self._forgive(life)
         self.members.seen.began_anew(self.machine.start_seconds)
@@ -243,9 +240,7 @@ class OneBroker(World):
         self._is_up = trio.Event()
 
     def _forgive(self, life: SimulatedBroker) -> None:
-        """Forgive losses: what an older broker has acknowledged and not flushed is not in this one, unless it has that
-        one's disk.
-        """
+        """Forgive the loss of unflushed records of an older broker, unless the new one has its disk."""
         for older in self.machine.must_have_ended:
             if not older.ended.is_set() and not older.has_crashed:
                 self.faults.append(f"{older.name}, which reaches the store, goes on although {life.name} is ready")
@@ -268,9 +263,9 @@ class OneBroker(World):
         self._spawn(lambda: self._load_superseded(life))
 
     async def _load_superseded(self, life: SimulatedBroker) -> None:
-        """Go on with a broker that was superseded.
+        """Keep clients on a superseded broker.
 
-        What it acknowledges from now on is not believed, but it must not be taken for somebody else's either.
+        Its acknowledgements are not believed from now on, but its records must not be taken for those of others either.
         """
         producer = self._clients.producer(f"stale-{life.name}", trio.Event(), connect=life.connect_client)
         producer.topic = attrs.evolve(producer.topic)
@@ -330,11 +325,11 @@ class OneBroker(World):
     # ---- what must hold -----------------------------------------------------------------------------------------
 
     async def _look_at_bucket(self, *, complete: bool) -> None:
-        """Compare the bucket alone with what consumers were served; `complete` when all must be in it.
+        """Compare the bucket alone with the records served to consumers; `complete` when all must be in it.
 
-        A broker that was taken over from in `wal` may have flushed behind the newer one's start, which has not flushed
-        what it acknowledged there yet. Before all has arrived, what came late behind all that the newest broker knew is
-        not held against anybody: its own segment may be on its way to the same offsets.
+        A superseded broker in `wal` may have flushed behind the newer one's start, which has not flushed its records
+        there yet. Until it has, late records behind all that the newest broker knew are ignored: its own segment may be
+        on its way to the same offsets.
         """
         if any(not life.ended.is_set() for life in self.machine.lives) or (self._is_taken_over and not complete):
             return
@@ -353,19 +348,17 @@ class OneBroker(World):
                 self.faults += [f"{partition}: {fault}" for fault in faults]
 
     def _settled(self, partition_name: str, found: BucketPartition) -> Sequence[Read]:
-        """Return what any reader of the bucket finds there from now on, or something behind it."""
+        """Return the records that every later reader of the bucket finds."""
         known = self._known_to(self._followed, partition_name)
         if known is None:
             return found.reads
         return found.settled(high_watermark=known.high_watermark, leader_epoch=known.leader_epoch)
 
     def _log_start_offset(self, partition_name: str) -> int:
-        """Return where a partition's log began for the broker that has just stopped."""
         known = self._known_to(self.machine.newest, partition_name)
         return 0 if known is None else known.log_start_offset
 
     def _end_offset(self, partition_name: str) -> int:
-        """Return where a partition ended for the broker that has just stopped."""
         known = self._known_to(self.machine.newest, partition_name)
         return 0 if known is None else known.high_watermark
 
@@ -385,7 +378,7 @@ class OneBroker(World):
         self.durable.crashed()
 
     def _look_at_stable_offsets(self, life: SimulatedBroker) -> None:
-        """See, at the last moment, what any reader could have seen: none of it may be taken back by the crash."""
+        """Record the last stable offsets at the last moment before the crash, which must not take them back."""
         for topic in self._transactional.all_topics:
             for index in range(topic.partition_count):
                 partition = life.broker.services.log.partition(topic.topic_id, index)
@@ -394,14 +387,13 @@ class OneBroker(World):
                     self.history.saw_stable_offset(where, began=began, last_stable_offset=partition.last_stable_offset)
 
     def _found_hanging(self) -> list[str]:
-        """Return hanging transactions that lives have found: without a lost disk there must be none."""
         if self._is_taken_over:
             return []
         counts = {life.name: life.hanging_count for life in self.machine.lives}
         return [f"{name} found {count} hanging transactions" for name, count in counts.items() if count]
 
     def _check_nothing_unacknowledged_is_visible(self, life: SimulatedBroker) -> None:
-        """Under `wal`, no segment may begin where consumers can't read yet."""
+        """Check that under `wal` no segment begins where consumers can't read yet."""
         if not self._is_wal or self._is_taken_over:
             return
         known = {topic.topic_id for topic in self._topics()}
@@ -414,9 +406,9 @@ class OneBroker(World):
 
 
 def _common_end(older: SimulatedBroker, newer: SimulatedBroker, topic: Topic, index: int) -> int:
-    """Return up to where a broker that has begun without the disk of the one before has the same log.
+    """Return the end of the common log of a broker and its successor without its disk.
 
-    It may have found what one before that one flushed late, in place of what that one had not flushed.
+    The successor may have found late segments of an earlier broker in place of the unflushed records.
     """
     found = newer.broker.services.log.partition(topic.topic_id, index)
     assert found is not None, "the checkpoint has the topic"
@@ -429,7 +421,6 @@ def _common_end(older: SimulatedBroker, newer: SimulatedBroker, topic: Topic, in
 
 
 def simulate(seed: int, *, is_short: bool = False) -> OneBroker:
-    """Run a seed to its end."""
     world = OneBroker(seed, is_short)
     run_seeded(seed, world.run)
     return world

@@ -1,4 +1,4 @@
-"""Clients without transactions of a broker alone: one topic of theirs stays, another one is recreated."""
+"""Clients without transactions of the world of one broker: one of their topics stays, another one is recreated."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ SMALL = {"retention.bytes": "20000"}
 
 @attrs.define(eq=False, kw_only=True)
 class OneBrokerClients:
-    """`connect_any` may reach a broker that has been superseded, `connect_newest` does not.
+    """`connect_any` may reach a superseded broker, `connect_newest` does not.
 
-    is_taken_over: in this seed what was acknowledged may be lost with a disk.
-    is_there: False where the topic is created, and no client uses it.
+    is_taken_over: in this seed acknowledged records may be lost with a disk.
+    is_there: False where the topic is created without clients.
     """
 
     connect_newest: Connect
@@ -47,7 +47,6 @@ class OneBrokerClients:
     _committer: Committer = attrs.field(init=False)
 
     async def create_topics(self) -> None:
-        """Raises BrokerUnavailable, KafkaError."""
         kinds: list[tuple[Mapping[str, str], int | None]] = [({}, None), ({}, None), (COMPACTED, None), (COMPACTED, 20)]
         kinds += [(FORGETFUL, 20), *([] if self.is_taken_over else [(SMALL, None)])]
         self._configs, self._keys_count = self.random.choice(kinds)
@@ -61,11 +60,9 @@ class OneBrokerClients:
 
     @property
     def all_topics(self) -> Sequence[Topic]:
-        """Return the topic that stays."""
         return [self.topic]
 
     def start_readers(self, nursery: trio.Nursery) -> None:
-        """Read until cancelled."""
         if not self.is_there:
             return
         nursery.start_soon(self._reader("follower").run)
@@ -81,7 +78,6 @@ class OneBrokerClients:
             nursery.start_soon(asker.run)
 
     def start_writers(self, nursery: trio.Nursery, stopping: trio.Event) -> None:
-        """Load until `stopping`."""
         assert stopping is self.stopping
         self.recreator = Recreator(
             name="temporary",
@@ -104,7 +100,7 @@ class OneBrokerClients:
                 nursery.start_soon(run)
 
     async def wait_settled(self, name: str) -> None:
-        """Wait until the members of the group agree on who owns which partition."""
+        """Wait until the members of the group agree on the owner of each partition."""
         await self.members.wait_agreed()
 
     async def read_back(self, name: str) -> None:
@@ -120,11 +116,12 @@ class OneBrokerClients:
             await self.recreator.read_to_end(name)
 
     def problems(self) -> Sequence[str]:
-        """Return violations that the history does not tell."""
         return [*self.members.seen.problems, *self.recreator.faults]
 
     def _takes_part(self) -> bool:
-        """Most clients are in some seeds only: a seed costs less, and what others hide is seen (swarm testing)."""
+        """Decide whether a client takes part: a seed costs less, and clients can't hide each other's faults (swarm
+        testing).
+        """
         return self.swarm.random() < PART_PROBABILITY
 
     def _writers(self) -> Iterator[Run]:
@@ -138,7 +135,7 @@ class OneBrokerClients:
         yield from (run for run in chosen if self._takes_part())
 
     def producer(self, name: str, stopping: trio.Event, *, connect: Connect | None = None) -> IdempotentProducer:
-        """Make an idempotent producer, which may be one of a broker that has been superseded."""
+        """Make an idempotent producer, which may use a superseded broker."""
         return IdempotentProducer(
             name=name,
             topic=self.topic,

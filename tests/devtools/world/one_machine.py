@@ -1,8 +1,8 @@
-"""The machine of a broker that is alone: its lives follow each other, turn after turn.
+"""The machine of a lone broker: its lives follow each other, turn after turn.
 
 Besides the endings of `machine`:
 
-    finds damage        `wal`: a bit of its log flips while it is down; it must not start until the bit is put right
+    finds damage        `wal`: a bit of its log flips while it is down; it must not start until the bit is repaired
     is taken over from  `wal`, in seeds of their own: the next life starts with an empty disk while this one lives on
 """
 
@@ -21,7 +21,7 @@ from tests.devtools.world.troubles import Damage, damage_log
 
 @attrs.define(eq=False, kw_only=True)
 class OneMachine(Machine):
-    """The callbacks are told of each end of a life, each start, and each life that goes on beside its successor."""
+    """Calls back at each end of a life, each start, and each life that goes on after its successor has begun."""
 
     is_taken_over: bool
     on_end: Callable[[], Awaitable[None]]
@@ -34,7 +34,6 @@ class OneMachine(Machine):
     _damage: Damage | None = attrs.field(default=None, init=False)
 
     async def run(self, turn_count: int) -> None:
-        """Trouble the broker turn after turn; the last start is calm."""
         for left_count in reversed(range(turn_count)):
             await self._live()
             await self.on_end()
@@ -63,7 +62,7 @@ class OneMachine(Machine):
         self._damage = damage_log(self._disk, self.random)
 
     async def _leave_alive_in_wal(self) -> None:
-        """Let a life go on with clients of its own; unless it is cut off, it must end before the next one is ready."""
+        """Let a life go on with its own clients; unless it is cut off, it must end before the next one is ready."""
         life = self.newest
         life.is_superseded = True
         self._lose_disk()

@@ -1,7 +1,7 @@
-"""Clients of a simulated cluster that have no transactions, and one topic, each partition of which has its own.
+"""Clients without transactions of a simulated cluster, which share one topic.
 
-Idempotent and plain producers find the leader of their partition as clients do, readers follow what is there, a group
-commits offsets, and the members of others may share the partitions.
+Idempotent and plain producers find the leader of their partition as clients do, readers follow the topic, a group
+commits offsets, and members of other groups may share the partitions.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ GROUP = "billing"
 
 @attrs.define(eq=False, kw_only=True)
 class PlainClients:
-    """All of them. `knows` is what a `Reader` asks; `reads_each` has a reader of each partition, and not of all."""
+    """The clients. `knows` is as for a `Reader`; `reads_each` uses one reader for each partition."""
 
     routes: Routes
     history: History
@@ -46,7 +46,6 @@ class PlainClients:
     _committer: Committer | None = attrs.field(default=None, init=False)
 
     async def create_topics(self) -> None:
-        """Raises BrokerUnavailable, KafkaError."""
         kinds: list[tuple[Mapping[str, str], int | None]] = [({}, None), ({}, None), (COMPACTED, 20), (FORGETFUL, 20)]
         configs, self._keys_count = self.random.choice(kinds)
         self.history.tombstones_may_go = configs is FORGETFUL
@@ -54,11 +53,9 @@ class PlainClients:
 
     @property
     def all_topics(self) -> Sequence[Topic]:
-        """The topic."""
         return [self.topic]
 
     def start_readers(self, nursery: trio.Nursery) -> None:
-        """Read until cancelled."""
         for reader in self._readers("follower"):
             nursery.start_soon(reader.run)
         for _ in range(self.askers_count or int(self._takes_part())):
@@ -67,7 +64,6 @@ class PlainClients:
             group.start(nursery, self.topic, self.stopping)
 
     def start_writers(self, nursery: trio.Nursery, stopping: trio.Event) -> None:
-        """Load until `stopping`."""
         assert stopping is self.stopping
         self._committer = self._make_committer()
         nursery.start_soon(self._committer.run)
@@ -75,13 +71,13 @@ class PlainClients:
             nursery.start_soon(run)
 
     async def wait_settled(self, name: str) -> None:
-        """Wait until the groups have read all, and agree on who reads what."""
+        """Wait until the groups have read all, and agree on the owners."""
         async with trio.open_nursery() as nursery:
             for group in self.groups:
                 nursery.start_soon(group.wait_agreed)
 
     async def read_back(self, name: str) -> None:
-        """Read everything, and see that what the group has committed is there. Raises KafkaError."""
+        """Read everything, and check the group's committed offsets. Raises KafkaError."""
         for reader in self._readers(name):
             await reader.read_to_end()
         for index in range(self.topic.partition_count):
@@ -91,7 +87,6 @@ class PlainClients:
             await _checked(check)
 
     def problems(self) -> Sequence[str]:
-        """Return what must not be, besides what the history tells."""
         return [problem for group in self.groups for problem in group.seen.problems]
 
     def _takes_part(self) -> bool:

@@ -1,4 +1,4 @@
-"""Producers of a workload: idempotent ones, which send again what has no answer, and plain ones, which never do."""
+"""Producers of a workload: idempotent ones, which resend unanswered batches, and plain ones, which never do."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ class _Batch:
 
 @attrs.define(eq=False, kw_only=True)
 class Maker:
-    """Makes records that differ in all that a record has, and writes down that they are about to be sent.
+    """Makes records that differ in every property, and records that they are about to be sent.
 
-    `keys_count` is how many keys a partition has, of which some are deleted; None for one of its own for each value.
-    `may_go`: they may be aborted, and then be removed by compaction. What is made with another `order` may come before.
+    `keys_count`: number of keys of a partition, of which some are deleted; None gives each value its own key. `may_go`:
+    they may be aborted, and then be removed by compaction. Records with another `order` may come in any order.
     """
 
     name: str
@@ -83,7 +83,6 @@ class Maker:
     _number: int = attrs.field(default=0, init=False)
 
     def make(self, partition: int) -> tuple[list[Record], list[str]]:
-        """Records of one batch, and what the history calls them."""
         keys: dict[str, str | None] = {}  # of each value
         for _ in range(self.random.randint(1, BATCH_RECORDS_MAX_COUNT)):
             value = f"{self.name}:{self._number}"
@@ -113,13 +112,13 @@ class Maker:
 
 @attrs.define(eq=False, kw_only=True)
 class IdempotentProducer:
-    """Sends batches of a few records to random partitions until `stopping`, and then whatever has no answer yet.
+    """Sends batches of a few records to random partitions until `stopping`, and then all unanswered ones.
 
-    `partitions` may name some of all, and `connect_for_id` another way to whom it asks for its producer id. From
-    version BY_TOPIC_ID on it names its topic by id, so that no later one of the same name gets its records.
+    `partitions` limits the partitions; `connect_for_id` connects to the broker that gives the producer id. From version
+    BY_TOPIC_ID on it names its topic by id, so that a later topic of the same name can't get its records.
 
-    With `begins_anew` a refusal for a lost predecessor makes it go on with a new producer id, as a client does whose
-    records were lost; otherwise it is an error. `checks_behind` is off where a test refuses single batches itself.
+    With `begins_anew` it takes a new producer id after a refusal for a lost predecessor, as a client does whose records
+    were lost; otherwise that is an error. `checks_behind` is off where a test refuses single batches itself.
     """
 
     name: str
@@ -155,7 +154,6 @@ class IdempotentProducer:
         )
 
     async def run(self) -> None:
-        """Raises OutOfSequence; KafkaError for a refusal that can't be retried."""
         await reconnecting(
             self.connect, self._use, while_true=lambda: bool(self._unacknowledged) or not self.stopping.is_set()
         )
@@ -188,9 +186,9 @@ class IdempotentProducer:
             await trio.sleep(self.random.uniform(0, self.pause_max_seconds))
 
     async def _check_behind(self, refused: _Batch, in_flight: Iterable[tuple[_Batch, Reply[ProduceResponse]]]) -> None:
-        """Check that what is under way behind a batch that has to be sent again may be so, too.
+        """Check that later batches in flight may be sent again, too.
 
-        If it is out of order, librdkafka takes a new epoch, and sends again in it what other partitions may have.
+        librdkafka takes a new epoch if one is out of order, and resends in it the batches of other partitions.
         """
         for batch, reply in in_flight:
             answer = _only(await reply.wait())
@@ -205,7 +203,6 @@ class IdempotentProducer:
             return await _new_stamp(other)
 
     async def _begin_anew(self, connection: Connection, partition: int) -> None:
-        """Send what has no answer again, to this partition with another producer id, from its first sequence on."""
         self._stamps[partition] = await _new_stamp(connection)
         self._sequences[partition] = 0
         for batch in self._unacknowledged:
@@ -230,7 +227,7 @@ class IdempotentProducer:
         return build_batch(records, producer=attrs.evolve(stamp, base_sequence=sequence))
 
     def _take(self, batch: _Batch, response: ProduceResponse) -> bool:
-        """Note an answer; False if everything without one must be sent again, on a new connection."""
+        """Record an answer; False if all unanswered batches must be sent again, on a new connection."""
         answer = _only(response)
         if answer.error_code in error_codes.RETRIABLE:
             return False
@@ -251,7 +248,7 @@ class IdempotentProducer:
 
 @attrs.define(eq=False, kw_only=True)
 class PlainProducer:
-    """Sends one batch after the other without a producer id. What has no answer is given up, so nothing comes twice."""
+    """Sends one batch after the other without a producer id, and never again, so that no record comes twice."""
 
     name: str
     topic: Topic
@@ -270,7 +267,6 @@ class PlainProducer:
         )
 
     async def run(self) -> None:
-        """Raises KafkaError for a refusal that can't be retried."""
         await reconnecting(self.connect, self._use, while_true=lambda: not self.stopping.is_set())
 
     async def _use(self, connection: Connection) -> None:

@@ -1,8 +1,8 @@
 """A topic of a simulated cluster that is deleted and created anew, with clients that have not heard of it.
 
-Brokers hear of a deletion one after the other, and what a client has sent may reach one long after, so whoever writes,
-commits or deletes here names the topic by its id. Some go on when their topic is gone: they must be told so, as long as
-there is another one of its name too, and nothing of what they do may be seen in that.
+Brokers hear of a deletion one after the other, and requests may arrive long after, so all writes, commits and deletions
+here name the topic by its id. Some clients go on with a deleted topic: they must be refused, also while there is
+another topic of its name, which must not change.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OFFSETS_APART_COUNT = 1_000_000  # what is committed of two topics differs
 
 @attrs.define(eq=False, kw_only=True)
 class ClusterRecreator(Recreator):
-    """One whose clients find leaders and coordinators by `routes`. `knows` is what a Reader asks."""
+    """A `Recreator` whose clients find leaders and coordinators by `routes`. `knows` is as for a `Reader`."""
 
     routes: Routes
     knows: Knows
@@ -37,7 +37,6 @@ class ClusterRecreator(Recreator):
     _committer: Committer = attrs.field(init=False)
 
     async def run(self) -> None:
-        """Raises KafkaError for a refusal that can't be retried."""
         async with trio.open_nursery() as self._clients:
             await Recreator.run(self)
             self._clients.cancel_scope.cancel()
@@ -45,7 +44,7 @@ class ClusterRecreator(Recreator):
             self._forget(topic)  # what has been acknowledged by brokers that had not heard of the deletion
 
     async def read_to_end(self, name: str) -> None:
-        """Read the one that is there, and ask for its offsets. Raises KafkaError, BrokerUnavailable."""
+        """Read the current topic, and ask for its offsets. Raises KafkaError, BrokerUnavailable."""
         topic = self.topics[-1]
         await self._reader(name, topic).read_to_end()
         for index in range(topic.partition_count):
@@ -53,7 +52,7 @@ class ClusterRecreator(Recreator):
         await self._committer.check()
 
     async def _load(self, topic: Topic) -> None:
-        """Load a topic: its clients end, are cut off, or go on until the next topic of the name is loaded no more."""
+        """Load a topic: its clients end, are cut off, or go on until the load of the next topic ends."""
         self._clients.start_soon(self._reader("follower", topic).run)
         stopping, has_stopped, loading = trio.Event(), trio.Event(), trio.CancelScope()
         runs = list(self._writers(topic, stopping))

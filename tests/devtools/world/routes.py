@@ -1,7 +1,6 @@
-"""Routes of clients to brokers: any broker first, which tells a partition's leader or a group's coordinator.
+"""Routes of clients to brokers: ask any broker for a partition's leader or a group's coordinator.
 
-Who is asked may be wrong: a broker that has not heard yet, or one that was superseded and does not know it. Every
-connection costs a moment, so that a client which is refused again and again does not spin.
+The answer may be outdated. Every connection takes a moment, so that a refused client does not spin.
 """
 
 from __future__ import annotations
@@ -27,23 +26,19 @@ STALE_PROBABILITY = 0.3  # that a client still asks a broker that was superseded
 
 @attrs.define(eq=False, kw_only=True)
 class Routes:
-    """`lives` tells the lives of each broker that can be connected to, the newest last."""
+    """`lives` returns the connectable lives of each broker, the newest last."""
 
     lives: Callable[[], Sequence[Sequence[SimulatedBroker]]]
     random: Random
 
     async def to_any(self) -> Connection:
-        """Connect to any broker. Raises BrokerUnavailable."""
         await self.pause()
         return (await (await self._any()).open_connection())[1]
 
     def to_leader(self, topic: Topic, index: int) -> LeaderRoute:
-        """Return how to connect to the leader of a partition."""
         return LeaderRoute(self, topic, index)
 
     def to_coordinator(self, group: str) -> Connect:
-        """Return how to connect to the coordinator of a group."""
-
         async def connect() -> Connection:
             async with aclosing(await self.to_any()) as connection:
                 request = FindCoordinatorRequest(coordinator_keys=[group])
@@ -54,8 +49,6 @@ class Routes:
         return connect
 
     def to_all(self, *, may_be_stale: bool) -> Connect:
-        """Return how to connect to all brokers at once, as a client does."""
-
         async def connect() -> Connection:
             await self.pause()
             life = await self._any()
@@ -66,11 +59,11 @@ class Routes:
         return connect
 
     def broker_ids(self) -> list[int]:
-        """Return who can be connected to."""
+        """Return the brokers that can be connected to."""
         return [lives[-1].settings.broker_id for lives in self.lives() if lives]
 
     async def find(self, broker_id: int, *, may_be_stale: bool = True) -> SimulatedBroker:
-        """Return who answers at a broker's address. Raises BrokerUnavailable."""
+        """Return the life that answers at a broker's address. Raises BrokerUnavailable."""
         of_it = [lives for lives in self.lives() if lives and lives[-1].settings.broker_id == broker_id]
         return await self._choose(of_it[0] if of_it else (), may_be_stale=may_be_stale)
 
@@ -86,20 +79,17 @@ class Routes:
         return self.random.choice(lives[:-1]) if is_stale else lives[-1]
 
     async def pause(self) -> None:
-        """Let a moment pass, before somebody tries again."""
+        """Let a moment pass before a retry."""
         await trio.sleep(self.random.uniform(0, PAUSE_MAX_SECONDS))
 
 
 @attrs.define(eq=False)
 class LeaderRoute:
-    """Connects to the leader of a partition, whenever it is called."""
-
     routes: Routes
     topic: Topic
     index: int
 
     async def __call__(self) -> Connection:
-        """Raises BrokerUnavailable."""
         async with aclosing(await self.routes.to_any()) as connection:
             request = MetadataRequest(topics=[MetadataRequestTopic(name=self.topic.name)])
             (found,) = (await connection.request(request, MetadataResponse)).topics

@@ -59,8 +59,6 @@ def superseded(life: SimulatedBroker) -> type[Fenced] | None:
 
 @attrs.frozen
 class _Ready:
-    """A trio.TaskStatus."""
-
     then: Callable[[], None]
 
     def started(self, value: object = None) -> None:
@@ -69,11 +67,11 @@ class _Ready:
 
 @attrs.define(eq=False, kw_only=True)
 class SimulatedBroker:
-    """One life: from a start on what an earlier one left to a crash, a stop, or an end of its own.
+    """One life: from a start on the data of an earlier life to a crash, a stop, or an end of its own.
 
-    `failure` is what it ended by, None for a crash or a stop. `is_damaged` is whether its disk or the bucket is.
-    `verdict` is what the bucket says against it, by which a life that ends by itself has to end: one that was declared
-    dead starts anew.
+    `failure` is the error that ended it, None for a crash or a stop. `is_damaged` tells whether its disk or the bucket
+    is. `verdict` returns the error by which a life that ends by itself must end: one that was declared dead starts
+    anew.
     """
 
     name: str
@@ -112,7 +110,6 @@ class SimulatedBroker:
         )
 
     def will_die_at(self, point: str, passes_count: int) -> None:
-        """Make the broker die at a point; call this before `run`."""
         self._point = CrashPoint(point, passes_count, die=self._die, die_soon=self._die_soon)
 
     def may_wait_at(self, point: str, wait: Callable[[], Awaitable[None]]) -> None:
@@ -125,17 +122,16 @@ class SimulatedBroker:
         self._point = CrashPoint(point, sys.maxsize, die=wait_here)
 
     def wait_behind(self, passes_count: int) -> None:
-        """Make it wait at its point once it has passed that this many times."""
+        """Make it wait at its point once it has passed that `passes_count` times."""
         assert self._point is not None
         self._point.passes_left_count = passes_count
 
     def spare(self) -> None:
-        """Remove the point at which it dies or waits."""
         if self._point is not None:
             self._point.passes_left_count = sys.maxsize
 
     async def run(self) -> None:
-        """One life, to its end. Raises what no injected fault explains."""
+        """Run one life to its end. Raises errors that no injected fault explains."""
         self.log.note(f"{self.name} starts")
         PROCESS.set(self.process)
         self._context = copy_context()
@@ -160,22 +156,20 @@ class SimulatedBroker:
 
     @property
     def has_flushed_all(self) -> bool:
-        """Tell, after its end, whether it was a stop that left nothing to its disk."""
+        """Tell, after its end, whether it was a stop that left no unflushed records."""
         return not self.has_crashed and self.failure is None and self.broker.services.log.tail_bytes() == 0
 
     @property
     def incarnation(self) -> int | None:
-        """The number of this start, as soon as it is known."""
         services = getattr(self.broker, "services", None)
         return None if services is None else services.node.broker_epoch
 
     @property
     def hanging_count(self) -> int:
-        """Count the transactions that it found open in partitions, and that no coordinator knew of."""
+        """Count the open transactions that it found in partitions and that no coordinator knew."""
         return int(self.broker.services.transactions.hanging.value) if self.was_ready else 0
 
     def crash(self) -> None:
-        """Crash from one instant to the next: nothing of this life has any effect any more."""
         if self.ended.is_set() or self._nursery.cancel_scope.cancel_called:
             return
         self.log.note(f"{self.name} crashes")
@@ -189,11 +183,10 @@ class SimulatedBroker:
             self.process.resume()
 
     async def open_connection(self) -> tuple[MemoryConnection, Connection]:
-        """Raises BrokerUnavailable."""
         return await self.open_connection_of(Connection)
 
     async def open_connection_of(self, kind: type[C]) -> tuple[MemoryConnection, C]:
-        """Open one of a kind of connections. Raises BrokerUnavailable."""
+        """Open a connection of this class. Raises BrokerUnavailable."""
         stream = self.network.connect(self.open_stream())
         try:
             return stream, await kind.over(stream, ADDRESS, timeout_seconds=self.client_timeout_seconds)
@@ -202,7 +195,7 @@ class SimulatedBroker:
             raise
 
     def open_stream(self) -> MemoryStream:
-        """Connect to it past the network of its clients. Raises BrokerUnavailable once it listens no more."""
+        """Connect to it past the network of its clients. Raises BrokerUnavailable once it has stopped listening."""
         if self.broker.services.draining.is_set():
             raise BrokerUnavailable("it is shutting down") from ConnectionRefusedError()
         return self._context.run(MemoryBroker(self.broker, self._nursery).open_stream)
@@ -248,7 +241,7 @@ class SimulatedBroker:
             stream.cut()
 
     def _explained(self, disk: MemoryDisk) -> tuple[type[BaseException], ...]:
-        """Return the errors that may end it as things are, on its disk."""
+        """Return the errors by which it may end now, with this disk."""
         verdict = self.verdict(self)
         if verdict is DeclaredDead and self.broker.is_stopping:
             verdict = Fenced  # it need not know why
@@ -264,7 +257,7 @@ class SimulatedBroker:
 
 
 def _hides_bug(exc: BaseException) -> bool:
-    """Tell whether a broker that is fenced has met a bug on its way to the end."""
+    """Tell whether the error of a fenced broker has a bug as its cause."""
     causes = [leaf.__cause__ for leaf in _leaves(exc) if isinstance(leaf, Fenced) and leaf.__cause__ is not None]
     met = [leaf for cause in causes for leaf in _leaves(cause)]
     return not all(isinstance(error, KafScaleError | trio.Cancelled) for error in met)

@@ -1,12 +1,12 @@
-"""Processes in one run of trio: which tasks belong to one, its wall clock, and a suspension as by SIGSTOP.
+"""Processes in one run of trio: their tasks, their wall clocks, and suspensions as by SIGSTOP.
 
     process = Process("broker 1")
-    PROCESS.set(process)                 in the first of its tasks; all that it starts inherit that
-    process.suspend()                    from now on none of its tasks takes a step, whatever it waits for comes ...
-    process.resume()                     ... and now they go on, as if nothing had happened
-    process.clock_skew_ns = 10**9        `time.time_ns` is a second ahead for it
+    PROCESS.set(process)                 in the first of its tasks; their child tasks inherit it
+    process.suspend()                    none of its tasks takes a step from now on
+    process.resume()                     they go on, as if nothing had happened
+    process.clock_skew_ns = 10**9        its `time.time_ns` is a second ahead
 
-What others have sent waits for it meanwhile, and deadlines that have passed are noticed when it goes on.
+Data from others waits for it meanwhile, and it notices passed deadlines when it goes on.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ from kafscale.concurrency import clocks
 
 @attrs.define(eq=False)
 class Process:
-    """A group of tasks."""
-
     name: str = "a process"
     clock_skew_ns: int = 0
     is_suspended: bool = attrs.field(default=False, init=False)
@@ -43,7 +41,6 @@ class Process:
         cast(_RunQueue, runner.runq).suspended_count += 1
 
     def resume(self) -> None:
-        """Let them run again."""
         if not self.is_suspended:
             return
         self.is_suspended = False
@@ -56,7 +53,6 @@ class Process:
             runner.runq = deque(queue)
 
     def hold(self, task: trio.lowlevel.Task) -> None:
-        """Keep a task that would run now."""
         self._held.append(task)
 
 
@@ -77,11 +73,11 @@ class _RunQueue(deque[trio.lowlevel.Task]):
 
 
 def clock_skew_ns() -> int:
-    """Return how far the wall clock of the process that asks is ahead."""
+    """Return how far the wall clock of the calling process is ahead."""
     process = PROCESS.get()
     return 0 if process is None else process.clock_skew_ns
 
 
 def suspend_machine(patch: pytest.MonkeyPatch, seconds: float) -> None:
-    """Suspend all processes for this long, and go on: the clock of trio has stood still."""
+    """Suspend all processes for this long: trio's clock has stood still."""
     patch.setattr(clocks, "_asleep", clocks._Asleep(clocks._asleep_seconds() - seconds))

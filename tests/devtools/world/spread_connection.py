@@ -1,10 +1,10 @@
-"""A client's connections to several brokers as one: what it asks goes to who leads, or coordinates, what it names.
+"""A client's connections to several brokers as one: each request goes to the leader or coordinator that it needs.
 
     connection = await routes.to_all(may_be_stale=False)()
-    await connection.request(ProduceRequest(…), ProduceResponse)      split by leaders, and the answers put together
+    await connection.request(ProduceRequest(…), ProduceResponse)      split by leaders, and the answers joined
 
-A partition whose leader is not known, or can't be reached, is answered with LEADER_NOT_AVAILABLE. Where that befell a
-batch, or another error, no more is written until the client connects anew: what came behind it would be out of order.
+A partition without a known and reachable leader is answered with LEADER_NOT_AVAILABLE. After any error for a partition
+no more is written to it until the client reconnects, since later batches would be out of order.
 """
 
 from __future__ import annotations
@@ -91,9 +91,9 @@ _IDS: Mapping[type, Callable[[Any], str | None]] = {
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class SpreadConnection(Connection):
-    """Connection to any broker, which opens others when needed; `routes` are set before it is used.
+    """Connection to any broker, which opens others when needed; set `routes` before use.
 
-    `may_be_stale`: whom it reaches may have been superseded.
+    `may_be_stale`: the others may be superseded.
     """
 
     routes: Routes = attrs.field(init=False)
@@ -105,11 +105,11 @@ class SpreadConnection(Connection):
     _failed: set[Place] = attrs.field(factory=set, init=False)  # where nothing is written any more
 
     def leader_life(self, topic: str, index: int) -> SimulatedBroker | None:
-        """Return who was asked last as the leader of a partition."""
+        """Return the life that was asked last as the leader of a partition."""
         return self._lives.get(self._leaders.get((topic, index), -1))
 
     def coordinator_life(self, group: str) -> SimulatedBroker | None:
-        """Return who was asked last as the coordinator of a group."""
+        """Return the life that was asked last as the coordinator of a group."""
         return self._lives.get(self._coordinators.get((GROUPS, group), -1))
 
     async def send(self, message: object, response_class: type[R], *, version: int | None = None) -> Reply[R]:
@@ -137,11 +137,10 @@ class SpreadConnection(Connection):
         await Connection.aclose(self)
 
     def forget(self, place: Place) -> None:
-        """Ask again who leads a partition, when it is named next."""
         self._leaders.pop(place, None)
 
     def write_no_more(self, places: Iterable[Place]) -> None:
-        """Refuse what is to be written there."""
+        """Refuse further writes to these partitions."""
         self._failed.update(places)
 
     # ---- to several ------------------------------------------------------------------------------------------------
@@ -229,7 +228,7 @@ class SpreadConnection(Connection):
 
 @attrs.define(eq=False)
 class _Produced:
-    """The answers to one Produce; like a Reply."""
+    """The answers to one Produce; like a `Reply`."""
 
     connection: SpreadConnection
     places: Sequence[Place]
@@ -255,8 +254,6 @@ class _Produced:
 
 @attrs.define(eq=False)
 class _Fetched:
-    """The answers to one Fetch; like a Reply."""
-
     connection: SpreadConnection
     topics: Sequence[FetchTopic]
     sent: Mapping[int, Reply[FetchResponse]]  # by broker
@@ -293,8 +290,6 @@ class _Fetched:
 
 @attrs.define(eq=False)
 class _Listed:
-    """The transactions that several brokers coordinate; like a Reply."""
-
     lines: Sequence[Connection]
 
     async def wait(self) -> ListTransactionsResponse:

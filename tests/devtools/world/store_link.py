@@ -1,13 +1,13 @@
-"""A machine's way to a bucket that all share: a PUT may have its effect long after its sender gave up, or died.
+"""A machine's way to the shared bucket: a PUT may take effect long after its sender gave up, or died.
 
 line = BucketLine(bucket, spawn=…, random=…)
-line.network_seconds = 0.05             a PUT is under way for so long
-line.upload_max_seconds = 3.0           and that of a segment up to so much longer
-line.read_max_seconds = 0.3             what is read, or listed, is on its way back for up to so long
-line.straggler_probability = 0.1        this share of PUTs is lost for its sender, and arrives later
-line.late_max_seconds = 3.0             what is under way when its process dies arrives within 3 s
-line.abandon()                          so does what is under way now; a process that is suspended finds the
-                                        outcome when it goes on
+line.network_seconds = 0.05             time of a PUT
+line.upload_max_seconds = 3.0           further time of a segment's PUT, at most
+line.read_max_seconds = 0.3             time of a read or a listing, at most
+line.straggler_probability = 0.1        share of PUTs that fail for their sender and arrive later
+line.late_max_seconds = 3.0             time until a dead process' PUTs arrive, at most
+line.abandon()                          let PUTs under way arrive by themselves; a suspended process finds the outcome
+                                        when it goes on
 """
 
 from __future__ import annotations
@@ -37,8 +37,6 @@ Spawn = Callable[[Callable[[], Awaitable[None]]], None]  # starts a task of the 
 
 @attrs.define(eq=False)
 class _Put:
-    """One on its way."""
-
     key: str
     data: bytes
     take: Take
@@ -49,7 +47,7 @@ class _Put:
 
 @attrs.define(eq=False, kw_only=True)
 class BucketLine(ForwardingStore):
-    """`on_put` is told of each PUT at the moment of its effect, and `on_delete` of each deletion before."""
+    """Calls `on_put` at the moment of a PUT's effect, and `on_delete` before each deletion."""
 
     spawn: Spawn
     random: Random

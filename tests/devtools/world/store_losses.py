@@ -1,10 +1,10 @@
-"""One broker of a simulated cluster loses the store, or all do, while all else is well; and what must hold then.
+"""Loss of the store by one broker of a simulated cluster, or by all, after the other troubles of a seed, under load.
 
-    one     others reach the store: they lead what it led within some seconds, and one of them is the controller. Where
-            it has a log of its own, it stays, and leads what it led
-    all     none of them is declared dead, neither meanwhile nor when the store is back, sooner for some than for others
+    one     within seconds others lead its partitions, and one of them is the controller. A broker with a log of its own
+            stays, and leads on
+    all     none is declared dead, neither meanwhile nor when the store is back, sooner for some than for others
 
-The store refuses, says that it is busy, or hangs. This is under load, when the other troubles of a seed are over.
+The store refuses, says that it is busy, or hangs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LOOK_SECONDS = 0.25
 
 @attrs.frozen(kw_only=True, eq=False)
 class StoreLosses:
-    """`disagreement` tells what is not quiet yet among the brokers; `faults` gets what must not be."""
+    """`disagreement` tells whether the brokers are not quiet yet; violations go to `faults`."""
 
     settings: Settings
     machines: Sequence[Machine]
@@ -39,7 +39,6 @@ class StoreLosses:
     faults: list[str]
 
     async def run(self) -> None:
-        """Cut one broker, or all, off from the store for a while."""
         with trio.fail_after(SETTLE_SECONDS):
             while self.disagreement() is not None:
                 await trio.sleep(LOOK_SECONDS)
@@ -87,6 +86,6 @@ class StoreLosses:
         return incarnation is not None and self.head.may_act(life.settings.broker_id, incarnation)
 
     def _controls(self, broker_id: int, seen_from: Machine) -> bool:
-        """Tell whether a broker is the controller to another one, which is there."""
+        """Tell whether a broker is the controller in another one's view."""
         life = seen_from.newest
         return life.is_ready and life.broker.services.assignment.controller_id == broker_id

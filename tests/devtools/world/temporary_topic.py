@@ -1,4 +1,4 @@
-"""The topic that is deleted and created anew, and the member of a group that reads it, as a part of the clients."""
+"""The recreated topic, and the group member that reads it, as a part of the clients."""
 
 from __future__ import annotations
 
@@ -17,26 +17,22 @@ RETRY_SECONDS = 0.1
 
 @attrs.define(eq=False)
 class TemporaryTopic:
-    """A part of the clients (`tests.devtools.world.cluster_clients.Part`)."""
+    """A `tests.devtools.world.world.Part`."""
 
     recreator: ClusterRecreator
     visitor: Visitor
 
     @property
     def all_topics(self) -> Sequence[Topic]:
-        """The one that is there, once there is one."""
         return self.recreator.topics[-1:]
 
     async def create_topics(self) -> None:
-        """Leave that to the load."""
         await trio.lowlevel.checkpoint()
 
     def start_readers(self, nursery: trio.Nursery) -> None:
-        """Visit until cancelled."""
         nursery.start_soon(self.visitor.run)
 
     def start_writers(self, nursery: trio.Nursery, stopping: trio.Event) -> None:
-        """Delete it and create it anew until `stopping`, which is that of the recreator."""
         assert stopping is self.recreator.stopping
         nursery.start_soon(self.recreator.run)
 
@@ -45,7 +41,7 @@ class TemporaryTopic:
         await self.visitor.wait_settled()
 
     async def read_back(self, name: str) -> None:
-        """Read the one that is there. Raises KafkaError."""
+        """Read the current topic. Raises KafkaError."""
         while True:
             try:
                 await self.recreator.read_to_end(name)
@@ -57,5 +53,4 @@ class TemporaryTopic:
                 await trio.sleep(RETRY_SECONDS)
 
     def problems(self) -> Sequence[str]:
-        """Return what must not be, besides what the history tells."""
         return [*self.recreator.faults, *self.visitor.faults]

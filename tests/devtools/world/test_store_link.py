@@ -1,4 +1,4 @@
-"""A line to the bucket: what happens to a PUT whose sender does not wait for it."""
+"""A line to the bucket: effects of PUTs whose sender does not wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that create topics, give them more partitions, delete them and create them anew under the same name."""
+"""Clients that create topics, add partitions, delete topics and create them anew under the same name."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ FORGETFUL = {**COMPACTED, "delete.retention.ms": "1000"}
 
 @attrs.define(eq=False, kw_only=True)
 class Grower:
-    """Gives a topic one more partition after the other, up to a number of them."""
+    """Adds partitions to a topic, one after the other, up to a maximum."""
 
     topic: Topic
     connect: Connect
@@ -54,7 +54,6 @@ class Grower:
     pause_max_seconds: float
 
     async def run(self) -> None:
-        """Raises KafkaError for a refusal that can't be retried."""
         await reconnecting(self.connect, self._use, while_true=self._goes_on)
 
     def _goes_on(self) -> bool:
@@ -74,10 +73,10 @@ class Grower:
 
 @attrs.define(eq=False, kw_only=True)
 class Recreator:
-    """Creates a topic, has it written and read, deletes it and creates it anew, until `stopping`; then it stays.
+    """Creates a topic, loads and reads it, deletes it and creates it anew, until `stopping`; then it stays.
 
-    `topics` are all that there were, the last one is there at the end. `faults` says which one came back. For
-    `behind_max_seconds` after a deletion there may be brokers that don't know of it.
+    `topics` are all of them, the last one is the current one. `faults` names topics that came back. For
+    `behind_max_seconds` after a deletion some brokers may not know of it.
     """
 
     name: str
@@ -91,7 +90,6 @@ class Recreator:
     faults: list[str] = attrs.field(factory=list, init=False)
 
     async def run(self) -> None:
-        """Raises KafkaError for a refusal that can't be retried."""
         while True:
             topic = await self._create()
             await self._load(topic)
@@ -100,14 +98,11 @@ class Recreator:
             await self._delete(topic)
 
     async def read_to_end(self, name: str) -> None:
-        """Read the one that is there. Raises KafkaError, BrokerUnavailable."""
+        """Read the current topic. Raises KafkaError, BrokerUnavailable."""
         await Reader(name=name, topic=self.topics[-1], connect=self.connect, history=self.history).read_to_end()
 
     def left_behind(self, keys: Iterable[str], *, kept: Container[bytes] = ()) -> list[str]:
-        """Say which of these objects are of deleted topics: they are never needed, or deleted.
-
-        Those of the topics with the ids in `kept` may stay for now.
-        """
+        """Return the objects of deleted topics among these keys, except those of the topics with ids in `kept`."""
         deleted = {topic.topic_id: topic.label for topic in self.topics[:-1] if topic.topic_id not in kept}
         found = filter(None, map(parse_segment_key, keys))
         return [f"{key.key} of {deleted[key.topic_id]} is left" for key in found if key.topic_id in deleted]
@@ -180,7 +175,7 @@ class Recreator:
 async def create_topic(
     connect: Connect, name: str, configs: Mapping[str, str] | None = None, *, label: str | None = None
 ) -> Topic:
-    """Let the broker create a topic, with its default number of partitions. Raises BrokerUnavailable, KafkaError."""
+    """Create a topic with the default number of partitions. Raises BrokerUnavailable, KafkaError."""
     async with aclosing(await connect()) as connection:
         if configs:
             await _create_with(connection, name, configs)

@@ -1,4 +1,4 @@
-"""Troubles of a simulated broker: they come by chance, for a while each, until cancelled."""
+"""Random troubles of a simulated broker, each for a while, until cancelled."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ESSENTIAL_COUNT = 1_000_000  # more than a life has
 
 
 async def trouble_store(store: FaultyStore, random: Random) -> None:
-    """Failures of all kinds now and then; bursts of SlowDown, outages, requests that hang, bodies that end early."""
+    """Let requests fail now and then; bursts of SlowDown, outages, hanging requests, truncated bodies."""
     store.heal()
     store.unreliable(random.choice([0.0, 0.05, 0.3]), delay_seconds=random.choice([0.0, 0.02, 0.2]))
     while True:
@@ -79,7 +79,7 @@ async def trouble_network(network: MemoryNetwork, random: Random) -> None:
 
 @attrs.frozen
 class Damage:
-    """A bit of a file that has flipped. `undo` flips it back, as a backup would."""
+    """A flipped bit of a file. `undo` flips it back, as a backup would."""
 
     name: str
     position: int
@@ -90,10 +90,9 @@ class Damage:
 
 
 def damage_log(disk: MemoryDisk, random: Random) -> Damage | None:
-    """Flip a bit of what was written into a file of the log that has a successor; None if there is no such file.
+    """Flip a written bit in a log file that has a successor; None if there is no such file.
 
-    In the last file it could not be told from the end of a write that a crash cut off. What is behind the last entry is
-    nothing, or what the file held before.
+    In the last file damage looks like a write that a crash cut off. Bytes behind the last entry are unused.
     """
     checks = [WalFileCheck(name=name, content=disk.files[name]) for name in sorted(disk.files) if NAME.fullmatch(name)]
     started = [check for check in checks if check.started]
@@ -108,7 +107,7 @@ def damage_log(disk: MemoryDisk, random: Random) -> Damage | None:
 
 
 def trouble_disk(disk: MemoryDisk, random: Random, file_bytes: int) -> None:
-    """A slow disk, a full one, or one that breaks. `file_bytes` is how large the log's files are."""
+    """Make a disk slow, full or broken. `file_bytes` is the size of the log's files."""
     disk.sync_seconds = random.choice([0.0, 0.002, 0.02])
     disk.create_seconds = random.choice([0.0, 0.05])
     if random.random() < 0.15:
@@ -120,7 +119,6 @@ def trouble_disk(disk: MemoryDisk, random: Random, file_bytes: int) -> None:
 
 
 async def trouble_metadata(metadata: MemoryMetadataStore, random: Random) -> None:
-    """A disk that has no room for changes of metadata but for those that are essential."""
     metadata.reserved_count = ESSENTIAL_COUNT
     while True:
         await trio.sleep(random.expovariate(1 / PAUSE_MEAN_SECONDS))

@@ -1,7 +1,7 @@
-"""A member of a consumer group that subscribes to a topic by its name, whichever topic that is at the moment.
+"""A member of a consumer group that subscribes to a topic by its name, while topics of that name come and go.
 
-Its coordinator tells it the ids of what it is to read. What it commits and reads names them too, so that of an earlier
-topic it learns that there is none any more, and of a later one it begins at the beginning.
+Its coordinator assigns partitions by topic id. Its commits and offset requests use the id too, so a deleted topic is
+refused, and a new one starts at the beginning.
 """
 
 from __future__ import annotations
@@ -46,8 +46,6 @@ _STALE = _GONE | {error_codes.STALE_MEMBER_EPOCH}
 
 @attrs.define(eq=False, kw_only=True)
 class Visitor:
-    """The only member of its group. `topics` returns those that have had the name, the last one is there now."""
-
     name: str
     topics: Callable[[], list[Topic]]
     connect: Connect
@@ -63,11 +61,10 @@ class Visitor:
     _readers: dict[bytes, MemberReads] = attrs.field(factory=dict, init=False)
 
     async def run(self) -> None:
-        """Visit until cancelled. Raises KafkaError."""
         await reconnecting(self.connect, self._use, while_true=lambda: True)
 
     async def wait_settled(self) -> None:
-        """Wait until it has all of the topic that is there, and has read it, now that nobody writes any more."""
+        """Wait until it has all partitions of the current topic, and has read them, after the last write."""
         detail = "nothing"
         with trio.move_on_after(SETTLE_SECONDS) as waiting:
             while detail:
@@ -84,7 +81,7 @@ class Visitor:
             has = {topic_id.hex(): sorted(partitions) for topic_id, partitions in self._assigned.items()}
             return f"the member of {self.name} has {has}, and not all of {topic.label}, {topic.topic_id.hex()}"
         missing = self._reads_of(topic).missing()
-        return f"nobody has read {topic.label} from {missing} on" if missing else ""
+        return f"no member has read {topic.label} from {missing} on" if missing else ""
 
     # ---- heartbeats -----------------------------------------------------------------------------------------------
 
@@ -98,7 +95,6 @@ class Visitor:
             await trio.sleep(self.random.uniform(*PAUSE_SECONDS))
 
     async def _beat(self, connection: Connection, *, is_new: bool) -> bool:
-        """Say that it is there, and all about itself on a new connection; False if that is to be said again."""
         is_full = is_new or not self._epoch
         request = ConsumerGroupHeartbeatRequest(
             group_id=self.group,

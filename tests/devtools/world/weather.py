@@ -1,14 +1,13 @@
-"""Severity and frequency of troubles of the machines of a simulated cluster; most seeds are fair, some are storms.
+"""Severity and frequency of the troubles of simulated machines; most seeds are fair, some are storms.
 
-In a storm a broker lives for a moment only. Uploads take longer than it, and than others need to take over: several
-brokers have segments of the same offsets under way at once, some of which arrive when the next one has looked already.
-What is read arrives late, so that much happens between two steps of whoever recovers a partition.
+In a storm a broker lives for a moment only. Uploads take longer than that, and than a takeover: several brokers have
+segments of the same offsets under way at once, some of which arrive after the next one has looked. Reads are slow, so
+much happens between two steps of a recovery.
 
-In a short seed less happens, and sooner. Some short seeds are successions: whoever leads is suspended when it is about
-to put a segment, often for longer than it takes others to take over, of whom the next one is suspended when it is about
-to put its first; or, in half of them, when it is about to put a merged one. So several have segments of the same
-offsets that come late, before or after another one has looked. Who puts a merged one is as quick to delete what that is
-made of as it is slow to read that it has been superseded.
+In a short seed less happens, and sooner. Some short seeds are successions: a leader is suspended when it is about to
+put a segment, often for longer than a takeover takes, and the next leader when it is about to put its first one; in
+half of them, a merged one. So several have late segments of the same offsets, before or after another one has looked. A
+broker that puts a merged segment deletes the merged ones quickly, and learns of its successor slowly.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ SUCCESSION_PROBABILITY = 0.1  # of a short seed
 
 @attrs.frozen(kw_only=True)
 class Weather:
-    """`turns_counts` are of all machines together. Of what there are several, each life, or seed, has one."""
+    """`turns_counts` are of all machines together. Each life, or seed, takes one value of a sequence."""
 
     turns_counts: Sequence[int] = (8,)
     life_max_seconds: float = 4.0
@@ -49,7 +48,6 @@ class Weather:
 
     @classmethod
     def of(cls, seed: int, *, is_short: bool = False) -> Weather:
-        """Return that of a seed."""
         if is_short and is_succession(seed):
             return SUCCESSION_OF_MERGES if is_succession(seed, of_merges=True) else SUCCESSION
         if is_storm(seed):
@@ -109,12 +107,11 @@ SUCCESSION_OF_MERGES = attrs.evolve(
 
 
 def is_storm(seed: int) -> bool:
-    """Tell whether a seed is one."""
     return Random(f"{seed} weather").random() < STORM_PROBABILITY
 
 
 def is_succession(seed: int, of_merges: bool | None = None) -> bool:
-    """Tell whether a seed is one, if it is short; and whether it is merged segments or others that come late."""
+    """Tell whether a short seed is a succession; `of_merges` selects those of merged segments, or the others."""
     drawn = Random(f"{seed} weather").random()
     is_of_merges = drawn >= 1 - SUCCESSION_PROBABILITY / 2
     return drawn >= 1 - SUCCESSION_PROBABILITY and of_merges in (None, is_of_merges)

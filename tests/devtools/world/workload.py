@@ -1,9 +1,8 @@
-"""Clients that load a broker, survive its crashes and write down what they saw: for the fault suites.
+"""Clients that load a broker, survive its crashes and record what they saw: for the fault suites.
 
-Each of them connects anew whenever its connection breaks, through a `Connect` that may wait until there is a broker
-again. They use the protocol themselves rather than a client library's retries, so that what goes over the wire is
-exactly what a test wants: several batches in flight, and after a crash the same batches again, with the same sequence
-numbers.
+Each reconnects whenever its connection breaks, through a `Connect` that may wait for a broker. They use the protocol
+without a client library's retries, so that a test decides what is sent: several batches in flight, and after a crash
+the same batches again, with the same sequence numbers.
 """
 
 from __future__ import annotations
@@ -75,9 +74,9 @@ class OutOfSequence(Exception):
 
 @attrs.define(eq=False)
 class Topic:
-    """A topic that is loaded. `topic_id` is 16 bytes; `partition_count` may grow.
+    """A loaded topic. `topic_id` is 16 bytes; `partition_count` may grow.
 
-    `label` is what the history calls it: topics that have had the same name one after the other need different ones.
+    `label` is its name in the history: topics of the same name need different ones.
     """
 
     name: str
@@ -91,12 +90,12 @@ class Topic:
 
 
 def encode_value(value: str, padding_bytes: int) -> bytes:
-    """A record's value: what the history knows of it, and filling."""
+    """Return a record's value: its name in the history, and padding."""
     return value.encode() + b" " + b"." * padding_bytes
 
 
 def value_of(record: Record) -> str:
-    """The other way round. A tombstone has no value, so it says in a header what the history knows of it."""
+    """Return a record's name in the history. A tombstone has it in a header."""
     for name, header in record.headers:
         if name == VALUE_HEADER and header is not None:
             return header.decode()
@@ -104,24 +103,23 @@ def value_of(record: Record) -> str:
 
 
 def content_of(record: Record) -> Content:
-    """Return what must come back as it was sent."""
+    """Return the content that must come back as it was sent."""
     whole = repr((record.key, record.value, record.timestamp_ms, list(record.headers)))
     return Content(record.timestamp_ms, zlib.crc32(whole.encode()), is_tombstone=record.value is None)
 
 
 def knows_all(connection: Connection, topic: Topic, index: int) -> bool:
-    """Tell that whoever answers knows all that is to be known of a partition, as where there is one broker."""
+    """Accept any answer as up to date, as with one broker."""
     return True
 
 
 @attrs.define(eq=False, kw_only=True)
 class Reader:
-    """Reads all partitions from their start on, over crashes, and notes records, high watermarks and log starts.
+    """Reads all partitions from their start on, over crashes, and records the reads, high watermarks and log starts.
 
-    Where what it would read next is deleted it goes on at the log start, as a client with `auto.offset.reset=earliest`.
-    `positions` may name where to begin, and `partitions` some of all, also of those that are yet to come. Who does not
-    `know` a partition may be behind: what it serves is true, and not all of it. `run` lets `pause_seconds` pass between
-    polls.
+    After a deletion it goes on at the log start, as a client with `auto.offset.reset=earliest`. `positions` are the
+    first offsets, and `partitions` limits the partitions. Answers of a broker that does not `know` a partition are
+    true, but may be outdated. `run` lets `pause_seconds` pass between polls.
     """
 
     name: str
@@ -160,7 +158,6 @@ class Reader:
                 await trio.sleep(self.pause_seconds)
 
     async def poll(self, connection: Connection) -> None:
-        """One fetch of every partition, whole batches."""
         began = self.history.now()
         response = await connection.request(self._request(), FetchResponse)
         for answer in (partition for topic in response.responses for partition in topic.partitions):
@@ -225,13 +222,12 @@ class Reader:
 
 
 def batches_of(answer: PartitionData) -> list[memoryview]:
-    """The batches of an answer to a fetch."""
     assert isinstance(answer.records, bytes | memoryview)
     return list(batches(memoryview(answer.records)))
 
 
 def read_batches(data: Iterable[memoryview]) -> Iterator[Read]:
-    """The records of batches, as the history wants them, without the ends of transactions."""
+    """Return the records of batches, without the ends of transactions."""
     for batch in data:
         yield from _reads_of(bytes(batch))
 
@@ -249,21 +245,20 @@ def _reads_of(data: bytes) -> Sequence[Read]:
 
 
 def forget_batches() -> None:
-    """Let go of what was read, which is of no use to another seed, and which each collection would look at."""
+    """Clear the cache of batches, which another seed can't use and each garbage collection would visit."""
     _reads_of.cache_clear()
 
 
 def marker_offsets(data: Iterable[memoryview]) -> list[int]:
-    """Return the offsets of markers in these batches."""
     headers = map(parse_header, data)
     return [header.base_offset for header in headers if header.is_control]
 
 
 @attrs.define(eq=False, kw_only=True)
 class Committer:
-    """Commits growing offsets of one group, and after each reconnection asks which one the broker has.
+    """Commits growing offsets of one group, and asks for the committed one after each reconnection.
 
-    `by_topic_id`: so that no later topic of the same name gets its offsets, nor it those of an earlier one.
+    `by_topic_id`: topics of the same name do not share offsets.
     """
 
     group: str
@@ -277,11 +272,9 @@ class Committer:
     _offset: int = attrs.field(default=0, alias="first_offset")
 
     async def run(self) -> None:
-        """Raises KafkaError."""
         await reconnecting(self.connect, self._use, while_true=lambda: not self.stopping.is_set())
 
     async def check(self) -> None:
-        """Compare what the broker has. Raises KafkaError, BrokerUnavailable."""
         async with aclosing(await self.connect()) as connection:
             await self._fetch(connection)
 
@@ -332,7 +325,6 @@ class Deleter:
     pause_max_seconds: float
 
     async def run(self) -> None:
-        """Raises KafkaError for a refusal that can't be retried."""
         await reconnecting(self.connect, self._use, while_true=lambda: not self.stopping.is_set())
 
     async def _use(self, connection: Connection) -> None:
@@ -356,7 +348,7 @@ class Deleter:
 
 
 async def offset_at(connection: Connection, topic: Topic, index: int, timestamp_ms: int) -> int | None:
-    """Return what ListOffsets says, for EARLIEST or LATEST too; None if it has to be asked again. Raises KafkaError."""
+    """Return the offset that ListOffsets gives, also for EARLIEST or LATEST; None to ask again. Raises KafkaError."""
     answer = await ask_offset(connection, topic, index, timestamp_ms)
     return None if answer is None else answer.offset
 
@@ -364,7 +356,7 @@ async def offset_at(connection: Connection, topic: Topic, index: int, timestamp_
 async def ask_offset(
     connection: Connection, topic: Topic, index: int, timestamp_ms: int, *, level: int = 0
 ) -> ListOffsetsPartitionResponse | None:
-    """Ask as `offset_at` does, and return with the offset the timestamp of what is there."""
+    """Ask as `offset_at` does, and return the whole answer."""
     partition = ListOffsetsPartition(partition_index=index, timestamp=timestamp_ms)
     topics = [ListOffsetsTopic(name=topic.name, partitions=[partition])]
     request = ListOffsetsRequest(topics=topics, isolation_level=level)
@@ -373,8 +365,9 @@ async def ask_offset(
 
 
 def was_done(error_code: int, what: str) -> bool:
-    """False if it has to be tried again. Raises KafkaError for a refusal that can't be, BrokerUnavailable for one of a
-    broker that has nothing to do with it.
+    """Tell whether a request succeeded; False if it has to be tried again.
+
+    Raises BrokerUnavailable if another broker has to be asked, KafkaError for any other refusal.
     """
     if error_code in _ELSEWHERE:
         raise BrokerUnavailable(what)

@@ -1,9 +1,9 @@
-"""The simulated world: machines with brokers, a bucket, clients, and everything that can go wrong, driven by a seed.
+"""The simulated world: machines with brokers, a bucket, clients and faults, driven by a seed.
 
 A world runs in one process on an autojump clock. Disk, store, metadata and network are in memory. Brokers live among
 faults on machines (`machine`) while parts of clients (`Part`) load them; then all is healed, every send must be
 answered, every transaction must have ended, and everything is read back, from the brokers and from the bucket.
-`one_broker` is the world of a broker alone, `cluster` that of several.
+`one_broker` is the world of one broker, `cluster` that of several.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ def durability_of(seed: int) -> Durability:
 
 
 class Part(Protocol):
-    """Clients that belong together, with topics of their own; they take part in a seed, or do not."""
+    """Clients that belong together, with topics of their own; a seed may omit them."""
 
     @property
     def all_topics(self) -> Sequence[Topic]:
-        """Their topics, once these are created."""
+        """Return their topics, once these are created."""
 
     async def create_topics(self) -> None:
         """Create the topics, before anything else. Raises BrokerUnavailable, KafkaError."""
@@ -51,18 +51,18 @@ class Part(Protocol):
         """Load until `stopping`, and end when all is answered."""
 
     async def wait_settled(self, name: str) -> None:
-        """Wait, while the readers go on, until everything that was begun has ended."""
+        """Wait, while the readers go on, until all unfinished work has ended."""
 
     async def read_back(self, name: str) -> None:
         """Read everything, while nothing fails any more. Raises KafkaError, BrokerUnavailable."""
 
     def problems(self) -> Sequence[str]:
-        """Return violations that the history does not tell; empty if all is well."""
+        """Return violations that the history does not show."""
 
 
 @attrs.define(eq=False)
 class World(ABC):
-    """One seed's run. `history` is what the clients saw, `faults` other violations, `log` all that happened."""
+    """One seed's run. `history` is that of the clients, `faults` are other violations, `log` has all events."""
 
     seed: int
     is_short: bool = False
@@ -84,7 +84,6 @@ class World(ABC):
 
     @property
     def problems(self) -> list[str]:
-        """Return all violations; empty if all is well."""
         found = [*map(str, self.history.anomalies()), *(found for part in self._parts for found in part.problems())]
         return [*found, *self.faults]
 
@@ -94,7 +93,6 @@ class World(ABC):
         return self._transactional.seen.committed_count
 
     async def run(self) -> None:
-        """Load and trouble; then let all be answered, and read everything back."""
         self._context = copy_context()
         async with trio.open_nursery() as self._world:
             await self._start()
@@ -156,7 +154,6 @@ class World(ABC):
                 await part.read_back(name)
 
     def _note_bucket(self, partition: str, found: BucketPartition, reads: Sequence[Read]) -> None:
-        """Record what a reader of the bucket finds, as if a consumer had polled it."""
         self.history.sought("bucket", partition)
         self.history.marked(partition, marker_offsets(found.batches))
         self.history.polled("bucket", partition, reads)

@@ -52,8 +52,6 @@ _LOST = frozenset({error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER, error_codes.UNKNOWN
 
 
 class Answer(Enum):
-    """Reaction of a producer to an error code."""
-
     DONE = "done"
     AGAIN = "again"
     FENCED = "fenced"  # by another producer of its id, or since its transaction has timed out
@@ -62,8 +60,6 @@ class Answer(Enum):
 
 @attrs.frozen
 class Protocol:
-    """The versions that a producer speaks."""
-
     produce: int
     end_txn: int
     is_new: bool  # KIP-890, part 2: Produce enrols, and EndTxn raises the epoch
@@ -75,7 +71,7 @@ NEW = Protocol(produce=12, end_txn=5, is_new=True)
 
 @attrs.frozen(kw_only=True)
 class Calls:
-    """One connection of a producer. With `has_lost` the broker may have forgotten what it knew of producers."""
+    """One connection of a producer. With `has_lost` the broker may have forgotten producers."""
 
     connection: Connection
     protocol: Protocol
@@ -83,13 +79,12 @@ class Calls:
     has_lost: bool
 
     async def find_coordinator(self) -> int:
-        """Return the error."""
         request = FindCoordinatorRequest(key_type=TRANSACTIONS, coordinator_keys=[self.transactional_id])
         (found,) = (await self.connection.request(request, FindCoordinatorResponse)).coordinators
         return found.error_code
 
     async def init(self, timeout_ms: int, named: Identity | None) -> InitProducerIdResponse:
-        """Ask for an epoch; with a name, for the one behind that (KIP-360)."""
+        """Ask for an epoch; with `named`, for the one after that (KIP-360)."""
         request = InitProducerIdRequest(
             transactional_id=self.transactional_id,
             transaction_timeout_ms=timeout_ms,
@@ -131,7 +126,6 @@ class Calls:
         return await self._send(request, ProduceResponse, self.protocol.produce)
 
     async def end(self, identity: Identity, *, commit: bool) -> EndTxnResponse:
-        """Commit or abort."""
         request = EndTxnRequest(
             transactional_id=self.transactional_id,
             producer_id=identity.producer_id,
@@ -175,7 +169,7 @@ class Calls:
         return next(filter(None, codes), 0)
 
     def judge(self, error_code: int, what: str) -> Answer:
-        """Raises KafkaError for what this producer must not be answered."""
+        """Return the reaction to an error code. Raises KafkaError for an error that this producer must not get."""
         if not error_code:
             return Answer.DONE
         if error_code in error_codes.RETRIABLE:
@@ -191,7 +185,6 @@ class Calls:
 
 
 def by_place(response: ProduceResponse) -> dict[Place, PartitionProduceResponse]:
-    """The answers of a Produce."""
     return {
         (topic.name, partition_response.index): partition_response
         for topic in response.responses

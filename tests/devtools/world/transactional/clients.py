@@ -1,14 +1,7 @@
-"""Transactional clients of a simulation: their topics, producers and consumers, and what is asked when all is over.
-
-    clients = TransactionalClients(…)
-    await clients.create_topics()
-    clients.start_readers(nursery)
-    clients.start_writers(nursery, stopping)     two producers of one transactional id among them, mostly
-    await clients.read_back("at the end")        no transaction is open any more, and all is read
-    clients.problems()
+"""Transactional clients of a simulation: their topics, producers and consumers, and the checks at the end.
 
 Some of a topic's records are written outside of transactions. A topic is compacted, or loses its oldest records, or
-keeps all.
+keeps all. Most transactional ids have two producers.
 """
 
 from __future__ import annotations
@@ -104,7 +97,7 @@ class TopicKind:
 
 @attrs.frozen
 class Copying:
-    """A topic, and another one that only its copies are written to."""
+    """A topic, and the topic of its copies."""
 
     source: Topic
     destination: Topic
@@ -112,11 +105,11 @@ class Copying:
 
 @attrs.define(eq=False, kw_only=True)
 class TransactionalClients:
-    """All of them. `connect` may reach a broker that has been taken over from, `connect_newest` does not.
+    """The clients. `connect` may reach a superseded broker, `connect_newest` does not.
 
-    `has_lost`: a disk may be lost with what was acknowledged, and then a transaction may be half there. `has_rivals`:
-    each transactional id has two producers, otherwise some have. `knows` is what a `Reader` asks. All pauses are `pace`
-    times as long as with one broker.
+    `has_lost`: acknowledged data may be lost with a disk, and then half a transaction. `has_rivals`: each transactional
+    id has two producers, otherwise some have. `knows` is as for a `Reader`. All pauses are `pace` times as long as with
+    one broker.
     """
 
     connect: Connect
@@ -144,7 +137,6 @@ class TransactionalClients:
         self._ids = [f"tx{number}" for number in range(self.random.randint(1, IDS_MAX_COUNT))]
 
     async def create_topics(self) -> None:
-        """Raises BrokerUnavailable, KafkaError."""
         for number in range(self.random.randint(1, TOPICS_MAX_COUNT)):
             is_copied = number == 0 and not self.has_lost and self.random.random() < OFTEN
             kind = TopicKind() if is_copied else self.random.choice(self.kinds)
@@ -160,13 +152,11 @@ class TransactionalClients:
 
     @property
     def all_topics(self) -> Sequence[Topic]:
-        """The topics, with the one that copies go to."""
         return self.topics if self._copying is None else [*self.topics, self._copying.destination]
 
     # ---- while there is trouble -----------------------------------------------------------------------------------
 
     def start_readers(self, nursery: trio.Nursery) -> None:
-        """Read until cancelled, at both levels."""
         for topic in self.topics:
             self.readers.append(self._committed("follower", topic))
             if self.random.random() < SELDOM:
@@ -181,7 +171,6 @@ class TransactionalClients:
             nursery.start_soon(self._offsets_asker(self._copying).run)
 
     def start_writers(self, nursery: trio.Nursery, stopping: trio.Event) -> None:
-        """Load until `stopping`."""
         for transactional_id in [known_id for known_id in self._ids if known_id != COPIER]:
             for number in range(2 if self.has_rivals else self.random.choice([1, 1, 2])):
                 producer = self._producer(f"{transactional_id}.{number}", transactional_id, stopping)
@@ -346,7 +335,7 @@ class TransactionalClients:
             await trio.sleep(SETTLE_POLL_SECONDS)
 
     async def wait_settled(self, name: str) -> None:
-        """Ask the coordinators until nothing is open; what has a timeout must not be for ever."""
+        """Ask the coordinators until no transaction is open; each has a timeout, so that must happen."""
         with trio.move_on_after(SETTLE_SECONDS) as waiting:
             while unsettled := await self._unsettled():
                 await trio.sleep(SETTLE_POLL_SECONDS)
@@ -354,7 +343,7 @@ class TransactionalClients:
             self.faults.append(f"{name}: transactions without an end: {unsettled}")
 
     async def _unsettled(self) -> Mapping[str, str]:
-        """The ids whose transaction has not ended, by both ways to ask, which must know the same ones."""
+        """Return the ids with an open transaction, by Describe and List, which must know the same ones."""
         unknown = dict.fromkeys(self._ids, "unknown")
         answers = []
         try:
@@ -381,7 +370,6 @@ class TransactionalClients:
     # ---- what must hold -------------------------------------------------------------------------------------------
 
     def problems(self) -> list[str]:
-        """Return what must not be; empty if all is well."""
         if self.has_lost:
             return self.faults
         may_go = any(kind.forgets_tombstones for kind in self._kinds)

@@ -1,7 +1,7 @@
 """Read, process, write: from one topic to another, with the offsets in the transaction, so that each record comes once.
 
-Of two copiers of one transactional id the later one begins where the earlier one's last transaction has committed the
-group's offsets. What is copied says from where, and which attempt it was: `p:17>copier.0-3`.
+Of two copiers of one transactional id the later one begins at the group's last committed offsets. A copy names its
+source and the attempt: `p:17>copier.0-3`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ FETCH_MAX_WAIT_MS = 50
 
 @attrs.define(eq=False, kw_only=True)
 class Copier(TransactionalProducer):
-    """Copies what is committed in `source` to the first of its topics, each record to the partition of its number."""
+    """Copies the committed records of `source` to the first of its topics, each to the partition of its number."""
 
     source: Topic
     group: str
@@ -90,7 +90,6 @@ class Copier(TransactionalProducer):
         return self._make(identity, attempt, topic, index, records, values)
 
     async def _poll(self, connection: Connection) -> Mapping[int, Sequence[str]]:
-        """Return the committed records behind the positions, by partition; the positions move on."""
         wanted = [
             FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=FETCH_MAX_BYTES)
             for index, offset in self._positions.items()
@@ -145,9 +144,9 @@ class Copier(TransactionalProducer):
 
 @attrs.define(eq=False, kw_only=True)
 class OffsetsAsker:
-    """Asks what the copiers' group has committed while they are at work, as whoever measures its lag does.
+    """Asks for the committed offsets of the copiers' group while they work, as a monitor of its lag does.
 
-    asked: the offsets, by partition, of all transactions that were asked to be committed; no others may be shown.
+    asked: the offsets, by partition, of all requested commits; an answer must not show others.
     """
 
     group: str
@@ -159,7 +158,6 @@ class OffsetsAsker:
     faults: list[str]
 
     async def run(self) -> None:
-        """Ask until cancelled. Raises KafkaError."""
         await reconnecting(self.connect, self._use, while_true=lambda: True)
 
     async def _use(self, connection: Connection) -> None:
@@ -168,13 +166,13 @@ class OffsetsAsker:
             offsets = await fetch_offsets(connection, self.group, self.source, require_stable=False)
             for at in (offsets or {}).items():
                 if at[1] and at not in self.asked:
-                    self.faults.append(f"{self.group} is at {at}, which nobody has asked to be committed")
+                    self.faults.append(f"{self.group} is at {at}, which no commit has named")
 
 
 async def fetch_offsets(
     connection: Connection, group: str, topic: Topic, *, require_stable: bool = True
 ) -> dict[int, int] | None:
-    """Return the next offset of the group in each partition, by transactions that have ended; None if some have not.
+    """Return the group's next offset in each partition, by transactions that have ended; None if some have not.
 
     Raises BrokerUnavailable if another broker has to be asked, or this one again.
     """
@@ -194,9 +192,9 @@ async def fetch_offsets(
 def wrong_copies(
     source: Mapping[int, Mapping[str, CommittedRead]], copies: Iterator[str], offsets: Mapping[int, int]
 ) -> Iterator[str]:
-    """Each committed record before the group's offsets is copied once, and none behind them.
+    """Find wrong copies: each committed record before the group's offsets must have one copy, and later ones none.
 
-    source: what is there, by partition and value.
+    source: the committed records, by partition and value.
     """
     counts = Counter(copy.rpartition(">")[0] for copy in copies)
     for index, found in source.items():

@@ -1,7 +1,7 @@
-"""Markers that come too late: what a coordinator has sent before its time was over, and the network has kept until now.
+"""Markers that come too late, as if a former coordinator had sent them and the network had delayed them.
 
-They are of a producer's epoch, or of a coordinator's, that is below one that is in the partition already. Each must be
-refused: it would end a transaction of today by what was decided about one of yesterday.
+Their producer epoch, or coordinator epoch, is lower than the partition's. Each must be refused: it would end a present
+transaction by an earlier decision.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class _Looked:
         )
 
     def outdated(self, *, is_commit: bool) -> Iterator[EndMarker]:
-        """All markers that are late by one epoch."""
+        """Return all markers that are late by one epoch."""
         for producer_id, newest in self.newest.items():
             for producer, coordinator in (
                 (newest.producer - 1, newest.coordinator),
@@ -74,7 +74,7 @@ class _Looked:
 
 @attrs.define(eq=False, kw_only=True)
 class Latecomer:
-    """Reads which epochs are in partitions, and sends markers of earlier ones. `faults` are those that were taken."""
+    """Reads the epochs of partitions, and sends markers of earlier ones. `faults` are the accepted ones."""
 
     topics: Sequence[Topic]
     connect: Connect
@@ -85,7 +85,6 @@ class Latecomer:
     _looked: dict[tuple[str, int], _Looked] = attrs.field(factory=dict, init=False)
 
     async def run(self) -> None:
-        """Send until cancelled. Raises KafkaError."""
         await reconnecting(self.connect, self._use, while_true=lambda: True)
 
     async def _use(self, connection: Connection) -> None:

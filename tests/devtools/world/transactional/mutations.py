@@ -1,7 +1,7 @@
 """Mutations of transactions: each breaks a rule, which the simulation must notice.
 
     with MUTATIONS["retention past the LSO"]():
-        simulate seeds, of which one has to fail
+        simulate seeds, one of which must fail
 
 `simulate --short SEEDS --mutation NAME` looks for seeds that find one.
 """
@@ -31,7 +31,7 @@ from tests.devtools.fakes.replaced import replaced
 
 @attrs.frozen(eq=False)
 class _AllStable:
-    """A partition as it would be if no transaction were open."""
+    """A partition without its open transactions."""
 
     partition: Partition
 
@@ -57,7 +57,7 @@ async def _find_what_is_open(partition: Partition, footers: Footers, now_ms: int
 
 @contextmanager
 def _clean_what_is_open() -> Iterator[None]:
-    """Neither ask the partition where a transaction is open nor see it in the batches: one of both is enough."""
+    """Ignore open transactions both in the partition and in the batches: each alone protects them."""
     nothing_open = property(lambda self: None)
     with (
         replaced(compaction, "find_cleanable", _find_what_is_open),
@@ -67,7 +67,7 @@ def _clean_what_is_open() -> Iterator[None]:
 
 
 def _abort_without_fence(self: TransactionCoordinator, *, now_ms: int) -> Iterator[CoordinatorOutcome[None]]:
-    """Abort what has timed out as its producer would, which may go on."""
+    """Abort expired transactions as their producers would, who may then go on."""
     for _ in range(DUE_MAX_COUNT):
         held = self.take_due(now_ms)
         if held is None:
@@ -90,7 +90,6 @@ def _decide_behind_the_markers(self: TransactionCoordinator, prepared: ProducerT
 
 
 def _first_of_the_last(self: Transactions) -> int:
-    """Pass over all open transactions but the last one."""
     return max((opened.first_offset for opened in self.open.values()), default=NEVER)
 
 

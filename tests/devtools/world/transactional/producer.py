@@ -1,7 +1,7 @@
-"""A transactional producer: begins, writes to several partitions, and commits, aborts, forgets about it or is too late.
+"""A transactional producer: begins, writes to several partitions, and commits, aborts, abandons or is too late.
 
-Several may have one transactional id: each that comes fences those before it, which notice, and begin anew some time
-later. What got no answer is said again on the next connection, with the same sequence numbers and epochs.
+Several may share one transactional id: each new one fences the earlier ones, which notice, and begin anew some time
+later. Unanswered requests are repeated on the next connection, with the same sequence numbers and epochs.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ class Batch:
 
 @attrs.define(eq=False, kw_only=True)
 class TransactionalProducer:
-    """Runs one transaction after the other until `stopping`; what is open then is finished, or left to its timeout.
+    """Runs one transaction after the other until `stopping`; an open one is then finished, or left to its timeout.
 
-    `has_lost`: what the broker knew of producers may be lost with a disk.
+    `has_lost`: a broker may lose its knowledge of producers with a disk.
     """
 
     name: str
@@ -117,7 +117,6 @@ class TransactionalProducer:
         }
 
     async def run(self) -> None:
-        """Raises KafkaError for what it must not be answered."""
         await reconnecting(self.connect, self._use, while_true=self._goes_on)
 
     def _goes_on(self) -> bool:
@@ -141,7 +140,6 @@ class TransactionalProducer:
                 await self._pause(ABSENCE_MAX_SECONDS)
 
     async def _step(self, calls: Calls) -> None:
-        """One transaction, or what is left of it."""
         if self._identity is None:
             self._identity = await self._init(calls)
         if self._attempt is None:
@@ -160,7 +158,7 @@ class TransactionalProducer:
         await self._pause(self.pause_max_seconds)
 
     async def _be_late(self, calls: Calls, identity: Identity) -> None:
-        """Do a part of the transaction, maybe all of it, and wait until its time may be over."""
+        """Do a part of the transaction, maybe all of it, and wait until its timeout may be over."""
         await self._send(calls, identity, late_count=self._late_count)
         if not self._late_count and self.random.random() < 0.5:
             await self._send_offsets(calls, identity)
@@ -205,7 +203,7 @@ class TransactionalProducer:
     # ---- what it writes -------------------------------------------------------------------------------------------
 
     async def _begin(self, calls: Calls, identity: Identity) -> Attempt | None:
-        """Decide on a transaction, and make its batches; None if there is nothing to do now."""
+        """Decide on a transaction, and make its batches; None if there are no records now."""
         await trio.lowlevel.checkpoint()
         attempt = self.seen.begin(identity.incarnation)
         self._ending = self.random.choice(ENDINGS)
@@ -218,7 +216,7 @@ class TransactionalProducer:
         return attempt
 
     async def _send_offsets(self, calls: Calls, identity: Identity) -> None:
-        """Commit offsets of a group in the transaction, if it is to."""
+        """Commit offsets of a group in the transaction, if this kind of producer does."""
         await trio.lowlevel.checkpoint()
 
     def _make(
@@ -239,7 +237,7 @@ class TransactionalProducer:
         return Batch(topic, partition, build_batch(records, producer=stamp, attributes=TRANSACTIONAL), values)
 
     async def _send(self, calls: Calls, identity: Identity, *, late_count: int = 0) -> None:
-        """Send what has no answer but for the last batches, some requests ahead, and wait for all answers."""
+        """Send unanswered batches except the last `late_count`, several in flight, and wait for all answers."""
         may_intrude = not self.protocol.is_new and not self.has_lost and bool(self._unanswered)
         intrudes = may_intrude and self.random.random() < INTRUSION_PROBABILITY
         to_send = deque(islice(self._unanswered, max(0, len(self._unanswered) - late_count)))
@@ -260,7 +258,6 @@ class TransactionalProducer:
             await self._take(calls, identity, together, await reply.wait(), began)
 
     def _next_request(self, to_send: deque[Batch]) -> Mapping[Place, Batch]:
-        """Take the next batch, and maybe those behind it that are for other partitions."""
         first = to_send.popleft()
         together = {first.place: first}
         while to_send and to_send[0].place not in together and self.random.random() < 0.5:
@@ -269,7 +266,6 @@ class TransactionalProducer:
         return together
 
     async def _enrol(self, calls: Calls, identity: Identity, together: Mapping[Place, Batch]) -> None:
-        """Add partitions to the transaction, in the old protocol."""
         missing = [place for place in together if place not in self._enrolled]
         if self.protocol.is_new or not missing:
             return
@@ -288,7 +284,6 @@ class TransactionalProducer:
         response: ProduceResponse,
         began: int,
     ) -> None:
-        """Note the answers. Raises BrokerUnavailable if something has to be sent again."""
         assert self._attempt is not None
         answers = by_place(response)
         verdicts = set()
@@ -315,7 +310,7 @@ class TransactionalProducer:
             attempt.sends[value] = attrs.evolve(attempt.sends[value], offset=base_offset + index)
 
     async def _intrude(self, calls: Calls, identity: Identity) -> None:
-        """Write to a partition that is no part of the transaction, which must be refused."""
+        """Write to a partition without enrolling it, which must be refused."""
         taken = {batch.place for batch in self._unanswered} | self._enrolled
         places = [
             (loaded.topic, index)
@@ -365,7 +360,7 @@ class TransactionalProducer:
             self._begin_anew()
 
     def _has_ended(self, *, is_committed: bool) -> None:
-        """Know that the transaction has ended so."""
+        """Take notice of the transaction's outcome."""
 
     def _go_on_as(self, identity: Identity, producer_id: int, producer_epoch: int) -> None:
         self._identity = attrs.evolve(identity, producer_id=producer_id, producer_epoch=producer_epoch)

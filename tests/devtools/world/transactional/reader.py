@@ -31,7 +31,7 @@ from tests.devtools.world.workload import (
 
 @attrs.define(eq=False, kw_only=True)
 class UncommittedReader(Reader):
-    """Reads all records, committed or not, and notes where transactions end and up to where they have."""
+    """Reads all records, committed or not, and records the last stable offsets."""
 
     def _note_stable_offset(self, answer: PartitionData, began: int) -> None:
         where = self.topic.partition_name(answer.partition_index)
@@ -45,7 +45,7 @@ class UncommittedReader(Reader):
 
 @attrs.define(eq=False, kw_only=True)
 class CommittedReader(UncommittedReader):
-    """Reads committed records, as Java's consumer makes them of an answer, up to the last stable offset."""
+    """Reads committed records, as Java's consumer does, up to the last stable offset."""
 
     seen: TransactionsSeen
 
@@ -80,7 +80,7 @@ class CommittedReader(UncommittedReader):
 
 @attrs.define(eq=False, kw_only=True)
 class StabilityAsker:
-    """Asks again and again up to where partitions are stable, as a consumer does that begins at the end."""
+    """Asks for last stable offsets again and again, as a consumer does that begins at the end."""
 
     topics: Sequence[Topic]
     connect: Connect
@@ -90,7 +90,6 @@ class StabilityAsker:
     knows: Knows = knows_all
 
     async def run(self) -> None:
-        """Ask until cancelled. Raises KafkaError."""
         await reconnecting(self.connect, self._use, while_true=lambda: True)
 
     async def _use(self, connection: Connection) -> None:

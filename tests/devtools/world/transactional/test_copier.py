@@ -48,4 +48,4 @@ async def test_an_offset_that_nobody_has_asked_to_be_committed_is_found(autojump
             await producer.end(committed=committed)
             with trio.move_on_after(10):
                 await asker.run()
-    assert asker.faults[0] == "g is at (0, 7), which nobody has asked to be committed"
+    assert asker.faults[0] == "g is at (0, 7), which no commit has named"
