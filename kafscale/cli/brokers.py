@@ -202,8 +202,7 @@ def unshare_command(loaded: Loaded) -> None:
 
 
 async def _unshare(settings: Settings) -> None:
-    from kafscale.cluster.membership.start.recovery import check_same_store
-    from kafscale.cluster.membership.start.takeover import StartSteps
+    from kafscale.cluster.membership.start.recovery import check_same_store, directory_id
     from kafscale.cluster.membership.start.unsharing import Unsharing
     from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
     from kafscale.log.wal.data_directory import keep_files_private, lock_data_directory
@@ -216,9 +215,8 @@ async def _unshare(settings: Settings) -> None:
             SqliteMetadataStore.open(settings.data_dir / "metadata.db") as local,
         ):
             await check_same_store(local, settings)
-            directory_id = await StartSteps(settings=settings, store=store, local=local).directory_id()
             ending = Unsharing(store=store, namespace=settings.namespace, local=local)
-            await ending.run(settings.broker_id, directory_id)
+            await ending.run(settings.broker_id, await directory_id(local))
 
 
 async def _rows(client: Client, balance: Balance | None = None) -> list[BrokerRow]:

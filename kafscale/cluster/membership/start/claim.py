@@ -27,7 +27,7 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import NoReturn
+from typing import ClassVar, NoReturn
 
 import attrs
 import trio
@@ -68,9 +68,9 @@ logger = logging.getLogger(__name__)
 class Claim:
     """Content of the object. `acknowledges_locally`: the broker runs with `--durability wal`.
 
-    `unsettled` are the directories of earlier brokers that may still acknowledge, because no start has waited for them;
-    "" for one that is not known. `is_released`: the broker has stopped in order, with nothing on its disk that the
-    bucket lacks. `others` holds fields of later versions.
+    `unsettled` are directories of earlier brokers that may still acknowledge, because no start has waited for them; ""
+    for an unknown one. `is_released`: the broker has stopped in order, and its disk has nothing that the bucket lacks.
+    `others` holds fields of later versions.
     """
 
     epoch: int
@@ -84,13 +84,13 @@ class Claim:
 
     @property
     def is_of_several(self) -> bool:
-        """Tell whether several brokers share the bucket, so that the claim has no meaning any more."""
+        """Tell whether several brokers share the bucket, which ends the claims."""
         return self.epoch >= SEVERAL
 
     def check_may_follow(self, wanted: Claim) -> None:
-        """Raise StartupError if a broker with another id is to have the bucket while this one's may be running.
+        """Raise StartupError if a broker with another id wants the bucket while the broker of this claim may run.
 
-        It is gone if it has released its claim, or if the other one has its data directory, which one process can lock.
+        It does not run if it has released its claim, or if the other one has locked its data directory.
         """
         if self.is_released or wanted.broker_id == self.broker_id or wanted.directory_id == self.directory_id:
             return
@@ -101,17 +101,17 @@ class Claim:
         )
 
     def unsettled_for(self, directory_id: str) -> tuple[str, ...]:
-        """Return the directories that a broker with that directory must wait for if it takes over from this one."""
+        """Return the directories that the next broker, with this directory, must wait for."""
         return to_wait_for(self.unsettled, self.directory_id if self.acknowledges_locally else None, directory_id)
 
 
 class SharedBucket(StartupError):
-    """Raised where several brokers share the bucket, so that no broker can claim all of it."""
+    """Raised when several brokers share the bucket, so that none can claim it."""
 
 
 @attrs.frozen
 class Claimed:
-    """A claim that has been made, and the one that it replaced."""
+    """A new claim, and the one that it replaced."""
 
     claim: Claim
     previous: Claim | None
@@ -136,20 +136,19 @@ async def claim(
 ) -> Claimed:
     """Claim the next epoch, at least that of `wanted`. Raises StoreError, DamagedObject, SharedBucket.
 
-    `least_epoch` is asked if there is no claim yet, or the object has been lost. Unless it `replaces_others`, this
-    raises StartupError where a broker with another id may be running, and writes nothing.
+    `least_epoch` is called if there is no claim. Unless it `replaces_others`, this raises StartupError if a broker with
+    another id may be running, and writes nothing.
     """
     key = claim_key(namespace)
     replaced: Claim | None = None
     while True:
         try:
-            found = await store.get(key)
+            current, etag = await read_claim(store, namespace)
         except NotFound:
             least = await least_epoch()
             wanted = attrs.evolve(wanted, epoch=max(wanted.epoch, least), unsettled=("",) if least else ())
             write = partial(store.put_if_absent, key, [encode(wanted)])
         else:
-            current = decode_claim(key, found.data)
             if current.nonce == wanted.nonce:
                 return Claimed(current, replaced)  # the reply to our write was lost
             if current.is_of_several:
@@ -162,7 +161,7 @@ async def claim(
             replaced = current
             unsettled = current.unsettled_for(wanted.directory_id)
             wanted = attrs.evolve(wanted, epoch=max(wanted.epoch, current.epoch + 1), unsettled=unsettled)
-            write = partial(store.put_if_match, key, [encode(wanted)], found.etag)
+            write = partial(store.put_if_match, key, [encode(wanted)], etag)
         try:
             await write()
         except PreconditionFailed:
@@ -170,40 +169,38 @@ async def claim(
         return Claimed(wanted, replaced)
 
 
-async def settle(store: ObjectStore, namespace: str, own: Claim) -> None:
-    """Say that all whom `own` named have been waited for. Raises Fenced, StoreError, DamagedObject."""
+async def read_claim(store: ObjectStore, namespace: str) -> tuple[Claim, str]:
+    """Return the claim in the bucket, and its etag. Raises NotFound, DamagedObject, StoreError."""
     key = claim_key(namespace)
-    settled = encode(attrs.evolve(own, unsettled=()))
+    found = await store.get(key)
+    return decode_claim(key, found.data), found.etag
+
+
+async def settle(store: ObjectStore, namespace: str, own: Claim) -> None:
+    """Record that all directories that `own` names were waited for. Raises Fenced, StoreError, DamagedObject."""
     while True:
         try:
-            found = await store.get(key)
+            current, etag = await read_claim(store, namespace)
         except NotFound:
-            return  # it was deleted by hand; who claims next will wait
-        current = decode_claim(key, found.data)
+            return  # it was deleted by hand; the next start will wait
         _check_leads(current, own)
         if not current.unsettled:
             return  # the reply to our write was lost
         with suppress(PreconditionFailed):
-            await store.put_if_match(key, [settled], found.etag)
+            await store.put_if_match(claim_key(namespace), [encode(attrs.evolve(own, unsettled=()))], etag)
             return
 
 
 async def release(store: ObjectStore, namespace: str, own: Claim) -> None:
-    """Say that a broker has stopped in order; does nothing if another one has claimed.
+    """Record that a broker has stopped in order; do nothing if another one has claimed.
 
     Raises StoreError, DamagedObject.
     """
-    key = claim_key(namespace)
-    with suppress(NotFound, PreconditionFailed):
-        found = await store.get(key)
-        current = decode_claim(key, found.data)
-        if current.nonce == own.nonce:
-            await store.put_if_match(key, [encode(attrs.evolve(current, is_released=True))], found.etag)
+    await _replace_own(store, namespace, own, lambda current: attrs.evolve(current, is_released=True))
 
 
 async def give_back(store: ObjectStore, namespace: str, claimed: Claimed) -> None:
-    """Restore the directory that the claim named before, for a command whose directory has nothing that the bucket
-    lacks.
+    """Restore the directory of the claim before, for a command whose directory has nothing that the bucket lacks.
 
     So the next start need neither wait for that directory nor ask for it. Does nothing if another broker has claimed
     meanwhile. Raises StoreError, DamagedObject.
@@ -213,24 +210,20 @@ async def give_back(store: ObjectStore, namespace: str, claimed: Claimed) -> Non
         given = attrs.evolve(own, acknowledges_locally=False, is_released=True)
     else:
         given = attrs.evolve(previous, epoch=own.epoch, nonce=own.nonce)
-    key = claim_key(namespace)
+    await _replace_own(store, namespace, own, lambda _current: given)
+
+
+async def _replace_own(store: ObjectStore, namespace: str, own: Claim, change: Callable[[Claim], Claim]) -> None:
     with suppress(NotFound, PreconditionFailed):
-        found = await store.get(key)
-        if decode_claim(key, found.data).nonce == own.nonce:
-            await store.put_if_match(key, [encode(given)], found.etag)
-
-
-def _never() -> bool:
-    return False
+        current, etag = await read_claim(store, namespace)
+        if current.nonce == own.nonce:
+            await store.put_if_match(claim_key(namespace), [encode(change(current))], etag)
 
 
 async def watch_claim(
-    check: LeadCheck, interval_seconds: float = WATCH_SECONDS, may_rest: Callable[[], bool] = _never
+    check: LeadCheck, interval_seconds: float = WATCH_SECONDS, may_rest: Callable[[], bool] = lambda: False
 ) -> NoReturn:
-    """Look whether this broker still leads, until cancelled; not while it `may_rest`, unless it is to be `sooner`.
-
-    Raises Fenced when it does not.
-    """
+    """Look whether this broker still leads, until cancelled; skip looks while it `may_rest`. Raises Fenced."""
     while True:
         with trio.move_on_after(interval_seconds):
             await check.sooner.wait()
@@ -246,10 +239,10 @@ async def watch_claim(
 async def check_claim(store: ObjectStore, namespace: str, own: Claim) -> None:
     """Look once whether this broker still leads. Raises Fenced, StoreError, DamagedObject.
 
-    What it wrote before is seen by every broker that claims an epoch later.
+    Every broker that claims an epoch later sees what this one wrote before.
     """
-    key = claim_key(namespace)
-    _check_leads(decode_claim(key, (await store.get(key)).data), own)
+    current, _ = await read_claim(store, namespace)
+    _check_leads(current, own)
 
 
 def _check_leads(current: Claim, own: Claim) -> None:
@@ -262,7 +255,7 @@ def _check_leads(current: Claim, own: Claim) -> None:
 
 @attrs.define(eq=False, repr=False)
 class _Look:
-    """One look at the claim, for all who have asked before it began."""
+    """One look at the bucket, for all tasks that asked before it began."""
 
     done: trio.Event = attrs.field(factory=trio.Event)
     failure: Exception | None = None
@@ -271,11 +264,13 @@ class _Look:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class LeadCheck:
-    """Asks the bucket whether a broker still leads. At most one look is under way, however many ask.
+    """Asks the bucket whether a broker still leads; tasks that ask together share a look.
 
-    `sooner` wakes the watch. `asked_at` is when `has_led_within` was asked last, `led_at` when the last look began that
-    found that it leads.
+    `sooner` wakes the watch. `asked_at` is when `has_led_within` was asked last, `led_at` the beginning of the last
+    look that found that it leads. `may_start_anew`: the broker may start again at once if it was declared dead.
     """
+
+    may_start_anew: ClassVar[bool]
 
     sooner: Signal = attrs.field(factory=Signal, init=False)
     asked_at: float = attrs.field(default=-math.inf, init=False)
@@ -284,7 +279,7 @@ class LeadCheck:
     _looking: trio.StrictFIFOLock = attrs.field(factory=trio.StrictFIFOLock, init=False)
 
     async def confirm(self) -> None:
-        """Return if it led at a moment after this was called. Raises Fenced, StoreError, DamagedObject."""
+        """Return if it leads after the call. Raises Fenced, StoreError, DamagedObject."""
         while True:
             look = self._next
             if look is None:
@@ -298,16 +293,15 @@ class LeadCheck:
                 return
 
     async def confirm_lately(self, within_seconds: float = LATELY_SECONDS) -> None:
-        """Return if it has led within this time, which the watch sees to unless the process was suspended.
+        """Return if it has led within this time; look if the watch has not, as after a suspension.
 
-        Less than LATELY_SECONDS also fails while the bucket is away. Raises Fenced, StoreError.
+        With less than LATELY_SECONDS this also fails while the bucket is away. Raises Fenced, StoreError.
         """
         if not self.has_led_within(within_seconds):
-            with suppress(DamagedObject):  # nothing is known of another broker then
+            with suppress(DamagedObject):  # it names no other broker
                 await self.confirm()
 
     def has_led_within(self, seconds: float) -> bool:
-        """Tell whether a look has found lately that it leads."""
         self.asked_at = now = elapsed()
         return now - self.led_at <= seconds
 
@@ -315,7 +309,7 @@ class LeadCheck:
         look.was_cancelled = True
         try:
             async with self._looking:
-                self._next = None  # who asks from now on may have written after this look
+                self._next = None  # a task that asks from now on may have written after this look
                 began = elapsed()
                 await self.look_once()
                 self.led_at = began
@@ -327,24 +321,20 @@ class LeadCheck:
                 self._next = None
             look.done.set()
 
-    @property
-    @abstractmethod
-    def may_start_anew(self) -> bool:
-        """Tell whether a fenced broker may start anew at once, where the bucket says that it was declared dead."""
-
     @abstractmethod
     async def look_once(self) -> None:
-        """Look at the bucket, once. Raises Fenced, StoreError, DamagedObject."""
+        """Look once at the bucket. Raises Fenced, StoreError, DamagedObject."""
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class ClaimCheck(LeadCheck):
-    """Looks whether the claim is still that of a broker that is alone."""
+    """Looks whether the claim is still that of this lone broker."""
+
+    may_start_anew = False
 
     store: ObjectStore
     namespace: str
     own: Claim
-    may_start_anew: bool = attrs.field(default=False, init=False)
 
     async def look_once(self) -> None:
         with suppress(NotFound):  # it was deleted by hand, and there is no new claim
@@ -352,7 +342,7 @@ class ClaimCheck(LeadCheck):
 
 
 def decode_claim(key: str, data: Buffer) -> Claim:
-    """Raises DamagedObject, naming the key."""
+    """Decode a claim. Raises DamagedObject, which names the key."""
     try:
         return decode(Claim, bytes(data))
     except DamagedObject as exc:
@@ -364,11 +354,12 @@ RETRY_SECONDS = 0.5
 
 
 async def cause_of_end(check: LeadCheck, error: Exception, is_stopping: Callable[[], bool]) -> Exception:
-    """Return the error to end with: DeclaredDead or another Fenced if the bucket says so, otherwise `error`.
+    """Return the error that a broker ends with: DeclaredDead or another Fenced if the bucket says so, else `error`.
 
-    A broker that has met a fence can't tell by itself whether it may start anew. So it asks until the bucket answers,
-    unless it `is_stopping`; any other one asks once. A bug keeps its traceback: where the broker is to start anew it is
-    logged, and otherwise returned.
+    A fenced broker ends by whichever error comes first: the fence in its stream, a look at the bucket, a commit that
+    fails, an object that others have deleted. Several errors may come at once, in any order; so the bucket is asked
+    when all tasks have ended. A broker that has met a fence asks until the bucket answers, unless it `is_stopping`; any
+    other one asks once. A bug keeps its traceback: it is logged if the broker is to start anew, and returned otherwise.
     """
     errors = list(leaves(ExceptionGroup("", [error])))
     fence = next((leaf for leaf in errors if isinstance(leaf, Fenced)), None)
@@ -383,7 +374,7 @@ async def cause_of_end(check: LeadCheck, error: Exception, is_stopping: Callable
 
 
 async def _look(check: LeadCheck, goes_on: Callable[[], bool]) -> Fenced | None:
-    """Return what the bucket says against this broker; None if it says nothing or can't be asked."""
+    """Return why this broker may not act; None if it may, or the bucket does not answer."""
     is_told = False
     while True:
         reason = "it does not answer"

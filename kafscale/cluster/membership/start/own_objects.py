@@ -11,7 +11,7 @@ from contextlib import aclosing, suppress
 
 import attrs
 
-from kafscale.cluster.membership.start.claim import Claim, claim_key, decode_claim
+from kafscale.cluster.membership.start.claim import Claim, claim_key, read_claim
 from kafscale.cluster.metadata.converter import encode
 from kafscale.errors import DamagedObject, NotFound, PreconditionFailed
 from kafscale.formats.manifest_checkpoint import ManifestCheckpoint, decode_manifests
@@ -25,10 +25,9 @@ from kafscale.store.paths import NumberedKey, parse_numbered_key, system_namespa
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class OwnObjects:
-    """One look: `read`, then `check_claim`, then `repair` if that is wanted.
+    """One check: `read`, then `check_claim`, then perhaps `repair`.
 
-    `manifests` is the newest checkpoint of the segments that is intact; `has_head` tells whether brokers share this
-    still.
+    `manifests` is the newest intact checkpoint of the segments; `has_head`: brokers share the bucket.
     """
 
     store: ObjectStore
@@ -38,10 +37,10 @@ class OwnObjects:
     manifests: ManifestCheckpoint = attrs.field(factory=dict, init=False)
     _keys: list[NumberedKey] = attrs.field(factory=list, init=False)
     has_head: bool = attrs.field(default=False, init=False)
-    _epoch: int = attrs.field(default=-1, init=False)  # the greatest that anything in the bucket knows of
+    _epoch: int = attrs.field(default=-1, init=False)  # the greatest in the bucket
 
     async def read(self) -> WalPosition:
-        """Check every checkpoint. Returns up to where in the log the newest holds. Raises StoreError."""
+        """Check every checkpoint. Return the position in the log of the newest. Raises StoreError."""
         async with aclosing(self.store.list(system_namespace_prefix(self.namespace))) as pages:
             async for page in pages:
                 for info in page:
@@ -59,7 +58,7 @@ class OwnObjects:
         return max((checkpoint.position for checkpoint in checkpoints.values()), default=START)
 
     def _check_bases(self, checkpoints: Mapping[NumberedKey, Checkpoint]) -> None:
-        """One of changes needs a full one, unless a newer full one has taken its place."""
+        """A checkpoint of changes needs its full one, unless a newer full one has taken its place."""
         full = [key for key, checkpoint in checkpoints.items() if checkpoint.base is None]
         newest = max(((key.epoch, key.number) for key in full), default=(-1, -1))
         for key, checkpoint in checkpoints.items():
@@ -114,7 +113,7 @@ class OwnObjects:
     # ---- the claim ----------------------------------------------------------------------------------------------
 
     async def check_claim(self, leader_epoch: int) -> None:
-        """Hold the claim against what was written; `leader_epoch` is the greatest in segments. Raises StoreError."""
+        """Compare the claim with the epochs of objects; `leader_epoch` is that of segments. Raises StoreError."""
         self._epoch = max(self._epoch, leader_epoch)
         try:
             found = await self._read_claim()
@@ -127,7 +126,7 @@ class OwnObjects:
             self._note_claim(f"says epoch {found.epoch}, but there are objects of epoch {self._epoch}", damage=True)
 
     async def has_all_metadata(self) -> bool:
-        """Tell whether the bucket has every change of metadata that was acknowledged, as in `s3-wal` and `segment`."""
+        """Tell whether the bucket has every acknowledged change of metadata, as in `s3-wal` and `segment`."""
         try:
             found = await self._read_claim()
         except DamagedObject:
@@ -135,11 +134,11 @@ class OwnObjects:
         return found is not None and not found.acknowledges_locally and not found.unsettled
 
     async def _read_claim(self) -> Claim | None:
-        key = claim_key(self.namespace)
         try:
-            return decode_claim(key, (await self.store.get(key)).data)
+            claim, _ = await read_claim(self.store, self.namespace)
         except NotFound:
             return None
+        return claim
 
     def _note_claim(self, message: str, *, damage: bool) -> None:
         name = claim_key(self.namespace)
@@ -154,10 +153,7 @@ class OwnObjects:
         )
 
     async def repair(self) -> None:
-        """Write a damaged claim anew: of the last epoch, and so that a start waits for its possible owner.
-
-        Raises StoreError.
-        """
+        """Write a damaged claim anew: of the last epoch, and so that a start waits for its owner. Raises StoreError."""
         for finding in self.findings:
             if finding.kind is Kind.CLAIM and finding.can_repair:
                 finding.repaired = await self._rewrite_claim(finding.name)

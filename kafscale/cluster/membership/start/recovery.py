@@ -16,6 +16,7 @@ import trio
 from kafscale.cluster.metadata.base import LOCAL_PREFIX, POSITION_KEY, MetadataStore, Transaction
 from kafscale.cluster.metadata.checkpoint import find_checkpoints, replacing_all
 from kafscale.cluster.metadata.converter import decode, encode
+from kafscale.cluster.metadata.uuids import random_uuid, uuid_text
 from kafscale.cluster.registries.topic_records import LOST_OFFSETS
 from kafscale.config import Settings
 from kafscale.errors import DamagedObject, NotFound, StartupError
@@ -36,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 async def preview(store: ObjectStore, namespace: str, metadata: MetadataStore) -> None:
-    """Make `metadata`, a copy of what the data directory has, what a start would make of it. Writes nothing else.
+    """Bring `metadata`, a copy of that of the data directory, to where a start would. Writes nothing else.
 
     Raises DamagedObject, StoreError.
     """
@@ -53,7 +54,7 @@ async def preview(store: ObjectStore, namespace: str, metadata: MetadataStore) -
 
 
 async def find_head(store: ObjectStore, namespace: str) -> Head | None:
-    """Return the head of the metadata, which there is where several brokers share the bucket, or have shared it.
+    """Return the head of the metadata; None if several brokers have never shared the bucket.
 
     Raises DamagedObject, StoreError.
     """
@@ -65,7 +66,6 @@ async def find_head(store: ObjectStore, namespace: str) -> Head | None:
 
 
 async def _apply_head(head: Head, key: str, metadata: MetadataStore, after: WalPosition) -> None:
-    """Apply what several brokers have committed since the checkpoint. Raises DamagedObject."""
     entries = head.behind(after.number if after.epoch == head.epoch else -1)
     if entries is None:
         raise DamagedObject(f"{key}: no checkpoint has the metadata up to revision {head.kept_until}")
@@ -74,9 +74,9 @@ async def _apply_head(head: Head, key: str, metadata: MetadataStore, after: WalP
 
 
 async def load_checkpoint(metadata: MetadataStore, found: Versions[Checkpoint]) -> WalPosition:
-    """Take the newest checkpoint if it is newer. Returns up to where in the log the metadata is complete then.
+    """Apply the newest checkpoint if it is newer. Return up to where in the log the metadata is complete then.
 
-    Raises DamagedObject if all checkpoints are damaged, and nothing else is known.
+    Raises DamagedObject if all checkpoints are damaged, and the data directory has no metadata.
     """
     entry = await metadata.get(POSITION_KEY)
     position = START if entry is None else decode(WalPosition, entry.value)
@@ -91,9 +91,9 @@ async def load_checkpoint(metadata: MetadataStore, found: Versions[Checkpoint]) 
 
 
 async def _keep_lost_offsets(metadata: MetadataStore, found: Checkpoint) -> None:
-    """Take from an older checkpoint where partitions go on behind lost records: offsets must not be given out again.
+    """Take the ends of lost offsets from an older checkpoint, as the metadata may be an older copy of the same start.
 
-    The metadata may be an older copy of the same start.
+    Offsets must not be given out again.
     """
     known = {entry.key: entry.value for entry in await metadata.list(LOST_OFFSETS)}
     puts = {
@@ -106,7 +106,7 @@ async def _keep_lost_offsets(metadata: MetadataStore, found: Checkpoint) -> None
 
 
 async def apply_log(metadata: MetadataStore, log: EarlierLog, after: WalPosition) -> None:
-    """Apply the changes that the log has behind a position. Raises DamagedObject, StoreError."""
+    """Apply the changes behind a position of the log. Raises DamagedObject, StoreError."""
     transactions: list[Transaction] = []
 
     def handle(entry: WalEntry) -> bool:
@@ -122,11 +122,12 @@ async def apply_log(metadata: MetadataStore, log: EarlierLog, after: WalPosition
 
 
 STORE_KEY: Final = f"{LOCAL_PREFIX}store"
+DIRECTORY_ID_KEY: Final = f"{LOCAL_PREFIX}directory-id"
 EXTENT_KEY: Final = f"{LOCAL_PREFIX}wal-extent"
 
 
 async def check_same_store(metadata: MetadataStore, settings: Settings) -> None:
-    """Metadata and WAL go with one bucket: with another one, segments would be missing. Raises StartupError."""
+    """Raise StartupError if the data directory belongs to another bucket, which lacks its segments."""
     url = settings.store
     if url.scheme == "file":
         url = attrs.evolve(url, path=Path(await trio.Path(url.path).absolute()))
@@ -143,7 +144,7 @@ async def check_same_store(metadata: MetadataStore, settings: Settings) -> None:
 
 @attrs.frozen
 class MetadataExtents:
-    """An `ExtentStore` in a metadata store, which is to be that of the data directory itself."""
+    """An `ExtentStore` in the metadata of the data directory."""
 
     metadata: MetadataStore
 
@@ -153,3 +154,13 @@ class MetadataExtents:
 
     async def write(self, extent: WalExtent) -> None:
         await self.metadata.commit(Transaction(puts={EXTENT_KEY: encode(extent)}, essential=True))
+
+
+async def directory_id(local: MetadataStore) -> str:
+    """Return the id of the data directory, which is made up once."""
+    entry = await local.get(DIRECTORY_ID_KEY)
+    if entry is not None:
+        return decode(str, entry.value)
+    new_id = uuid_text(random_uuid())
+    await local.commit(Transaction(puts={DIRECTORY_ID_KEY: encode(new_id)}, essential=True))
+    return new_id

@@ -46,9 +46,10 @@ from kafscale.cluster.membership.start.claim import (
     SharedBucket,
     claim_key,
     decode_claim,
+    read_claim,
 )
 from kafscale.cluster.membership.start.member import ClusterMember
-from kafscale.cluster.membership.start.recovery import find_head
+from kafscale.cluster.membership.start.recovery import directory_id, find_head
 from kafscale.cluster.membership.start.sharing_member import SharingMember
 from kafscale.cluster.membership.start.takeover import StartSteps, open_bucket_log, take_lead
 from kafscale.cluster.membership.start.unsharing import Unsharing
@@ -76,7 +77,6 @@ from kafscale.formats.metadata_head import NONCE_BYTES, Head, HeadEntry, decode_
 from kafscale.formats.wal_objects import WalPosition
 from kafscale.log.wal.s3_wal import S3Wal
 from kafscale.log.wal.streams import EarlierStreams
-from kafscale.store.base import ObjectStore
 from kafscale.store.guarded import DeletionGuard
 from kafscale.store.opening.probe import startup_errors
 from kafscale.store.opening.views import StoreViews
@@ -88,11 +88,9 @@ __all__ = ["ClusterMember", "start_leading"]
 async def start_leading(
     settings: Settings, views: StoreViews, local: LocalMetadataStore, ports: Mapping[str, int], connect: Connect | None
 ) -> ClusterMember:
-    """Claim the bucket, or join its brokers: also without being told to where several share it already.
+    """Claim the bucket; join its brokers with --several-brokers, or if they share it already.
 
-    `ports` are the bound ports by listener.
-
-    Raises StartupError, DamagedObject, Fenced, StoreError, StorageFailed.
+    `ports` are the bound ports by listener. Raises StartupError, DamagedObject, Fenced, StoreError, StorageFailed.
     """
     endpoints = advertised_endpoints(settings, ports)
     with startup_errors():
@@ -112,16 +110,15 @@ async def join(
     endpoints: Mapping[str, Endpoint | None],
     connect: Connect | None,
 ) -> SharingMember:
-    """Become one of the brokers that share the bucket, with these advertised endpoints.
+    """Become one of the brokers that share the bucket.
 
     Raises StartupError, DamagedObject, Fenced, StoreError, StorageFailed.
     """
     _check_reachable(endpoints)
-    start = StartSteps(settings=settings, store=views.acknowledge, local=local)
-    registration = Registration(start=start, endpoints=endpoints)
-    metadata = await Sharing(start=start, views=views, registration=registration).begin()
+    joining = Joining(settings=settings, store=views.acknowledge, local=local, views=views, endpoints=endpoints)
+    metadata = await joining.begin()
     state = ClusterState(metadata)
-    incarnation = await registration.make(metadata, state)
+    incarnation = await joining.register(metadata, state)
     check = MembershipCheck(metadata=metadata, broker_id=settings.broker_id, incarnation=incarnation)
     metadata.check_writer = check.check_known
     if connect is None:
@@ -130,7 +127,7 @@ async def join(
             "they are dead; see --inter-broker-listener and --inter-broker-config"
         )
     else:
-        connect = introduced(connect, settings.broker_id, incarnation, registration.secret)
+        connect = introduced(connect, settings.broker_id, incarnation, joining.secret)
     own_views = views.guarded(DeletionGuard(confirm_lead=check.confirm))
     journal: S3Wal | None = None
     if settings.durability is Durability.S3_WAL:
@@ -149,7 +146,7 @@ async def join(
 
 
 def _check_reachable(endpoints: Mapping[str, Endpoint | None]) -> None:
-    """Raise StartupError unless other brokers can tell their clients where this one is."""
+    """Raise StartupError unless every listener has an address that other brokers can tell their clients."""
     for name, endpoint in endpoints.items():
         if endpoint is None:
             raise StartupError(
@@ -160,19 +157,19 @@ def _check_reachable(endpoints: Mapping[str, Endpoint | None]) -> None:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class MembershipCheck(LeadCheck):
-    """Looks whether an incarnation is still the one that may act as its broker."""
+    """Looks whether an incarnation may still act as its broker."""
 
+    may_start_anew = True
     metadata: SharedMetadataStore
     broker_id: int
     incarnation: int
-    may_start_anew: bool = attrs.field(default=True, init=False)
 
     async def look_once(self) -> None:
         await self.metadata.refresh()
         await self.check_known()
 
     async def check_known(self) -> None:
-        """Look at what is known here already. Raises Fenced, StoreUnavailable if a later version has written it."""
+        """Look at the local metadata. Raises Fenced, StoreUnavailable if a later version has written the record."""
         entry = await self.metadata.get(record_key(self.broker_id))
         try:
             record = None if entry is None else decode(BrokerRecord, entry.value)
@@ -192,34 +189,35 @@ LOOK_SECONDS = 0.5  # between two looks whether another one has made the head
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
-class Registration:
-    """The registration of one start, with its advertised endpoints. Other brokers know it by its `secret`."""
+class Joining(StartSteps):
+    """The steps of a start that joins the brokers of the bucket, or shares it first: `begin`, then `register`.
 
-    start: StartSteps
+    `endpoints` are the advertised ones. Other brokers know this start by its `secret`.
+    """
+
+    views: StoreViews
     endpoints: Mapping[str, Endpoint | None]
     secret: bytes = attrs.field(factory=lambda: token_bytes(SECRET_BYTES), init=False)
 
-    @property
-    def _settings(self) -> Settings:
-        return self.start.settings
+    # ---- registration ----------------------------------------------------------------------------------------------
 
-    async def make(self, metadata: SharedMetadataStore, state: ClusterState) -> int:
-        """Register, and return the incarnation. Raises Fenced, StoreError."""
+    async def register(self, metadata: SharedMetadataStore, state: ClusterState) -> int:
+        """Commit the registration, and return the incarnation. Raises Fenced, StoreError."""
         while True:
             await state.load()
             incarnation = max(state.next_number, metadata.applied.epoch + 1)
-            transaction = await self.transaction(state, incarnation)
+            transaction = await self._registration(state, incarnation)
             try:
                 await metadata.commit_now(transaction)
             except PlanOutdated:
                 await metadata.refresh()
             else:
                 break
-        if state.brokers[self._settings.broker_id].unsettled:
-            seconds = wait_seconds(self._settings.broker_session_timeout_seconds)
+        if state.brokers[self.settings.broker_id].unsettled:
+            seconds = wait_seconds(self.settings.broker_session_timeout_seconds)
             logger.warning(
                 "broker %d may be running with another data directory and --durability wal: waiting %g s for it",
-                self._settings.broker_id,
+                self.settings.broker_id,
                 seconds,
             )
             await trio.sleep(seconds)
@@ -227,35 +225,35 @@ class Registration:
         return incarnation
 
     async def _settle(self, metadata: SharedMetadataStore, state: ClusterState, incarnation: int) -> None:
-        """Say that all have been waited for: a start that ends before leaves that to the next one."""
-        key = record_key(self._settings.broker_id)
+        """Record that this start has waited; one that ends before leaves the wait to the next."""
+        key = record_key(self.settings.broker_id)
         while True:
             await metadata.refresh()
-            own = state.brokers.get(self._settings.broker_id)
+            own = state.brokers.get(self.settings.broker_id)
             if own is None or own.incarnation != incarnation:
-                raise Fenced(f"broker {self._settings.broker_id} was replaced while it started")
+                raise Fenced(f"broker {self.settings.broker_id} was replaced while it started")
             plan = PlannedFrom(revision=state.follower.revision, keys=(key,))
             settled = encode(attrs.evolve(own, unsettled=()))
             with suppress(PlanOutdated):
                 await metadata.commit_now(Transaction(puts={key: settled}, planned_from=plan, essential=True))
                 return
 
-    async def transaction(self, state: ClusterState, incarnation: int) -> Transaction:
-        """Replace an earlier incarnation, and lead with new epochs what that one led."""
-        broker_id = self._settings.broker_id
-        directory_id = await self.start.directory_id()
+    async def _registration(self, state: ClusterState, incarnation: int) -> Transaction:
+        """Replace an earlier incarnation, and lead its partitions with new epochs."""
+        broker_id = self.settings.broker_id
+        own_directory_id = await directory_id(self.local)
         previous = state.brokers.get(broker_id)
         record = BrokerRecord(
             incarnation=incarnation,
             state=BrokerState.LIVE,
             endpoints=self.endpoints,
-            directory_id=directory_id,
-            acknowledges_locally=self._settings.durability is Durability.WAL,
-            has_stream=self._settings.durability is Durability.S3_WAL,
-            rack=self._settings.rack,
+            directory_id=own_directory_id,
+            acknowledges_locally=self.settings.durability is Durability.WAL,
+            has_stream=self.settings.durability is Durability.S3_WAL,
+            rack=self.settings.rack,
             is_draining=previous is not None and previous.is_draining,
             version=kafscale.__version__,
-            unsettled=() if previous is None else previous.unsettled_for(directory_id),
+            unsettled=() if previous is None else previous.unsettled_for(own_directory_id),
             secret_hash=hash_of(self.secret),
         )
         puts = {record_key(broker_id): encode(record), NEXT_NUMBER_KEY: encode(incarnation + 1)}
@@ -267,22 +265,7 @@ class Registration:
         plan = PlannedFrom(revision=state.follower.revision, keys=tuple(puts))
         return Transaction(puts=puts, planned_from=plan, essential=True)
 
-
-@attrs.frozen(kw_only=True, eq=False, repr=False)
-class Sharing:
-    """Brings a start to the metadata that brokers share, and begins to share it if that has not happened yet."""
-
-    start: StartSteps
-    views: StoreViews
-    registration: Registration
-
-    @property
-    def _settings(self) -> Settings:
-        return self.start.settings
-
-    @property
-    def _store(self) -> ObjectStore:
-        return self.start.store
+    # ---- the shared metadata ---------------------------------------------------------------------------------------
 
     async def begin(self) -> SharedMetadataStore:
         """Bring the local store to the head, which is made first if it does not exist.
@@ -291,7 +274,7 @@ class Sharing:
         """
         while True:
             with suppress(NotFound):
-                return await SharedMetadataStore.join(self.start.local, self._store, self._settings.namespace)
+                return await SharedMetadataStore.join(self.local, self.store, self.settings.namespace)
             try:
                 await self._make_head_unless_others_do()
             except (Fenced, SharedBucket, PreconditionFailed) as exc:  # the last: both write the first checkpoint
@@ -299,7 +282,7 @@ class Sharing:
                 await trio.sleep(random.uniform(0, LOOK_SECONDS))
 
     async def _make_head_unless_others_do(self) -> None:
-        ending = Unsharing(store=self._store, namespace=self._settings.namespace, local=self.start.local)
+        ending = Unsharing(store=self.store, namespace=self.settings.namespace, local=self.local)
         await ending.finish()
         other = await self._other_directory()
         with trio.move_on_after(HEAD_WAIT_SECONDS):
@@ -317,80 +300,79 @@ class Sharing:
         await self._make_head()
 
     async def _has_head(self) -> bool:
-        head = await find_head(self._store, self._settings.namespace)
+        head = await find_head(self.store, self.settings.namespace)
         return head is not None and head.claim is None
 
     async def _other_directory(self) -> Claim | None:
-        """Return the claim of a broker that may have acknowledged what is only in a data directory that is not ours."""
+        """Return the claim of a broker whose data directory, another one, may have records that the bucket lacks."""
         try:
-            found = await self._store.get(key := claim_key(self._settings.namespace))
+            current, _ = await read_claim(self.store, self.settings.namespace)
         except NotFound:
             return None
-        current = decode_claim(key, found.data)
-        return current if current.unsettled_for(await self.start.directory_id()) else None
+        return current if current.unsettled_for(await directory_id(self.local)) else None
 
     async def _make_head(self) -> None:
         claimed, versions = await self._end_claims()
         epoch = claimed.claim.epoch
         position = WalPosition(epoch, 0)
-        checkpointer = Checkpointer(versions=versions, local=self.start.local, position=lambda: position)
+        checkpointer = Checkpointer(versions=versions, local=self.local, position=lambda: position)
         await checkpointer.write()
+        checkpointer.close()
         registration = await self._first_registration(epoch + 1)
         head = Head(epoch, 0, (HeadEntry(token_bytes(NONCE_BYTES), encode_transaction(registration)),))
-        with suppress(PreconditionFailed):  # another broker was faster, from the same metadata
+        with suppress(PreconditionFailed):  # another broker was faster, with the same metadata
             await self._put_head(head)
         logger.info("several brokers can share the bucket from now on")
 
     async def _put_head(self, head: Head) -> None:
-        """Put the head of a new cluster, also in the place of one that has ended before. Raises PreconditionFailed."""
-        key = head_key(self._settings.namespace)
+        """Write the head of a new cluster, or replace one that has ended. Raises PreconditionFailed."""
+        key = head_key(self.settings.namespace)
         try:
-            found = await self._store.get(key)
+            found = await self.store.get(key)
         except NotFound:
-            await self._store.put_if_absent(key, encode_head(head))
+            await self.store.put_if_absent(key, encode_head(head))
             return
         ended = decode_head(key, found.data).claim
         if ended is None or decode_claim(key, ended).epoch >= head.epoch:
             raise PreconditionFailed(f"{key} is that of another cluster, or a later one")
-        await self._store.put_if_match(key, encode_head(head), found.etag)
+        await self.store.put_if_match(key, encode_head(head), found.etag)
 
     async def _end_claims(self) -> tuple[Claimed, VersionWriter]:
-        """Replace the claim of a lone broker, which is stopped as by any other claim, by one that no lone broker can
-        follow.
+        """Replace the claim of a lone broker by one that no lone broker can follow, and recover the metadata.
 
-        The metadata is recovered. Raises Fenced if another broker has claimed it meanwhile.
+        Raises Fenced if another broker has claimed the bucket meanwhile.
         """
-        key = claim_key(self._settings.namespace)
+        key = claim_key(self.settings.namespace)
         with suppress(NotFound):
-            current = decode_claim(key, (await self._store.get(key)).data)
+            current, _ = await read_claim(self.store, self.settings.namespace)
             if current.is_of_several:
                 claimed = Claimed(attrs.evolve(current, epoch=current.epoch - SEVERAL), None)
                 return claimed, await self._recover(claimed, ignores_later=True)
-        claimed = await self.start.claim()
+        claimed = await self.claim()
         versions = await self._recover(claimed, ignores_later=False)
-        found = await self._store.get(key)
-        if decode_claim(key, found.data).nonce == claimed.claim.nonce:
+        current, etag = await read_claim(self.store, self.settings.namespace)
+        if current.nonce == claimed.claim.nonce:
             last = attrs.evolve(claimed.claim, epoch=claimed.claim.epoch + SEVERAL)
             with suppress(PreconditionFailed):
-                await self._store.put_if_match(key, [encode(last)], found.etag)
+                await self.store.put_if_match(key, [encode(last)], etag)
                 return claimed, versions
         raise Fenced(f"another broker has replaced {key}")
 
     async def _recover(self, claimed: Claimed, *, ignores_later: bool) -> VersionWriter:
-        store, namespace, epoch = self.views.background, self._settings.namespace, claimed.claim.epoch
+        store, namespace, epoch = self.views.background, self.settings.namespace, claimed.claim.epoch
         versions = VersionWriter(store=store, namespace=namespace, kind="checkpoint", epoch=epoch)
-        await self.start.recover(claimed, versions, ignores_later=ignores_later)
+        await self.recover(claimed, versions, ignores_later=ignores_later)
         return versions
 
     async def _first_registration(self, incarnation: int) -> Transaction:
-        """Lead every topic that there is, and recover it from the log of the broker alone."""
-        settings, state = self._settings, ClusterState(self.start.local)
-        transaction = await self.registration.transaction(state, incarnation)
+        """Lead every topic, and recover it from the log of the lone broker."""
+        settings, state = self.settings, ClusterState(self.local)
+        transaction = await self._registration(state, incarnation)
         state.follower.close()
         puts = dict(transaction.puts)
         first = Placement(settings.broker_id, incarnation, UNDECIDED, 0, recover=(incarnation - 1,))
         defaults = BrokerDefaults.of(settings)
-        for entry in await self.start.local.list(TOPICS):
+        for entry in await self.local.list(TOPICS):
             topic = read_topic(entry.key.removeprefix(TOPICS), entry.value, defaults)
             row = [first] * topic.partition_count
             puts |= rows_of(topic.topic_id, row, range(topic.partition_count))

@@ -30,14 +30,13 @@ from kafscale.cluster.membership.start.claim import (
     settle,
 )
 from kafscale.cluster.membership.start.member import LoneMember
-from kafscale.cluster.membership.start.recovery import apply_log, load_checkpoint
+from kafscale.cluster.membership.start.recovery import apply_log, directory_id, load_checkpoint
 from kafscale.cluster.membership.start.unsharing import Unsharing
 from kafscale.cluster.membership.state import LoneState
 from kafscale.cluster.metadata.base import POSITION_KEY, LocalMetadataStore, Transaction
-from kafscale.cluster.metadata.checkpoint import LOCAL_PREFIX, Checkpointer, find_checkpoints
+from kafscale.cluster.metadata.checkpoint import Checkpointer, find_checkpoints
 from kafscale.cluster.metadata.converter import decode, encode
 from kafscale.cluster.metadata.group_commit import GroupCommit, JournaledMetadataStore
-from kafscale.cluster.metadata.uuids import random_uuid, uuid_text
 from kafscale.config import Durability, Settings
 from kafscale.errors import StoreError
 from kafscale.formats.metadata_checkpoint import Checkpoint
@@ -55,7 +54,6 @@ from kafscale.store.versions import Versions, undisturbed
 FIRST_CHECKPOINT_SECONDS = 10.0  # for one that can be written later as well
 NO_ENDPOINTS: Mapping[str, Endpoint | None] = {}
 CHECKPOINTS_PER_FLUSH = 4  # flushed parts of the log are deleted behind the older of two checkpoints
-DIRECTORY_ID_KEY = f"{LOCAL_PREFIX}directory-id"
 
 logger = logging.getLogger(__name__)
 
@@ -68,18 +66,15 @@ async def take_lead(
     *,
     replaces_others: bool = True,
 ) -> LoneMember:
-    """Claim an epoch and recover what the bucket has, with these advertised endpoints.
+    """Claim an epoch, and recover the metadata in the bucket. `replaces_others` is as for `claim`.
 
-    `replaces_others` is as for `claim`.
-
-    Raises DamagedObject, Fenced, StartupError, StoreError, StorageFailed, SharedBucket if several brokers share the
-    bucket.
+    Raises DamagedObject, Fenced, StartupError, StoreError, StorageFailed, SharedBucket.
     """
     store = views.acknowledge
     claimed = await _claim(StartSteps(settings=settings, store=store, local=local), replaces_others)
     own = claimed.claim
     check = ClaimCheck(store=store, namespace=settings.namespace, own=own)
-    looking = views.guarded(DeletionGuard(confirm_lead=check.confirm))  # for decisions by objects in the bucket
+    looking = views.guarded(DeletionGuard(confirm_lead=check.confirm))  # its decisions are objects in the bucket
     start = StartSteps(settings=settings, store=looking.acknowledge, local=local)
     versions = VersionWriter(store=looking.background, namespace=settings.namespace, kind="checkpoint", epoch=own.epoch)
     earlier = await start.recover(claimed, versions)
@@ -92,7 +87,7 @@ async def take_lead(
         metadata = journaled = JournaledMetadataStore(local, journal, WalPosition(own.epoch, 0))
         position = partial(_position, journaled, journal)
     checkpointer = Checkpointer(
-        versions=versions, local=local, position=position, on_kept=_ignore if journal is None else journal.trim
+        versions=versions, local=local, position=position, on_kept=(lambda _: None) if journal is None else journal.trim
     )
     if journal is not None and has_records(settings) and settings.s3_wal_flush_objects_count:
         checkpointer.objects_max_count = settings.s3_wal_flush_objects_count / CHECKPOINTS_PER_FLUSH
@@ -144,7 +139,7 @@ async def _claim(start: StartSteps, replaces_others: bool) -> Claimed:
 
 
 def open_bucket_log(settings: Settings, store: ObjectStore, epoch: int, *, is_stream: bool = False) -> S3Wal:
-    """Make the log in the bucket of a start with this number; nothing is read or written yet."""
+    """Make the bucket's log of a start with this number; nothing is read or written yet."""
     return S3Wal(
         store=store,
         namespace=settings.namespace,
@@ -159,13 +154,14 @@ def open_bucket_log(settings: Settings, store: ObjectStore, epoch: int, *, is_st
 
 
 def has_records(settings: Settings) -> bool:
-    """Tell whether records are in the bucket's log, not metadata alone, which seldom changes and waits for nothing."""
+    """Tell whether the bucket's log has records, not metadata alone, which seldom changes and need not wait."""
     return settings.durability is Durability.S3_WAL
 
 
 async def _write_first(checkpointer: Checkpointer, *, is_needed: bool) -> bool:
-    """Write the first checkpoint, and return whether it is written. In `wal` mode it can wait, as when the bucket is a
-    directory whose disk is full; otherwise this raises StoreError.
+    """Write the first checkpoint, and return whether it is written.
+
+    Unless it `is_needed` it may fail or take too long, as when the bucket is a directory whose disk is full.
     """
     with trio.move_on_after(math.inf if is_needed else FIRST_CHECKPOINT_SECONDS) as scope:
         try:
@@ -180,12 +176,8 @@ async def _write_first(checkpointer: Checkpointer, *, is_needed: bool) -> bool:
     return False
 
 
-def _ignore(position: WalPosition) -> None:
-    pass
-
-
 def _position(metadata: JournaledMetadataStore, journal: S3Wal) -> WalPosition:
-    """Return the position in the log up to which all metadata is in the local store."""
+    """Return up to where in the log all metadata is in the local store."""
     if journal.metadata_position > metadata.applied_position:
         return metadata.applied_position
     return max(metadata.applied_position, journal.durable_position)
@@ -193,7 +185,7 @@ def _position(metadata: JournaledMetadataStore, journal: S3Wal) -> WalPosition:
 
 @attrs.frozen(kw_only=True)
 class StartSteps:
-    """One start, in its steps."""
+    """The steps of one start."""
 
     settings: Settings
     store: ObjectStore
@@ -206,7 +198,7 @@ class StartSteps:
         wanted = Claim(
             epoch=0 if entry is None else decode(int, entry.value) + 1,
             broker_id=settings.broker_id,
-            directory_id=await self.directory_id(),
+            directory_id=await directory_id(self.local),
             acknowledges_locally=settings.durability is Durability.WAL,
         )
         claimed = await claim(
@@ -220,23 +212,14 @@ class StartSteps:
             await trio.sleep(TAKEOVER_WAIT_SECONDS)
         return claimed
 
-    async def directory_id(self) -> str:
-        """Return the id of the data directory, which is made up once."""
-        entry = await self.local.get(DIRECTORY_ID_KEY)
-        if entry is not None:
-            return decode(str, entry.value)
-        directory_id = uuid_text(random_uuid())
-        await self.local.commit(Transaction(puts={DIRECTORY_ID_KEY: encode(directory_id)}, essential=True))
-        return directory_id
-
     async def _least_epoch(self) -> int:
-        """One larger than any that the bucket's log and checkpoints know of."""
+        """Return one larger than any epoch in the bucket's log and checkpoints."""
         namespace = self.settings.namespace
         epochs = [key.epoch for key in (await find_checkpoints(self.store, namespace)).keys]
         return max([*epochs, *await list_log(self.store, namespace)], default=-1) + 1
 
     async def recover(self, claimed: Claimed, versions: VersionWriter, *, ignores_later: bool = False) -> EarlierLog:
-        """Bring the local metadata to where the bucket's is. `ignores_later` is as for `take_over`.
+        """Bring the local metadata to that of the bucket. `ignores_later` is as for `take_over`.
 
         Raises DamagedObject, Fenced, StoreError.
         """

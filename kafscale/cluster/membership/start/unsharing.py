@@ -20,7 +20,7 @@ from contextlib import suppress
 import attrs
 
 from kafscale.cluster.membership.records import BROKERS, CONTROLLER_KEY, NEXT_NUMBER_KEY, BrokerState, parse_record_key
-from kafscale.cluster.membership.start.claim import SEVERAL, Claim, claim_key, decode_claim
+from kafscale.cluster.membership.start.claim import SEVERAL, Claim, claim_key, decode_claim, read_claim
 from kafscale.cluster.membership.start.recovery import find_head
 from kafscale.cluster.membership.state import ClusterState
 from kafscale.cluster.metadata.base import POSITION_KEY, LocalMetadataStore, Transaction
@@ -42,16 +42,16 @@ logger = logging.getLogger(__name__)
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class Unsharing:
-    """Ends the sharing of a bucket. `local` is the metadata of any data directory that no broker uses."""
+    """Ends the sharing of a bucket. `local` is the metadata of a data directory that no broker uses."""
 
     store: ObjectStore
     namespace: str
     local: LocalMetadataStore
 
     async def run(self, broker_id: int, directory_id: str) -> None:
-        """Give the bucket to a broker, which is the last of several; repeated, it changes nothing.
+        """Give the bucket to its last broker; repeated, it changes nothing.
 
-        Raises StartupError if it can't have that, DamagedObject, StoreError.
+        Raises StartupError if there are other brokers, or data that the bucket lacks; DamagedObject, StoreError.
         """
         if await self.finish():
             return
@@ -66,7 +66,7 @@ class Unsharing:
             epoch=max(state.next_number, shared.applied.epoch + 1),
             broker_id=broker_id,
             directory_id=directory_id,
-            acknowledges_locally=False,  # all of it is in the bucket
+            acknowledges_locally=False,
             is_released=True,
         )
         with suppress(PreconditionFailed):  # then it has ended, and the reply was lost, or it has not
@@ -75,7 +75,7 @@ class Unsharing:
             raise StartupError("the metadata was changed at this moment, as by a broker that is started: try again")
 
     async def finish(self) -> bool:
-        """Finish what was ended, and return whether one broker has the bucket to itself again, after several.
+        """Finish after the head has ended; return whether a lone broker has the bucket again.
 
         Raises DamagedObject, StoreError.
         """
@@ -83,9 +83,7 @@ class Unsharing:
         if head is None or head.claim is None:
             return False
         claim = decode_claim(head_key(self.namespace), head.claim)
-        key = claim_key(self.namespace)
-        found = await self.store.get(key)
-        current = decode_claim(key, found.data)
+        current, etag = await read_claim(self.store, self.namespace)
         if not current.is_of_several:
             return True
         if current.epoch - SEVERAL > claim.epoch:
@@ -97,12 +95,12 @@ class Unsharing:
             [manifest.key] for manifest in manifests if manifest.epoch < claim.epoch
         )
         with suppress(PreconditionFailed):  # somebody else has finished
-            await self.store.put_if_match(key, [encode(claim)], found.etag)
+            await self.store.put_if_match(claim_key(self.namespace), [encode(claim)], etag)
         logger.info("broker %d has the bucket to itself again", claim.broker_id)
         return True
 
     async def _write_checkpoints(self, epoch: int) -> None:
-        """Write checkpoints of that epoch, unless there is one: of what brokers have shared, without themselves."""
+        """Write checkpoints of that epoch, unless there is one: the shared metadata without brokers and placements."""
         found = await find_checkpoints(self.store, self.namespace)
         if found.newest is not None and found.newest.position.epoch >= epoch:
             return
@@ -123,10 +121,11 @@ class Unsharing:
         with suppress(PreconditionFailed):  # somebody else has written the same
             for _ in range(KEPT_COUNT):
                 await checkpointer.write()
+        checkpointer.close()
 
 
 def check_last(state: ClusterState, broker_id: int) -> None:
-    """Raise StartupError unless this broker is the only one, and has left nothing but in the bucket."""
+    """Raise StartupError unless this broker is the only one, and the bucket has all its records."""
     others = sorted(other_id for other_id in state.brokers if other_id != broker_id)
     if others:
         raise StartupError(
