@@ -11,28 +11,44 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from kafscale.buffers import Buffer
 from kafscale.errors import DecodeError
 from kafscale.wire.codec import decode, encode
+from kafscale.wire.schema import NEVER
 
 _prefix = struct.Struct(">h")
 
 
-class Key(Protocol):
-    """Declarations of a key class besides its attributes and `VALUE`, the class of its values."""
+class Value:
+    """Base of values: their versions, the first flexible one (KIP-482), and the one that Kafka 4.1 writes as a rule."""
 
+    __slots__ = ()
+    MIN_VERSION: ClassVar[int] = 0
+    MAX_VERSION: ClassVar[int] = 0
+    FLEXIBLE_SINCE: ClassVar[int] = 0
+    WRITTEN_VERSION: ClassVar[int] = 0
+
+    def __init_subclass__(
+        cls, *, versions: tuple[int, int] | None = None, flexible: int = NEVER, written: int = 0
+    ) -> None:
+        if versions is not None:  # attrs makes a class with slots a second time, without these arguments
+            cls.MIN_VERSION, cls.MAX_VERSION = versions
+            cls.FLEXIBLE_SINCE, cls.WRITTEN_VERSION = flexible, written
+
+
+class Key:
+    """Base of keys, which have one version: their record type, and the class of their values."""
+
+    __slots__ = ()
+    MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 0, 0, NEVER
     RECORD_TYPE: ClassVar[int]
+    VALUE: ClassVar[type[Value]]
 
-
-class Value(Protocol):
-    """Declarations of a value class besides its attributes."""
-
-    MIN_VERSION: int
-    MAX_VERSION: int
-    WRITTEN_VERSION: ClassVar[int]
-    """The version that Kafka 4.1 writes as a rule."""
+    def __init_subclass__(cls, *, record_type: int | None = None, value: type[Value] = Value) -> None:
+        if record_type is not None:  # as above
+            cls.RECORD_TYPE, cls.VALUE = record_type, value
 
 
 V = TypeVar("V", bound=Value)
@@ -44,22 +60,15 @@ def encode_key(key: Key) -> bytes:
 
 
 def encode_value(value: Value, version: int | None = None) -> bytes:
-    """Return the value of a record, in the version that Kafka 4.1 writes where none is given.
-
-    Raises:
-        ValueError: the class does not have this version.
-    """
+    """Return the value of a record, in the version that Kafka 4.1 writes where none is given. Raises ValueError."""
     written = value.WRITTEN_VERSION if version is None else version
     return b"".join([_prefix.pack(written), *encode(value, written)])
 
 
 def decode_key(kinds: Mapping[int, type], data: Buffer) -> Any:
-    """Return the key of a record of the topic that has these `kinds`; None for a record type that is not among them.
+    """Return the key of a record of the topic that has these `kinds`; None for another record type. Raises DecodeError.
 
-    Kafka passes over records of unknown types: a newer version may have written them before it was taken back.
-
-    Raises:
-        DecodeError: the bytes are not a key.
+    A newer version may have written records of other types, before a rollback. Kafka ignores them as well.
     """
     record_type = _read_prefix(data)
     kind = kinds.get(record_type)
@@ -67,11 +76,7 @@ def decode_key(kinds: Mapping[int, type], data: Buffer) -> Any:
 
 
 def decode_value(cls: type[V], data: Buffer) -> V:
-    """Return the value of a record, which is of the class that its key has as `VALUE`.
-
-    Raises:
-        DecodeError: the bytes are no such value, or one of a version that only a newer broker can read.
-    """
+    """Return the value of a record, of the class that its key has as `VALUE`. Raises DecodeError."""
     version = _read_prefix(data)
     if not cls.MIN_VERSION <= version <= cls.MAX_VERSION:
         raise DecodeError(f"{cls.__name__} of version {version}; known are {cls.MIN_VERSION} to {cls.MAX_VERSION}")

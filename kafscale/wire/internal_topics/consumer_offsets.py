@@ -14,36 +14,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import ClassVar, Final, TypeAlias, get_args
+from typing import Final, TypeAlias, get_args
 
 import attrs
 
-from kafscale.wire.schema import NEVER, Array, Nullable, wire
+from kafscale.wire.internal_topics.coding import Key, Value
+from kafscale.wire.schema import Array, Nullable, wire
 
 NO_EXPIRY = -1  # the offset is kept for the broker's retention
 NO_TOPIC_ID = bytes(16)  # of an offset whose topic id is not known
 
 
-class _Key:
-    """A key, which has one version."""
-
-    __slots__ = ()
-    MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 0, 0, NEVER
-
-
-class _Value:
-    """A value of KIP-848's records, which has one version."""
-
-    __slots__ = ()
-    MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE, WRITTEN_VERSION = 0, 0, 0, 0
-
-
 @attrs.define(kw_only=True)
-class OffsetCommitValue:
+class OffsetCommitValue(Value, versions=(0, 4), flexible=4, written=4):
     """Kafka writes version 4, and 1 where the client chose when the offset expires, which says no leader epoch."""
-
-    MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 0, 4, 4
-    WRITTEN_VERSION: ClassVar = 4
 
     offset: int = wire("int64")
     leader_epoch: int = wire("int32", since=3, default=-1)
@@ -54,10 +38,7 @@ class OffsetCommitValue:
 
 
 @attrs.frozen
-class OffsetCommitKey(_Key):
-    RECORD_TYPE: ClassVar = 1
-    VALUE: ClassVar = OffsetCommitValue
-
+class OffsetCommitKey(Key, record_type=1, value=OffsetCommitValue):
     group_id: str = wire("string")
     topic: str = wire("string")
     partition: int = wire("int32")
@@ -76,11 +57,8 @@ class MemberMetadata:
 
 
 @attrs.define(kw_only=True)
-class GroupMetadataValue:
+class GroupMetadataValue(Value, versions=(0, 4), flexible=4, written=3):
     """Kafka 4.1 writes version 3, although it reads 4, so that older brokers can still read it (KIP-915)."""
-
-    MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 0, 4, 4
-    WRITTEN_VERSION: ClassVar = 3
 
     protocol_type: str = wire("string")
     generation_id: int = wire("int32")
@@ -91,10 +69,7 @@ class GroupMetadataValue:
 
 
 @attrs.frozen
-class GroupMetadataKey(_Key):
-    RECORD_TYPE: ClassVar = 2
-    VALUE: ClassVar = GroupMetadataValue
-
+class GroupMetadataKey(Key, record_type=2, value=GroupMetadataValue):
     group_id: str = wire("string")
 
 
@@ -105,7 +80,7 @@ class TopicPartitions:
 
 
 @attrs.define(kw_only=True)
-class ConsumerGroupMetadataValue(_Value):
+class ConsumerGroupMetadataValue(Value):
     """The epoch rises with every change that needs another assignment."""
 
     epoch: int = wire("int32")
@@ -113,10 +88,8 @@ class ConsumerGroupMetadataValue(_Value):
 
 
 @attrs.frozen
-class ConsumerGroupMetadataKey(_Key):
-    RECORD_TYPE: ClassVar = 3  # the group exists for as long as this key has a value
-    VALUE: ClassVar = ConsumerGroupMetadataValue
-
+class ConsumerGroupMetadataKey(Key, record_type=3, value=ConsumerGroupMetadataValue):
+    # the group exists for as long as this key has a value
     group_id: str = wire("string")
 
 
@@ -135,17 +108,14 @@ class TopicMetadata:
 
 
 @attrs.define(kw_only=True)
-class ConsumerGroupPartitionMetadataValue(_Value):
+class ConsumerGroupPartitionMetadataValue(Value):
     """The subscribed topics as Kafka 4.0 kept them: read and deleted, never written."""
 
     topics: list[TopicMetadata] = wire(Array(TopicMetadata), factory=list)
 
 
 @attrs.frozen
-class ConsumerGroupPartitionMetadataKey(_Key):
-    RECORD_TYPE: ClassVar = 4
-    VALUE: ClassVar = ConsumerGroupPartitionMetadataValue
-
+class ConsumerGroupPartitionMetadataKey(Key, record_type=4, value=ConsumerGroupPartitionMetadataValue):
     group_id: str = wire("string")
 
 
@@ -164,7 +134,7 @@ class ClassicMemberMetadata:
 
 
 @attrs.define(kw_only=True)
-class ConsumerGroupMemberMetadataValue(_Value):
+class ConsumerGroupMemberMetadataValue(Value):
     instance_id: str | None = wire("string", default=None)
     rack_id: str | None = wire("string", default=None)
     client_id: str = wire("string")
@@ -180,45 +150,37 @@ class ConsumerGroupMemberMetadataValue(_Value):
 
 
 @attrs.frozen
-class ConsumerGroupMemberMetadataKey(_Key):
-    RECORD_TYPE: ClassVar = 5  # the member exists for as long as this key has a value
-    VALUE: ClassVar = ConsumerGroupMemberMetadataValue
-
+class ConsumerGroupMemberMetadataKey(Key, record_type=5, value=ConsumerGroupMemberMetadataValue):
+    # the member exists for as long as this key has a value
     group_id: str = wire("string")
     member_id: str = wire("string")
 
 
 @attrs.define(kw_only=True)
-class ConsumerGroupTargetAssignmentMetadataValue(_Value):
+class ConsumerGroupTargetAssignmentMetadataValue(Value):
     """The group epoch of the target assignment; written after all of its members."""
 
     assignment_epoch: int = wire("int32")
 
 
 @attrs.frozen
-class ConsumerGroupTargetAssignmentMetadataKey(_Key):
-    RECORD_TYPE: ClassVar = 6
-    VALUE: ClassVar = ConsumerGroupTargetAssignmentMetadataValue
-
+class ConsumerGroupTargetAssignmentMetadataKey(Key, record_type=6, value=ConsumerGroupTargetAssignmentMetadataValue):
     group_id: str = wire("string")
 
 
 @attrs.define(kw_only=True)
-class ConsumerGroupTargetAssignmentMemberValue(_Value):
+class ConsumerGroupTargetAssignmentMemberValue(Value):
     topic_partitions: list[TopicPartitions] = wire(Array(TopicPartitions), factory=list)
 
 
 @attrs.frozen
-class ConsumerGroupTargetAssignmentMemberKey(_Key):
-    RECORD_TYPE: ClassVar = 7
-    VALUE: ClassVar = ConsumerGroupTargetAssignmentMemberValue
-
+class ConsumerGroupTargetAssignmentMemberKey(Key, record_type=7, value=ConsumerGroupTargetAssignmentMemberValue):
     group_id: str = wire("string")
     member_id: str = wire("string")
 
 
 @attrs.define(kw_only=True)
-class ConsumerGroupCurrentMemberAssignmentValue(_Value):
+class ConsumerGroupCurrentMemberAssignmentValue(Value):
     member_epoch: int = wire("int32")
     previous_member_epoch: int = wire("int32")
     state: int = wire("int8")  # a `MemberState`
@@ -227,26 +189,20 @@ class ConsumerGroupCurrentMemberAssignmentValue(_Value):
 
 
 @attrs.frozen
-class ConsumerGroupCurrentMemberAssignmentKey(_Key):
-    RECORD_TYPE: ClassVar = 8
-    VALUE: ClassVar = ConsumerGroupCurrentMemberAssignmentValue
-
+class ConsumerGroupCurrentMemberAssignmentKey(Key, record_type=8, value=ConsumerGroupCurrentMemberAssignmentValue):
     group_id: str = wire("string")
     member_id: str = wire("string")
 
 
 @attrs.define(kw_only=True)
-class ConsumerGroupRegularExpressionValue(_Value):
+class ConsumerGroupRegularExpressionValue(Value):
     topics: list[str] = wire(Array("string"), factory=list)
     version: int = wire("int64")  # of the metadata in which topics were searched
     timestamp_ms: int = wire("int64")
 
 
 @attrs.frozen
-class ConsumerGroupRegularExpressionKey(_Key):
-    RECORD_TYPE: ClassVar = 16
-    VALUE: ClassVar = ConsumerGroupRegularExpressionValue
-
+class ConsumerGroupRegularExpressionKey(Key, record_type=16, value=ConsumerGroupRegularExpressionValue):
     group_id: str = wire("string")
     regular_expression: str = wire("string")
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import ClassVar, Final
+from typing import Final
 
 import attrs
 
-from kafscale.wire.schema import NEVER, Array, wire
+from kafscale.wire.internal_topics.coding import Key, Value
+from kafscale.wire.schema import Array, wire
 
 
 @attrs.define
@@ -23,14 +24,11 @@ class PartitionsSchema:
 
 
 @attrs.define(kw_only=True)
-class TransactionLogValue:
+class TransactionLogValue(Value, versions=(0, 1), flexible=1, written=1):
     """Kafka writes version 1, and 0 while the feature `transaction.version` is 0.
 
     Kafka 4.1 declares all tagged fields, but writes only the version that the client speaks.
     """
-
-    MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 0, 1, 1
-    WRITTEN_VERSION: ClassVar = 1
 
     producer_id: int = wire("int64")
     previous_producer_id: int = wire("int64", since=1, tag=0, default=-1)  # of the last transaction
@@ -47,11 +45,7 @@ class TransactionLogValue:
 
 
 @attrs.frozen
-class TransactionLogKey:
-    MIN_VERSION, MAX_VERSION, FLEXIBLE_SINCE = 0, 0, NEVER
-    RECORD_TYPE: ClassVar = 0
-    VALUE: ClassVar = TransactionLogValue
-
+class TransactionLogKey(Key, record_type=0, value=TransactionLogValue):
     transactional_id: str = wire("string")
 
 
