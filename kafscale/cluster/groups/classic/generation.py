@@ -1,16 +1,13 @@
 """The current generation of a classic group, the deadline of its joins, and the topics that its members subscribe to.
 
-The leader assigns the work once in a generation; a member's part of it is the member's own `assignment`. The group
-decides when a generation begins and ends.
-
 Members have as long to join as the slowest of them may take: its rebalance timeout. The first members of an empty group
 are gathered instead (KIP-134): the next generation begins `group.initial.rebalance.delay.ms` after the first one came,
-and later again each time that another one came meanwhile, up to the rebalance timeout.
+and this long again each time that another one came meanwhile, up to the rebalance timeout.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 import attrs
 
@@ -20,7 +17,6 @@ from kafscale.cluster.groups.common.settings import GroupSettings
 from kafscale.concurrency.timers import Timer, TimerQueue
 from kafscale.errors import DecodeError
 from kafscale.wire.codec import decoder
-from kafscale.wire.internal_topics.consumer_offsets import GroupMetadataValue
 from kafscale.wire.messages.consumer_groups import ConsumerProtocolSubscription
 from kafscale.wire.messages.groups import JoinGroupResponse, JoinGroupResponseMember, SyncGroupResponse
 
@@ -28,7 +24,7 @@ VERSION_BYTES = 2  # an int16 in front; every version begins with the fields of 
 
 
 def subscribed_topics(metadata_of_members: Iterable[bytes]) -> frozenset[str] | None:
-    """The topics of a group of protocol type "consumer"; None where a member's metadata can't be read."""
+    """Return the topics of members of the protocol type "consumer"; None if a member's metadata is unreadable."""
     decode = decoder(ConsumerProtocolSubscription, 0)
     topics: set[str] = set()
     for metadata in metadata_of_members:
@@ -42,7 +38,7 @@ def subscribed_topics(metadata_of_members: Iterable[bytes]) -> frozenset[str] | 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class JoinTime:
-    """The deadline of one group's joins; `is_up` is called once it has passed. It is set while a rebalance waits."""
+    """The deadline of one group's joins, set while a rebalance waits; `is_up` is called once it has passed."""
 
     settings: GroupSettings
     timers: TimerQueue
@@ -60,11 +56,10 @@ class JoinTime:
 
     @property
     def gathers(self) -> bool:
-        """Tell whether the first members are being gathered: the generation does not begin before the delay is over."""
+        """Tell whether the first members are being gathered, until the initial delay is over."""
         return self._delay_left_ms is not None
 
     def gather(self, rebalance_timeout_ms: int) -> None:
-        """Gather the first members, of which one has come."""
         self._newcomers = False
         self._delay_left_ms = max(rebalance_timeout_ms - self.settings.initial_rebalance_delay_ms, 0)
         self._set(self.settings.initial_rebalance_delay_ms)
@@ -75,11 +70,10 @@ class JoinTime:
             self._newcomers = True
 
     def wait(self, rebalance_timeout_ms: int) -> None:
-        """Wait for all members, so long at most."""
+        """Wait for all members, this long at most."""
         self._set(rebalance_timeout_ms)
 
     def end(self) -> None:
-        """Stop waiting for members."""
         self.timers.cancel(self._timer)
         self._delay_left_ms = None
 
@@ -99,9 +93,9 @@ class JoinTime:
 
 @attrs.define(eq=False, repr=False)
 class Generation:
-    """The generation that the members are in, or that was the last one of a group without members."""
+    """The generation of the members, or the last one of a group without members."""
 
-    members: ClassicMembers
+    members: ClassicMembers = attrs.field(factory=ClassicMembers)
     generation_id: int = attrs.field(default=0, init=False)
     protocol_name: str | None = attrs.field(default=None, init=False)
     subscribed_topics: frozenset[str] | None = attrs.field(default=None, init=False)  # None: not known
@@ -114,14 +108,14 @@ class Generation:
         self._learn_subscription()
 
     def share_out(self, sync: Sync) -> dict[str, bytes] | None:
-        """Return what the leader assigns to each member, by its id; None if it has done so in this generation."""
+        """Return the leader's assignment by member id; None if there was one in this generation."""
         if self._shared_out_id == self.generation_id:
             return None
         self._shared_out_id = self.generation_id
         return {member.member_id: sync.assignments.get(member.member_id, b"") for member in self.members}
 
     def runs(self, protocol_type: str | None, protocol_name: str | None) -> bool:
-        """Tell whether these are its protocol; None is not compared, nor is a name where the generation has none."""
+        """Tell whether these are its protocol; None, and the name in a generation without one, is not compared."""
         if protocol_type not in (None, self.members.protocol_type):
             return False
         return self.protocol_name is None or protocol_name in (None, self.protocol_name)
@@ -146,39 +140,15 @@ class Generation:
         )
 
     def synced(self, member: ClassicMember) -> SyncGroupResponse:
-        """Return what a member is told that asks for its assignment."""
         return SyncGroupResponse(
             protocol_type=self.members.protocol_type, protocol_name=self.protocol_name, assignment=member.assignment
         )
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """True also where it is not known what the members of a consumer group subscribe to."""
+        """Tell whether a member reads this topic; True if the topics of a consumer group are not known."""
         if self.subscribed_topics is None:
             return self.members.protocol_type == CONSUMER_PROTOCOL_TYPE
         return topic in self.subscribed_topics
-
-    def record(self, state_timestamp_ms: int, assignments: Mapping[str, bytes] | None = None) -> GroupMetadataValue:
-        """Return the group's record; `assignments` by member id instead of those in force."""
-        return GroupMetadataValue(
-            generation_id=self.generation_id,
-            protocol_type=self.members.protocol_type or "",
-            protocol_name=self.protocol_name,
-            leader_id=self.members.leader_id,
-            state_timestamp_ms=state_timestamp_ms,
-            members=[
-                member.record(
-                    self.protocol_name or "",
-                    member.assignment if assignments is None else assignments[member.member_id],
-                )
-                for member in self.members
-            ],
-        )
-
-    def restore(self, record: GroupMetadataValue) -> None:
-        """Continue the generation of a record, whose members are back already."""
-        self.generation_id = record.generation_id
-        self.protocol_name = record.protocol_name
-        self._learn_subscription()
 
     def _learn_subscription(self) -> None:
         self.subscribed_topics = None

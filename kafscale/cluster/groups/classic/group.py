@@ -66,7 +66,7 @@ class _Replacement:
 
 
 @attrs.define(eq=False, repr=False)
-class ClassicGroup:
+class ClassicGroup(Generation):
     """One group, from its first member or first committed offset until it is deleted."""
 
     group_type: ClassVar = "classic"
@@ -76,14 +76,12 @@ class ClassicGroup:
     state: ClassicGroupState = attrs.field(default=ClassicGroupState.EMPTY, init=False)
     state_timestamp_ms: int = attrs.field(init=False)  # wall clock
     members: ClassicMembers = attrs.field(init=False)
-    generation: Generation = attrs.field(init=False)
     _join_time: JoinTime = attrs.field(init=False)
     _sync_timer: Timer = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         context = self._context
         self.members = ClassicMembers(context.state_bytes)
-        self.generation = Generation(self.members)
         self.state_timestamp_ms = context.wall_clock_ms()
         self._join_time = JoinTime(settings=context.settings, timers=context.timers, is_up=self._complete_join)
         self._sync_timer = Timer(self._sync_time_is_up)
@@ -92,20 +90,6 @@ class ClassicGroup:
     def protocol_type(self) -> str | None:
         """None for a group that only ever committed offsets."""
         return self.members.protocol_type
-
-    @property
-    def generation_id(self) -> int:
-        return self.generation.generation_id
-
-    @property
-    def protocol_name(self) -> str | None:
-        """The protocol that the present generation runs."""
-        return self.generation.protocol_name
-
-    @property
-    def subscribed_topics(self) -> frozenset[str] | None:
-        """The topics that the members of a consumer group consume; None where that is not known."""
-        return self.generation.subscribed_topics
 
     @property
     def state_name(self) -> str:
@@ -195,7 +179,7 @@ class ClassicGroup:
         if error_code != error_codes.NONE or member is None:
             reply.set(refused_join(error_code, join.member_id))
         elif self._keeps_generation(member, join):
-            reply.set(self.generation.joined(member))
+            reply.set(self.joined(member))
         else:
             self._update(member, join, reply)
             self._rebalance_or_complete_join(f"member {member.member_id!r} rejoins: {join.reason}")
@@ -261,9 +245,9 @@ class ClassicGroup:
             result = refused_join(error_codes.COORDINATOR_NOT_AVAILABLE)
         elif replacement.leader_id is None:
             leads = self.members.leader_id == member.member_id
-            result = attrs.evolve(self.generation.joined(member), skip_assignment=leads)
+            result = attrs.evolve(self.joined(member), skip_assignment=leads)
         else:
-            result = attrs.evolve(self.generation.joined(member), leader=replacement.leader_id, members=[])
+            result = attrs.evolve(self.joined(member), leader=replacement.leader_id, members=[])
         self.members.answer_join(member, result)
         self._restart_session(member)
 
@@ -311,7 +295,7 @@ class ClassicGroup:
             # Only silent static members are left; their sessions end one by one.
             self._join_time.wait(self.members.rebalance_timeout_ms)
             return
-        self.generation.begin()
+        self.begin()
         self.members.pending_sync.clear()
         if len(self.members):
             self._begin_generation()
@@ -330,7 +314,7 @@ class ClassicGroup:
             *(self.group_id, self.generation_id, len(self.members), self.protocol_name, self.members.leader_id),
         )
         for member in self.members:
-            self.members.answer_join(member, self.generation.joined(member))
+            self.members.answer_join(member, self.joined(member))
             self._restart_session(member)
             member.is_new = False
             self.members.pending_sync.add(member.member_id)
@@ -350,18 +334,18 @@ class ClassicGroup:
             self._context.timers.cancel(self._sync_timer)
         if self.state is ClassicGroupState.STABLE:
             self._restart_session(member)
-            reply.set(self.generation.synced(member))
+            reply.set(self.synced(member))
             return reply
         self.members.answer_sync(member, SyncGroupResponse(error_code=error_codes.COORDINATOR_NOT_AVAILABLE))
         member.awaiting_sync = reply
-        if member.member_id == self.members.leader_id and (assignments := self.generation.share_out(sync)) is not None:
+        if member.member_id == self.members.leader_id and (assignments := self.share_out(sync)) is not None:
             self._submit(self.record(assignments), partial(self._assigned, self.generation_id, assignments))
         return reply
 
     def _refuse_sync(self, sync: Sync) -> int:
         if (error_code := self._check_generation(sync.identity)) != error_codes.NONE:
             return error_code
-        if not self.generation.runs(sync.protocol_type, sync.protocol_name):
+        if not self.runs(sync.protocol_type, sync.protocol_name):
             return error_codes.INCONSISTENT_GROUP_PROTOCOL
         preparing = self.state is ClassicGroupState.PREPARING_REBALANCE
         return error_codes.REBALANCE_IN_PROGRESS if preparing else error_codes.NONE
@@ -377,7 +361,7 @@ class ClassicGroup:
         self._become(ClassicGroupState.STABLE)
         for member in self.members:
             self.members.assign(member, assignments.get(member.member_id, b""))
-            if self.members.answer_sync(member, self.generation.synced(member)):
+            if self.members.answer_sync(member, self.synced(member)):
                 self._restart_session(member)
 
     def _drop_assignment(self, error_code: int) -> None:
@@ -509,10 +493,6 @@ class ClassicGroup:
         """Return NONE: any client may fetch the offsets of a classic group."""
         return error_codes.NONE
 
-    def is_subscribed_to(self, topic: str) -> bool:
-        """True also where it is not known what the members of a consumer group subscribe to."""
-        return self.generation.is_subscribed_to(topic)
-
     def drain(self) -> None:
         """Answer waiting requests, as the broker stops, with an error after which clients look for the coordinator."""
         self._answer_all(error_codes.COORDINATOR_NOT_AVAILABLE)
@@ -555,7 +535,20 @@ class ClassicGroup:
 
     def record(self, assignments: Mapping[str, bytes] | None = None) -> GroupMetadataValue:
         """Return the group's record; `assignments` by member id instead of those in force."""
-        return self.generation.record(self.state_timestamp_ms, assignments)
+        return GroupMetadataValue(
+            generation_id=self.generation_id,
+            protocol_type=self.protocol_type or "",
+            protocol_name=self.protocol_name,
+            leader_id=self.members.leader_id,
+            state_timestamp_ms=self.state_timestamp_ms,
+            members=[
+                member.record(
+                    self.protocol_name or "",
+                    member.assignment if assignments is None else assignments[member.member_id],
+                )
+                for member in self.members
+            ],
+        )
 
     def restore(
         self, record: GroupMetadataValue, protocols: Mapping[str, Sequence[ClassicProtocol]] = NO_PROTOCOLS
@@ -575,7 +568,8 @@ class ClassicGroup:
             )
         if record.leader_id is not None and record.leader_id in self.members:
             self.members.leader_id = record.leader_id
-        self.generation.restore(record)
+        self.generation_id, self.protocol_name = record.generation_id, record.protocol_name
+        self._learn_subscription()
         self.state = ClassicGroupState.STABLE if len(self.members) else ClassicGroupState.EMPTY
 
     def _restore_member(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from kafscale.cluster.groups.classic.generation import Generation
-from kafscale.cluster.groups.classic.members import ClassicMembers
 from kafscale.cluster.groups.common.events import GroupMemberIdentity, Sync
 from tests.cluster.groups.classic_groups import GroupHarness, result, subscription
 
@@ -20,7 +19,7 @@ def sync_of(assignments: dict[str, bytes]) -> Sync:
 
 
 def test_a_generation_without_members_runs_no_protocol() -> None:
-    generation = Generation(ClassicMembers())
+    generation = Generation()
     generation.begin()
     assert (generation.generation_id, generation.protocol_name) == (1, None)
     assert generation.runs(None, "whatever a client asks for")
@@ -43,12 +42,12 @@ def test_a_protocol_that_is_named_must_be_the_one_that_it_runs(
     harness: GroupHarness, protocol_type: str | None, protocol_name: str | None, runs: bool
 ) -> None:
     harness.stable(1)
-    assert harness.group.generation.runs(protocol_type, protocol_name) is runs
+    assert harness.group.runs(protocol_type, protocol_name) is runs
 
 
 def test_the_work_is_shared_out_once_in_each_generation(harness: GroupHarness) -> None:
     leader, follower = harness.stable(2)
-    generation = harness.group.generation
+    generation = harness.group
     assert generation.share_out(sync_of({leader: b"x"})) is None  # it has been
     generation.begin()
     assert generation.share_out(sync_of({leader: b"1", "nobody": b"2"})) == {leader: b"1", follower: b""}
@@ -57,16 +56,16 @@ def test_the_work_is_shared_out_once_in_each_generation(harness: GroupHarness) -
 
 def test_a_record_gives_the_generation_back(harness: GroupHarness) -> None:
     member_ids = harness.stable(2)
-    generation = harness.group.generation
-    record = generation.record(7, dict.fromkeys(member_ids, b"planned"))
-    assert record.state_timestamp_ms == 7
+    group = harness.group
+    record = group.record(dict.fromkeys(member_ids, b"planned"))
+    assert record.state_timestamp_ms == group.state_timestamp_ms
     assert {member.assignment for member in record.members} == {b"planned"}
-    assert generation.record(7).members[0].assignment != b"planned"
+    assert group.record().members[0].assignment != b"planned"
 
-    other = Generation(harness.group.members)
-    other.restore(record)
-    assert (other.generation_id, other.protocol_name) == (generation.generation_id, "range")
-    assert other.subscribed_topics == generation.subscribed_topics == {"t"}
+    harness.restart()
+    other = harness.group
+    assert (other.generation_id, other.protocol_name) == (group.generation_id, "range")
+    assert other.subscribed_topics == group.subscribed_topics == {"t"}
 
 
 def test_only_the_leader_is_told_who_the_members_are(harness: GroupHarness) -> None:
