@@ -21,9 +21,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafscale.formats.metadata_checkpoint import decode_checkpoint
-from kafscale.spark.source.bounds import QueryBounds
 from kafscale.spark.source.options import BatchOptions, Given, ReadOptions
-from kafscale.spark.source.planning import Planner
+from kafscale.spark.source.planning import Planner, QueryBounds
 from tests.devtools.external.clients import wait_until
 from tests.devtools.external.s3_processes import S3Process, minio_server
 from tests.devtools.external.spark import flush, skip_without_iceberg

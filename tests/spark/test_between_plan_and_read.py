@@ -11,9 +11,8 @@ import trio
 from kafscale.log.rewrite.compaction import Compactor
 from kafscale.spark.bucket.reading import DataLoss
 from kafscale.spark.bucket.splits import Split
-from kafscale.spark.source.bounds import QueryBounds
 from kafscale.spark.source.options import BatchOptions, Given, ReadOptions
-from kafscale.spark.source.planning import Planner
+from kafscale.spark.source.planning import Planner, QueryBounds
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from tests.devtools.fakes.memory_log import NOW_MS, TOPIC, MemoryLog, memory_log, topic_spec

@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 
 from kafscale.formats.segment import decode_footer
-from kafscale.spark.bucket.lag import measure
+from kafscale.spark.bucket.position import measure
 from kafscale.spark.bucket.reading import DataLoss
 from kafscale.spark.bucket.splits import Split
-from kafscale.spark.source.bounds import QueryBounds
 from kafscale.spark.source.options import BatchOptions, Given, ReadOptions, StreamOptions
-from kafscale.spark.source.planning import Planner
+from kafscale.spark.source.planning import Planner, QueryBounds
 from kafscale.spark.source.progress import StreamProgress
 from kafscale.store.paths import SegmentKey
 from tests.devtools.fakes.segment_objects import (

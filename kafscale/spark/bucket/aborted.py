@@ -23,7 +23,7 @@ from kafscale.formats.transactions import AbortedTransaction, OpenTransaction
 from kafscale.spark.brokers.newest import Fetched
 from kafscale.spark.bucket.batches import BatchHeaders
 from kafscale.spark.bucket.catalog import Catalog, PartitionLog
-from kafscale.spark.bucket.unflushed import UnflushedTail
+from kafscale.spark.bucket.log_objects import UnflushedTail
 from kafscale.wire.batch_header import CONTROL, TRANSACTIONAL
 
 

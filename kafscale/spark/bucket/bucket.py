@@ -1,19 +1,23 @@
-"""The bucket as Spark's driver and tasks read it: blocking, from any thread, without the right to write."""
+"""The bucket as Spark's driver and tasks read it: blocking, from any thread, without the right to write.
+
+`run` runs the broker's coroutines on a `BlockingStore`: they wait only for the store, so none ever suspends.
+"""
 
 from __future__ import annotations
 
 import math
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import attrs
 
+from kafscale.buffers import Buffer
 from kafscale.config import StoreUrl
-from kafscale.errors import ConfigError, DamagedObject, NotFound, RangeNotSatisfiable
-from kafscale.store.base import ObjectInfo, ObjectPart
+from kafscale.errors import AccessDenied, ConfigError, DamagedObject, NotFound, RangeNotSatisfiable
+from kafscale.store.base import LIST_PAGE_MAX_COUNT, ObjectInfo, ObjectPart
 from kafscale.store.file.directory import Directory
 from kafscale.store.s3.sigv4 import S3Credentials
 
@@ -178,3 +182,62 @@ def _take_turn(get: Callable[[K], T], keys: Sequence[K]) -> Sequence[T | Excepti
         except Exception as exc:  # of the store, which has been tried for long: the others are not tried for as long
             return [*found, *[exc] * (len(keys) - len(found))]
     return found
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    coroutine.close()
+    raise RuntimeError(f"{coroutine} waits for something else than the store")
+
+
+@attrs.frozen(eq=False, repr=False)
+class BlockingStore:
+    """The reading half of an `ObjectStore`, on a `Bucket`. Writing is refused."""
+
+    bucket: Bucket
+
+    async def get(self, key: str) -> ObjectPart:
+        return self.bucket.get(key)
+
+    async def get_range(self, key: str, start: int, length_bytes: int) -> ObjectPart:
+        return self.bucket.get_range(key, start, length_bytes)
+
+    async def get_tail(self, key: str, length_bytes: int) -> ObjectPart:
+        return self.bucket.get_tail(key, length_bytes)
+
+    async def head(self, key: str) -> ObjectInfo:
+        """Find the object by a listing, which is allowed to readers that may not ask for single objects."""
+        for info in self.bucket.list(key):
+            if info.key == key:
+                return info
+            break
+        raise NotFound(key)
+
+    async def list(self, prefix: str, *, start_after: str = "") -> AsyncGenerator[Sequence[ObjectInfo], None]:
+        page: list[ObjectInfo] = []
+        for info in self.bucket.list(prefix, start_after):
+            page.append(info)
+            if len(page) == LIST_PAGE_MAX_COUNT:
+                yield page
+                page = []
+        if page:
+            yield page
+
+    async def put(self, key: str, parts: Sequence[Buffer]) -> str:
+        raise AccessDenied(f"put {key}: Spark's readers do not write")
+
+    async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> str:
+        return await self.put(key, parts)
+
+    async def put_if_match(self, key: str, parts: Sequence[Buffer], etag: str) -> str:
+        return await self.put(key, parts)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        raise AccessDenied(f"delete {keys[0]}: Spark's readers do not write")
+
+    async def aclose(self) -> None:
+        self.bucket.close()

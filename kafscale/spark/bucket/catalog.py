@@ -25,11 +25,17 @@ from kafscale.formats.segment import EpochStart, Footer
 from kafscale.formats.segment_v1 import VERSION as VERSION_1
 from kafscale.formats.wal_index import LoggedBatch
 from kafscale.spark.brokers.newest import FetchedTopic, NewestReader, PartitionEnds
-from kafscale.spark.bucket.blocking import BlockingStore, run
-from kafscale.spark.bucket.bucket import Bucket
-from kafscale.spark.bucket.log_objects import DecisionReader, LogMemory, Present, PresentReader
+from kafscale.spark.bucket.bucket import BlockingStore, Bucket, run
+from kafscale.spark.bucket.log_objects import (
+    NO_TAIL,
+    DecisionReader,
+    LogMemory,
+    Present,
+    PresentReader,
+    UnflushedTail,
+    begun,
+)
 from kafscale.spark.bucket.metadata import Metadata
-from kafscale.spark.bucket.unflushed import NO_TAIL, UnflushedTail, begun
 from kafscale.store.base import ObjectInfo
 from kafscale.store.paths import (
     NAMESPACE_DEFAULT,

@@ -18,7 +18,7 @@ from kafscale.formats.segment_v1 import VERSION as VERSION_1
 from kafscale.spark.bucket.batches import BatchHeaders
 from kafscale.spark.bucket.bucket import get_part
 from kafscale.spark.bucket.catalog import Catalog, PartitionLog
-from kafscale.spark.bucket.log_ranges import LoggedRanges
+from kafscale.spark.bucket.reading import LoggedRanges
 from kafscale.spark.bucket.splits import Extent, LogRange, SplitRange, plan
 
 GET_BYTES = 16 << 20

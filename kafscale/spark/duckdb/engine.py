@@ -34,8 +34,8 @@ from kafscale.spark.duckdb.queries import UNNAMED, Queries, Table
 from kafscale.spark.duckdb.scans import ScanReading, TopicDataset, TopicRead, TotalsDataset
 from kafscale.spark.duckdb.texts import DuckDBAnswer, text_of
 from kafscale.spark.session import INSTALL
-from kafscale.spark.source.bounds import QueryBounds
 from kafscale.spark.source.options import Given
+from kafscale.spark.source.planning import QueryBounds
 from kafscale.spark.sql.answers import QueryAnswer, SparkAnswer
 from kafscale.spark.sql.engine import Engine
 from kafscale.spark.sql.kafsql import (

@@ -24,7 +24,7 @@ from kafscale.spark.duckdb.kinds import (
 )
 from kafscale.spark.duckdb.parser import FIELDS, ParsedNode
 from kafscale.spark.duckdb.scans import TotalExpressions, exact_bounds, grouping_columns
-from kafscale.spark.source.bounds import QueryBounds
+from kafscale.spark.source.planning import QueryBounds
 
 JOINS = {"INNER": "JOIN", "LEFT": "LEFT JOIN", "RIGHT": "RIGHT JOIN", "FULL": "FULL JOIN"}
 SELECT = (

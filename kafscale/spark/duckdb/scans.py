@@ -28,9 +28,8 @@ from kafscale.spark.duckdb.expressions import Expressions
 from kafscale.spark.duckdb.functions import OPERATORS, timestamp_of
 from kafscale.spark.duckdb.kinds import INTEGERS, Expression, NotAlike, TooMuch, TypedColumn, ValueKind
 from kafscale.spark.duckdb.parser import ParsedNode
-from kafscale.spark.source.bounds import SWAPPED, QueryBounds
 from kafscale.spark.source.options import BatchOptions, Given, ReadOptions
-from kafscale.spark.source.planning import Planner, check_size, read_records, topic_of_subject
+from kafscale.spark.source.planning import SWAPPED, Planner, QueryBounds, check_size, read_records, topic_of_subject
 from kafscale.spark.sql.answers import Report
 from kafscale.spark.values.decoding import DECODED, Decoding
 from kafscale.spark.values.options import ValueOptions

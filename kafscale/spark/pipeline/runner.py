@@ -17,8 +17,7 @@ from kafscale.backoff import Backoff
 from kafscale.config import parse_duration, parse_size
 from kafscale.errors import KafScaleError
 from kafscale.spark.bucket.digests import of_footers
-from kafscale.spark.bucket.lag import PartitionLag, lag_behind
-from kafscale.spark.bucket.position import Position, TopicPartition, ids_of
+from kafscale.spark.bucket.position import PartitionLag, Position, TopicPartition, ids_of, lag_behind
 from kafscale.spark.bucket.reading import LOSS_ADVICE
 from kafscale.spark.pipeline.batch import BatchWriter, Outcome
 from kafscale.spark.pipeline.checkpoint import HadoopDirectory, QueryCheckpoint, QueryProgress, take_lock

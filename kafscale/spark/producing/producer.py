@@ -26,11 +26,9 @@ from numpy.typing import NDArray
 from kafscale.config import Address
 from kafscale.errors import BrokerUnavailable, KafkaError, ProtocolError
 from kafscale.login.failures import check, failure
-from kafscale.spark.brokers.cluster import PAUSE_SECONDS, Cluster
-from kafscale.spark.brokers.connection import BrokerConnection
+from kafscale.spark.brokers.cluster import PAUSE_SECONDS, BrokerConnection, Cluster
 from kafscale.spark.producing.batches import EncodedPiece, RowBatch, encode, halves_of, next_sequence, pieces_of
-from kafscale.spark.producing.murmur2 import partitions_of
-from kafscale.spark.producing.rows import Rows, by_topic, cut, together
+from kafscale.spark.producing.rows import Rows, by_topic, cut, partitions_of, together
 from kafscale.spark.producing.settings import ProducerSettings
 from kafscale.spark.producing.transaction import Prepared, WriterIdentity, WriterTransaction
 from kafscale.wire import error_codes

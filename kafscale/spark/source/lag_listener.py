@@ -20,8 +20,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from kafscale.errors import BrokerUnavailable, KafkaError, StoreError
 from kafscale.spark.bucket.catalog import Catalog
-from kafscale.spark.bucket.lag import QueryLag, measure
-from kafscale.spark.bucket.position import METRICS, Position, TopicPartition
+from kafscale.spark.bucket.position import METRICS, Position, QueryLag, TopicPartition, measure
 from kafscale.spark.source.options import (
     Freshness,
     Given,

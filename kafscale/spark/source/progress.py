@@ -19,8 +19,7 @@ import attrs
 
 from kafscale.spark.bucket.bucket import CountedBucket
 from kafscale.spark.bucket.catalog import PartitionLog
-from kafscale.spark.bucket.lag import described, lag_behind
-from kafscale.spark.bucket.position import Logs, Position, TopicPartition, ids_of, recreations
+from kafscale.spark.bucket.position import Logs, Position, TopicPartition, described, ids_of, lag_behind, recreations
 from kafscale.spark.bucket.reading import TopicCreatedAgain, get_count
 from kafscale.spark.bucket.splits import Extent, Split, end_within, size_bytes
 from kafscale.spark.source.options import StreamOptions

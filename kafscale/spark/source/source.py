@@ -37,7 +37,6 @@ from pyspark.sql.types import (
 from kafscale.errors import ConfigError
 from kafscale.spark.bucket.position import METRICS, Json, Position
 from kafscale.spark.bucket.splits import Split
-from kafscale.spark.source.bounds import QueryBounds, Uses
 from kafscale.spark.source.options import (
     FORMAT,
     BatchOptions,
@@ -46,7 +45,7 @@ from kafscale.spark.source.options import (
     StreamOptions,
     is_transactional,
 )
-from kafscale.spark.source.planning import Planner, read_records, topic_of_subject
+from kafscale.spark.source.planning import Planner, QueryBounds, Uses, read_records, topic_of_subject
 from kafscale.spark.source.progress import StreamProgress
 from kafscale.spark.source.writer import (
     StreamTopicWriter,

@@ -3,7 +3,7 @@
 Spark plans these statements alone, so a topic is a view. Spark keeps the text of a view, `SELECT * FROM … WITH
 (options)`, and resolves it for each statement, so it is never stale. The view is over a table made for it: Spark passes
 the options of the view to a source in Python, not those of the table. All references of one statement share one
-`load()`, so a row is left out only if no reference's conditions want it (`kafscale.spark.source.bounds`).
+`load()`, so a row is left out only if no reference's conditions want it (`kafscale.spark.source.planning`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import attrs
 
 from kafscale.config import Address
 from kafscale.errors import QueryError
-from kafscale.spark.source.bounds import forget
 from kafscale.spark.source.options import FORMAT
+from kafscale.spark.source.planning import forget
 from kafscale.spark.sql.failures import spark_errors
 from kafscale.spark.sql.kafsql import define_functions
 from kafscale.spark.sql.topics import ALWAYS, PUSHDOWN, Topics

@@ -26,9 +26,7 @@ from kafscale.errors import KafkaError
 from kafscale.login.failures import check
 from kafscale.spark.brokers.cluster import Cluster
 from kafscale.spark.producing.transaction import Prepared, RecordSpan, end, initialise
-from kafscale.spark.transactions.decisions import Decision, DecisionJournal
-from kafscale.spark.transactions.lead import Lead
-from kafscale.spark.transactions.logs import UnfilteredPartition
+from kafscale.spark.transactions.decisions import Decision, DecisionJournal, Lead, UnfilteredPartition
 from kafscale.wire import error_codes
 from kafscale.wire.messages.transactions import (
     DescribeTransactionsRequest,

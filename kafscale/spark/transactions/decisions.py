@@ -1,4 +1,4 @@
-"""The decision of a batch, and the topic that keeps the last one of each query.
+"""The decision of a batch, the topic that keeps the last one of each query, and the producer that decides.
 
 The record is JSON, so that `kafka-console-consumer` shows the state of a query:
 
@@ -7,24 +7,220 @@ The record is JSON, so that `kafka-console-consumer` shows the state of a query:
     run           the run that decided: an execution of the query, or one write
     former        the last few runs before, which may not decide any more
     unfinished    the transactions that are still to be committed, empty when the batch is whole
+
+A coordinator forgets how the last transaction of an id ended when the id is initialised again. The partitions keep it:
+the first marker of a producer behind one of its batches ends the transaction of that batch.
 """
 
 from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import attrs
 
 from kafscale.errors import KafkaError
+from kafscale.login.failures import check
 from kafscale.spark.brokers.cluster import Cluster
-from kafscale.spark.producing.transaction import Prepared, RecordSpan
-from kafscale.spark.transactions.lead import Lead
-from kafscale.spark.transactions.logs import StoredBatch, UnfilteredPartition
+from kafscale.spark.producing.batches import next_sequence
+from kafscale.spark.producing.transaction import Prepared, RecordSpan, WriterIdentity, WriterTransaction
 from kafscale.wire import compression, error_codes
-from kafscale.wire.records import Record, iterate_records
+from kafscale.wire.batch_header import (
+    DELETE_HORIZON,
+    HEADER_BYTES,
+    LOG_APPEND_TIME,
+    TRANSACTIONAL,
+    BatchHeader,
+    encode_batch,
+    parse_header,
+    whole_batches,
+)
+from kafscale.wire.control_records import parse_marker
+from kafscale.wire.messages.records import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+    PartitionData,
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from kafscale.wire.records import ProducerStamp, Record, build_batch, iterate_records
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+FETCH_BYTES: Final = 8 << 20
+FETCH_WAIT_MS: Final = 500
+
+
+@attrs.frozen(eq=False, repr=False)
+class StoredBatch:
+    header: BatchHeader
+    data: memoryview
+
+    @classmethod
+    def of(cls, data: memoryview) -> StoredBatch:
+        """Read the header. Raises CorruptBatch."""
+        return cls(parse_header(data), data)
+
+    @property
+    def outcome(self) -> bool | None:
+        """Tell whether it is the marker of a commit or of an abort; None for another batch. Raises CorruptBatch."""
+        if not self.header.is_control:
+            return None
+        marker = parse_marker(self.data, self.header)
+        return None if marker is None else marker.is_commit
+
+
+@attrs.frozen(kw_only=True)
+class UnfilteredPartition:
+    """A partition, read without regard to transactions. Every method raises BrokerUnavailable, KafkaError."""
+
+    cluster: Cluster
+    topic: str
+    partition: int
+
+    def end(self) -> int:
+        """Return the high watermark."""
+        return self._offset(LATEST)
+
+    def start(self) -> int:
+        return self._offset(EARLIEST)
+
+    def batches(self, first: int, end: int) -> Iterator[StoredBatch]:
+        """Iterate over the batches with offsets from `first` to `end`, exclusive. Deleted ones are left out."""
+        position = first
+        while position < end:
+            answer = self.cluster.patiently(lambda at=position: self._fetch(at))  # type: ignore[misc]
+            if answer.error_code == error_codes.OFFSET_OUT_OF_RANGE:
+                position = self._after_deletion(position)
+                continue
+            batch = None
+            for batch in map(StoredBatch.of, whole_batches(_records_of(answer))):
+                if batch.header.base_offset >= end:
+                    return
+                yield batch
+                position = batch.header.next_offset
+            if batch is None and position >= answer.high_watermark:
+                return  # nothing is left there: compaction has taken what was
+
+    def outcome_of(self, producer_id: int, first: int) -> bool | None:
+        """Tell whether the transaction of the producer's record at this offset was committed; None while it is open."""
+        for batch in self.batches(first, self.end()):
+            if batch.header.producer_id == producer_id and (outcome := batch.outcome) is not None:
+                return outcome
+        return None
+
+    def _after_deletion(self, position: int) -> int:
+        start = self.start()
+        if start <= position:
+            raise KafkaError(
+                error_codes.OFFSET_OUT_OF_RANGE, f"'{self.topic}' {self.partition} does not have offset {position}"
+            )
+        return start
+
+    def _fetch(self, offset: int) -> PartitionData:
+        wanted = FetchPartition(partition=self.partition, fetch_offset=offset, partition_max_bytes=FETCH_BYTES)
+        topics = [FetchTopic(topic=self.topic, partitions=[wanted])]
+        request = FetchRequest(max_wait_ms=FETCH_WAIT_MS, min_bytes=1, max_bytes=FETCH_BYTES, topics=topics)
+        leader = self.cluster.leader(self.topic, self.partition)
+        response = self.cluster.ask(leader, request, FetchResponse)
+        check(response.error_code, f"topic '{self.topic}'")
+        answer = response.responses[0].partitions[0]
+        if answer.error_code != error_codes.OFFSET_OUT_OF_RANGE:
+            check(answer.error_code, f"offset {offset} of '{self.topic}' {self.partition}")
+        return answer
+
+    def _offset(self, which: int) -> int:
+        def ask() -> int:
+            partitions = [ListOffsetsPartition(partition_index=self.partition, timestamp=which)]
+            request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=self.topic, partitions=partitions)])
+            response = self.cluster.ask(self.cluster.leader(self.topic, self.partition), request, ListOffsetsResponse)
+            answer = response.topics[0].partitions[0]
+            check(answer.error_code, f"'{self.topic}' {self.partition}")
+            return answer.offset
+
+        return self.cluster.patiently(ask)
+
+
+def _records_of(answer: PartitionData) -> memoryview:
+    return memoryview(answer.records or b"")  # type: ignore[arg-type] # decoded: one buffer
+
+
+ALL: Final = -1
+PRODUCE_TIMEOUT_MS: Final = 30_000
+_WRITTEN = frozenset({error_codes.NONE, error_codes.DUPLICATE_SEQUENCE_NUMBER})
+
+
+@attrs.define(eq=False, kw_only=True, repr=False)
+class Lead:
+    """A producer that writes a few batches in a transaction. Made by `take`."""
+
+    transaction: WriterTransaction
+    identity: WriterIdentity
+    _sequences: dict[tuple[str, int], int] = attrs.field(factory=dict, init=False)
+
+    @classmethod
+    def take(cls, cluster: Cluster, transactional_id: str, timeout_ms: int) -> Lead:
+        """Fence the former producer of the id. Raises BrokerUnavailable, KafkaError."""
+        made = WriterTransaction(cluster=cluster, transactional_id=transactional_id, timeout_ms=timeout_ms)
+        return cls(transaction=made, identity=made.identify())
+
+    def write(self, topic: str, partition: int, record: Record, codec: int) -> None:
+        """Add a record to the transaction. Raises BrokerUnavailable, KafkaError, for example if it is fenced."""
+        sequence = self._sequence(topic, partition, 1)
+        stamp = ProducerStamp(self.identity.producer_id, self.identity.producer_epoch, sequence)
+        self._produce(topic, partition, build_batch([record], codec=codec, attributes=TRANSACTIONAL, producer=stamp))
+
+    def copy(self, topic: str, partition: int, batch: StoredBatch) -> None:
+        """Add the records of a stored batch to the transaction. Raises BrokerUnavailable, KafkaError."""
+        header = attrs.evolve(
+            batch.header,
+            base_offset=0,
+            leader_epoch=-1,
+            attributes=batch.header.attributes & ~(LOG_APPEND_TIME | DELETE_HORIZON),
+            producer_id=self.identity.producer_id,
+            producer_epoch=self.identity.producer_epoch,
+            base_sequence=self._sequence(topic, partition, batch.header.last_offset_delta + 1),
+        )
+        self._produce(topic, partition, encode_batch(header, bytes(batch.data[HEADER_BYTES:])))
+
+    def commit(self) -> None:
+        """Commit all writes since the last commit. Raises BrokerUnavailable, KafkaError."""
+        self.transaction.end(committed=True)
+
+    def _sequence(self, topic: str, partition: int, count: int) -> int:
+        sequence = self._sequences.get((topic, partition), 0)
+        self._sequences[topic, partition] = next_sequence(sequence, count)
+        return sequence
+
+    def _produce(self, topic: str, partition: int, batch: bytearray) -> None:
+        self.transaction.enrol([(topic, partition)])
+        cluster = self.transaction.cluster
+        data = [PartitionProduceData(index=partition, records=memoryview(batch))]
+        request = ProduceRequest(
+            transactional_id=self.transaction.transactional_id,
+            acks=ALL,
+            timeout_ms=PRODUCE_TIMEOUT_MS,
+            topic_data=[TopicProduceData(name=topic, partition_data=data)],
+        )
+
+        def send() -> None:
+            response = cluster.ask(cluster.leader(topic, partition), request, ProduceResponse)
+            answer = response.responses[0].partition_responses[0]
+            if answer.error_code not in _WRITTEN:
+                check(answer.error_code, f"writing to '{topic}' {partition}", answer.error_message)
+
+        cluster.patiently(send)
+
 
 VERSION: Final = 1
 FORMER_MAX_COUNT: Final = 8  # a run that even older ones fence is told by the number of its batch

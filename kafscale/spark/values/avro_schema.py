@@ -16,8 +16,7 @@ import pyarrow as pa
 
 from kafscale.errors import ConfigError, DecodeError
 from kafscale.spark.values.avro_bounds import DECIMAL
-from kafscale.spark.values.columns import error_text
-from kafscale.spark.values.limits import Count, SchemaPlace
+from kafscale.spark.values.columns import Count, SchemaPlace, error_text
 from kafscale.spark.values.registry import Schema
 
 Node = Any  # a name, a list (union) or a dict, as in the JSON of a schema

@@ -15,8 +15,17 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from kafscale.errors import ConfigError, DecodeError, UnknownSchema
-from kafscale.spark.values.columns import Decode, Decoded, Places, Reader, error_text, scatter
-from kafscale.spark.values.limits import DEPTH_MAX, RowMemory, is_too_deep
+from kafscale.spark.values.columns import (
+    DEPTH_MAX,
+    Decode,
+    Decoded,
+    Places,
+    Reader,
+    RowMemory,
+    error_text,
+    is_too_deep,
+    scatter,
+)
 from kafscale.spark.values.payloads import Payloads
 from kafscale.spark.values.registry import RegistryClient, Schema
 

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kafscale.spark.values.columns import RowMemory
 from kafscale.spark.values.decoder import ReaderOptions, ValueDecoder, make_reader
-from kafscale.spark.values.limits import RowMemory
 from kafscale.spark.values.options import ValueOptions
 from kafscale.spark.values.registry import RegistryClient, RegistryOptions
 

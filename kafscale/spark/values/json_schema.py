@@ -17,8 +17,19 @@ import referencing
 from referencing.jsonschema import DRAFT7
 
 from kafscale.errors import ConfigError, DecodeError
-from kafscale.spark.values.columns import Decode, Decoded, decode_each, error_text, to_columns
-from kafscale.spark.values.limits import CELL_BYTES, Count, RowMemory, SchemaPlace, check_cells, uncounted_bytes
+from kafscale.spark.values.columns import (
+    CELL_BYTES,
+    Count,
+    Decode,
+    Decoded,
+    RowMemory,
+    SchemaPlace,
+    check_cells,
+    decode_each,
+    error_text,
+    to_columns,
+    uncounted_bytes,
+)
 from kafscale.spark.values.registry import Schema
 
 Resolver = Any  # of `referencing`: where a schema's references are looked up from

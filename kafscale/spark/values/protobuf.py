@@ -20,8 +20,17 @@ from google.protobuf.message import Message
 
 from kafscale.errors import ConfigError, DecodeError
 from kafscale.spark.values import protobuf_schema
-from kafscale.spark.values.columns import Decode, Decoded, decode_each, joined, to_columns
-from kafscale.spark.values.limits import RowMemory, SchemaPlace, check_cells, uncounted_bytes
+from kafscale.spark.values.columns import (
+    Decode,
+    Decoded,
+    RowMemory,
+    SchemaPlace,
+    check_cells,
+    decode_each,
+    joined,
+    to_columns,
+    uncounted_bytes,
+)
 from kafscale.spark.values.payloads import LANES_MIN_COUNT, Payloads
 from kafscale.spark.values.protobuf_bounds import MemoryBounds
 from kafscale.spark.values.protobuf_plan import ProtobufPlan

@@ -25,8 +25,7 @@ import trio
 from kafscale.errors import NotFound, RangeNotSatisfiable
 from kafscale.spark.bucket.bucket import Bucket
 from kafscale.spark.bucket.catalog import Catalog, PartitionLog
-from kafscale.spark.bucket.log_ranges import give
-from kafscale.spark.bucket.reading import DataLoss, SplitReader
+from kafscale.spark.bucket.reading import DataLoss, SplitReader, give
 from kafscale.spark.bucket.splits import Extent, Split, holes, outcomes, plan
 from kafscale.store.base import ObjectInfo, ObjectPart
 from kafscale.store.memory import MemoryStore

@@ -14,7 +14,7 @@ from kafscale.spark.brokers.cluster import Cluster
 from kafscale.spark.producing.producer import ColumnProducer, prepare
 from kafscale.spark.producing.settings import ProducerSettings
 from kafscale.spark.producing.transaction import WriterTransaction
-from kafscale.spark.transactions.lead import Lead
+from kafscale.spark.transactions.decisions import Lead
 from kafscale.testing.certificates import make_authority
 from kafscale.wire import error_codes
 from kafscale.wire.records import Record
@@ -72,7 +72,7 @@ def test_another_connection_is_opened_before_a_session_ends(broker, name, tmp_pa
         assert cluster.partitions(name) == 1
         (first,) = cluster._connections.values()
         assert not first.is_over
-        monkeypatch.setattr("kafscale.spark.brokers.connection.time.monotonic", lambda: first._session_until)
+        monkeypatch.setattr("kafscale.spark.brokers.cluster.time.monotonic", lambda: first._session_until)
         assert first.is_over
         assert cluster.partitions(name) == 1
         assert first not in cluster._connections.values()

@@ -13,9 +13,8 @@ from kafscale.cluster.membership.records import Placement
 from kafscale.formats.wal_objects import WalPosition
 from kafscale.spark.bucket.catalog import Catalog
 from kafscale.spark.bucket.reading import DataLoss
-from kafscale.spark.source.bounds import QueryBounds
 from kafscale.spark.source.options import BatchOptions, Given, ReadOptions, StreamOptions
-from kafscale.spark.source.planning import Planner
+from kafscale.spark.source.planning import Planner, QueryBounds
 from kafscale.spark.source.progress import StreamProgress
 from kafscale.store.base import ObjectPart
 from kafscale.store.paths import SegmentKey

@@ -8,8 +8,7 @@ import pytest
 from kafscale.config import StoreUrl
 from kafscale.spark.bucket.bucket import BucketOptions
 from kafscale.spark.bucket.catalog import Catalog
-from kafscale.spark.bucket.lag import PartitionLag, QueryLag, measure
-from kafscale.spark.bucket.position import Position
+from kafscale.spark.bucket.position import PartitionLag, Position, QueryLag, measure
 from kafscale.store.paths import SegmentKey
 from kafscale.wire.batch_header import parse_header
 from tests.devtools.external.clients import wait_until

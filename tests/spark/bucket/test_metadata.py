@@ -15,9 +15,8 @@ from kafscale.spark.bucket.bucket import BucketOptions
 from kafscale.spark.bucket.metadata import SHARED_KEY, MetadataReader, decode_metadata
 from kafscale.spark.bucket.position import Position
 from kafscale.spark.bucket.reading import DataLoss, TopicCreatedAgain
-from kafscale.spark.source.bounds import QueryBounds
 from kafscale.spark.source.options import BatchOptions, Given, ReadOptions, StreamOptions
-from kafscale.spark.source.planning import Planner
+from kafscale.spark.source.planning import Planner, QueryBounds
 from kafscale.spark.source.progress import StreamProgress
 from kafscale.store.paths import SegmentKey, topic_id_text
 from kafscale.testing.metadata import MemoryMetadataStore

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafscale.errors import ConfigError
-from kafscale.spark.producing.batches import encode, next_sequence, pieces_of
-from kafscale.spark.producing.records import RECORD_OVERHEAD_BYTES
+from kafscale.spark.producing.batches import RECORD_OVERHEAD_BYTES, encode, next_sequence, pieces_of
 from kafscale.spark.producing.rows import HEADERS, Rows, by_topic, cut
 from kafscale.spark.producing.transaction import WriterIdentity
 from kafscale.wire import compression

@@ -6,7 +6,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafscale.spark.producing.murmur2 import WORDS_MAX, hashes_of, partitions_of
+from kafscale.spark.producing.rows import WORDS_MAX, hashes_of, partitions_of
 from kafscale.wire.client_rules import murmur2, partition_of
 
 keys = st.one_of(st.none(), st.binary(max_size=20), st.binary(min_size=4 * WORDS_MAX - 4, max_size=4 * WORDS_MAX + 8))

@@ -9,15 +9,12 @@ import pytest
 from kafscale.errors import ConfigError
 from kafscale.formats.wal_objects import WalPosition
 from kafscale.spark.bucket.catalog import Catalog
-from kafscale.spark.bucket.lag import measure
-from kafscale.spark.bucket.log_ranges import GIVEN_MAX_BYTES, give
-from kafscale.spark.bucket.position import Position
-from kafscale.spark.bucket.reading import DataLoss, get_count
+from kafscale.spark.bucket.position import Position, measure
+from kafscale.spark.bucket.reading import GIVEN_MAX_BYTES, DataLoss, get_count, give
 from kafscale.spark.bucket.splits import GivenRange, together
 from kafscale.spark.bucket.totals import told_by_footers, totals_of
-from kafscale.spark.source.bounds import QueryBounds
 from kafscale.spark.source.options import BatchOptions, Freshness, Given, ReadOptions, StreamOptions
-from kafscale.spark.source.planning import Planner
+from kafscale.spark.source.planning import Planner, QueryBounds
 from kafscale.spark.source.progress import StreamProgress
 from kafscale.spark.sql.topics import tail_offsets
 from tests.devtools.fakes.segment_objects import CREATED_MS

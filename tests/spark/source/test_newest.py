@@ -14,12 +14,11 @@ from kafscale.spark.brokers import newest
 from kafscale.spark.brokers.cluster import Cluster, parse_bootstrap
 from kafscale.spark.bucket.aborted import outcomes_between
 from kafscale.spark.bucket.catalog import PartitionLog
-from kafscale.spark.bucket.lag import measure
+from kafscale.spark.bucket.position import measure
 from kafscale.spark.bucket.reading import DataLoss, TopicCreatedAgain
 from kafscale.spark.bucket.splits import BrokerRange, SplitRange
-from kafscale.spark.source.bounds import QueryBounds
 from kafscale.spark.source.options import BatchOptions, Given, ReadOptions, StreamOptions
-from kafscale.spark.source.planning import Planner
+from kafscale.spark.source.planning import Planner, QueryBounds
 from kafscale.spark.source.progress import StreamProgress
 from kafscale.spark.sql.topics import tail_offsets
 from kafscale.wire.messages.records import FetchAbortedTransaction, FetchRequest, ListOffsetsRequest

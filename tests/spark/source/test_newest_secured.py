@@ -11,9 +11,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafscale.errors import ConfigError, KafkaError
-from kafscale.spark.source.bounds import QueryBounds
 from kafscale.spark.source.options import BatchOptions, Given, ReadOptions
-from kafscale.spark.source.planning import Planner
+from kafscale.spark.source.planning import Planner, QueryBounds
 from kafscale.testing.certificates import make_authority
 from kafscale.wire import error_codes
 from tests.devtools.external.clients import DEADLINE_SECONDS

@@ -13,10 +13,9 @@ import pytest
 from kafscale.errors import ConfigError, StoreError
 from kafscale.spark.bucket import s3_bucket
 from kafscale.spark.bucket.reading import DataLoss
-from kafscale.spark.source.bounds import QueryBounds
 from kafscale.spark.source.offsets import PartitionNotNamed, parse_timestamp
 from kafscale.spark.source.options import BatchOptions, Given, ReadOptions
-from kafscale.spark.source.planning import Planner
+from kafscale.spark.source.planning import Planner, QueryBounds
 from kafscale.store.paths import SegmentKey
 from kafscale.wire.records import Record, build_batch
 from tests.devtools.fakes.s3_server import CREDENTIALS, s3_server_in_thread

@@ -10,11 +10,10 @@ import attrs
 import pytest
 
 from kafscale.errors import ConfigError
-from kafscale.spark.bucket.lag import measure
+from kafscale.spark.bucket.position import measure
 from kafscale.spark.bucket.reading import DataLoss
-from kafscale.spark.source.bounds import QueryBounds
 from kafscale.spark.source.options import BatchOptions, Given, ReadOptions, StreamOptions
-from kafscale.spark.source.planning import Planner
+from kafscale.spark.source.planning import Planner, QueryBounds
 from kafscale.spark.source.progress import StreamProgress
 from kafscale.spark.sql.topics import _has_transactions, tail_offsets
 from kafscale.store.memory import MemoryStore

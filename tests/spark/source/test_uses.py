@@ -5,7 +5,7 @@ import os
 import pytest
 
 from kafscale.spark.bucket.splits import Period
-from kafscale.spark.source.bounds import QueryBounds, Uses, forget
+from kafscale.spark.source.planning import QueryBounds, Uses, forget
 
 NOTHING = QueryBounds()
 LATE = QueryBounds(partitions={0}, start_offset=90, period=Period(first_ms=5000))

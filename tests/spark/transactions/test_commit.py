@@ -22,8 +22,7 @@ from kafscale.spark.producing.producer import prepare
 from kafscale.spark.producing.settings import ProducerSettings
 from kafscale.spark.producing.transaction import Prepared, WriterTransaction, initialise
 from kafscale.spark.transactions.commit import Committer, task_id
-from kafscale.spark.transactions.decisions import Decision, DecisionJournal
-from kafscale.spark.transactions.logs import UnfilteredPartition
+from kafscale.spark.transactions.decisions import Decision, DecisionJournal, UnfilteredPartition
 from kafscale.wire import error_codes
 from kafscale.wire.messages.records import ProduceRequest
 from kafscale.wire.messages.transactions import EndTxnRequest

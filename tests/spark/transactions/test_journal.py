@@ -8,8 +8,7 @@ from contextlib import closing
 import pytest
 
 from kafscale.spark.brokers.cluster import Cluster
-from kafscale.spark.transactions.decisions import FIRST_LOOK_OFFSETS, TOPIC, Decision, DecisionJournal
-from kafscale.spark.transactions.lead import Lead
+from kafscale.spark.transactions.decisions import FIRST_LOOK_OFFSETS, TOPIC, Decision, DecisionJournal, Lead
 from kafscale.wire import compression
 from kafscale.wire.records import Record
 from tests.devtools.processes.process import BrokerProcess, broker_process

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from kafscale.spark.values import columns
-from kafscale.spark.values.avro import AvroReader
-from kafscale.spark.values.avro_resolution import _terse, parsed
+from kafscale.spark.values.avro import AvroReader, _terse, parsed
 from kafscale.spark.values.columns import Decode
 from kafscale.spark.values.registry import Schema
 from tests.spark.values.test_bounds import zigzag

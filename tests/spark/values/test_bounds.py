@@ -9,7 +9,8 @@ import orjson
 import pytest
 
 from kafscale.errors import ConfigError
-from kafscale.spark.values import avro_bounds, limits, protobuf_bounds, protobuf_schema
+from kafscale.spark.values import avro_bounds, protobuf_bounds, protobuf_schema
+from kafscale.spark.values import columns as limits
 from kafscale.spark.values.protobuf_bounds import MemoryBounds
 from kafscale.spark.values.registry import Schema
 from tests.devtools.external.registry_values import prefixed
