@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, closing
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import click
@@ -22,16 +22,7 @@ if TYPE_CHECKING:
     from kafscale.cluster.registries.topics import TopicRegistry
 
 
-@attrs.frozen(kw_only=True)
-class AdoptedRow:
-    topic: str
-    id: str
-    versions: list[int]
-    partitions: int
-    segments: int
-    bytes: int
-    wal_batches: int
-    outcome: str
+COLUMNS = ("topic", "id", "versions", "partitions", "segments", "bytes", "wal_batches", "outcome")
 
 
 @click.command("adopt")
@@ -68,7 +59,7 @@ def command(
         raise click.UsageError("--as is for one topic; name it, or give its id")
     plan = _AdoptionPlan(chosen=chosen, new_name=new_name, configs=dict(configs), dry_run=dry_run)
     adoptions = trio.run(_adopt, loaded.settings, plan)
-    show(AdoptedRow, [_row(adoption, dry_run=dry_run) for adoption in adoptions], as_json=as_json)
+    show(COLUMNS, [_row(adoption, dry_run=dry_run) for adoption in adoptions], as_json=as_json)
     refused = [adoption for adoption in adoptions if adoption.refusal is not None]
     if chosen and refused:
         raise StartupError(f"{refused[0].topic.name} can't be adopted: {refused[0].refusal}")
@@ -99,21 +90,21 @@ class _AdoptionPlan:
         return [attrs.evolve(found[0], name=self.new_name)]
 
 
-def _row(adoption: Adoption, *, dry_run: bool) -> AdoptedRow:
+def _row(adoption: Adoption, *, dry_run: bool) -> tuple[Any, ...]:
     from kafscale.store.paths import topic_id_text
 
     topic = adoption.topic
     partitions = topic.partitions.values()
     outcome = "would be adopted" if dry_run else "adopted"
-    return AdoptedRow(
-        topic=topic.name,
-        id=topic_id_text(topic.topic_id),
-        versions=list(topic.versions),
-        partitions=topic.partition_count,
-        segments=topic.segment_count,
-        bytes=sum(partition.size_bytes for partition in partitions),
-        wal_batches=sum(partition.batch_count for partition in partitions),
-        outcome=outcome if adoption.refusal is None else f"refused: {adoption.refusal}",
+    return (
+        topic.name,
+        topic_id_text(topic.topic_id),
+        list(topic.versions),
+        topic.partition_count,
+        topic.segment_count,
+        sum(partition.size_bytes for partition in partitions),
+        sum(partition.batch_count for partition in partitions),
+        outcome if adoption.refusal is None else f"refused: {adoption.refusal}",
     )
 
 

@@ -10,7 +10,7 @@ import attrs
 import click
 
 from kafscale.cli.options import INDEX, WRITING_OPTIONS, json_option, with_client, with_settings
-from kafscale.cli.output import say, show, show_json, timeout_option, wait_until_none_is_left
+from kafscale.cli.output import say, show, show_described, timeout_option, wait_until_none_is_left
 from kafscale.config import Address, Loaded, Settings
 from kafscale.errors import NotFound
 
@@ -39,13 +39,7 @@ class BrokerRow:
     bytes_per_second: int | None
 
 
-@attrs.frozen(kw_only=True)
-class LedRow:
-    topic: str
-    partition: int
-    moves_to: int | None
-    bytes_per_second: int | None
-
+LED_COLUMNS = ("topic", "partition", "moves_to", "bytes_per_second")  # known for the busiest only
 
 _id_argument = click.argument("broker_id", metavar="ID", type=INDEX)
 
@@ -76,23 +70,19 @@ async def describe_command(client: Client, broker_id: int, as_json: bool) -> Non
     balance = await find_balance(client)
     row = _row_of(await _rows(client, balance), broker_id)
     moving = await list_reassignments(client)
+    busiest = {} if balance is None else balance.busiest
     led = [
-        LedRow(
-            topic=place.topic,
-            partition=place.partition,
-            moves_to=moving.get(place.at),
-            bytes_per_second=None if balance is None else balance.busiest.get(place.at),
-        )
+        (place.topic, place.partition, moving.get(place.at), busiest.get(place.at))
         for place in await list_places(client)
         if place.broker_id == broker_id
     ]
     if as_json:
-        show_json({**attrs.asdict(row), "partitions": [*map(attrs.asdict, led)]})
+        show_described(attrs.asdict(row), {"partitions": (LED_COLUMNS, led)}, as_json=True)
         return
     show(BrokerRow, [row])
     if led:
         click.echo()
-        show(LedRow, led)
+        show(LED_COLUMNS, led)
 
 
 @command.command("drain")

@@ -91,13 +91,7 @@ class AdminEndpoint:
     envvar="KAFSCALE_ADMIN_TOKEN_FILE",
     help="File with the token of the admin server, if it has one.  [KAFSCALE_ADMIN_TOKEN_FILE]",
 )
-@click.option(
-    "--timeout",
-    "timeout_seconds",
-    type=SECONDS,
-    default="5m",
-    help="Longest time to wait.  [default: 5m]",
-)
+@click.option("--timeout", "timeout_seconds", type=SECONDS, default="5m", help="Longest time to wait.  [default: 5m]")
 @json_option
 def command(
     topics: tuple[str, ...],

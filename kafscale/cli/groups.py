@@ -16,6 +16,7 @@ from kafscale.cli.options import (
     Bootstrap,
     ListOption,
     bootstrap_option,
+    given_count,
     json_option,
     number,
     run_with_client,
@@ -30,40 +31,7 @@ if TYPE_CHECKING:
     from kafscale.client.groups import GroupMember, TopicPartition
 
 
-@attrs.frozen(kw_only=True)
-class GroupRow:
-    group: str
-    type: str
-    state: str
-    protocol: str
-
-
-@attrs.frozen(kw_only=True)
-class OffsetRow:
-    topic: str
-    partition: int
-    committed: int | None
-    end: int | None
-    lag: int | None
-    member: str | None
-    client: str | None
-    host: str | None
-
-
-@attrs.frozen(kw_only=True)
-class GroupMemberRow:
-    member: str
-    client: str
-    host: str
-    partitions: int
-
-
-@attrs.frozen(kw_only=True)
-class ResetRow:
-    topic: str
-    partition: int
-    before: int | None
-    after: int
+OFFSET_COLUMNS = ("topic", "partition", "committed", "end", "lag", "member", "client", "host")
 
 
 @attrs.frozen(kw_only=True)
@@ -75,11 +43,6 @@ class Target:
     offset: int | None = None
     time_ms: int | None = None
     shift: int | None = None
-
-    @property
-    def is_one(self) -> bool:
-        given = [self.earliest, self.latest, *(value is not None for value in (self.offset, self.time_ms, self.shift))]
-        return given.count(True) == 1
 
 
 @click.group("groups")
@@ -94,16 +57,11 @@ async def list_command(client: Client, as_json: bool) -> None:
     """List all consumer groups."""
     from kafscale.client.groups import CLASSIC, list_groups
 
-    rows = [
-        GroupRow(
-            group=group.group_id,
-            type=group.group_type or CLASSIC,  # older brokers know only these, and name no type
-            state=group.group_state,
-            protocol=group.protocol_type,
-        )
+    rows = [  # older brokers know only classic groups, and name no type
+        (group.group_id, group.group_type or CLASSIC, group.group_state, group.protocol_type)
         for group in await list_groups(client)
     ]
-    show(GroupRow, rows, as_json=as_json)
+    show(("group", "type", "state", "protocol"), rows, as_json=as_json)
 
 
 @command.command("describe")
@@ -117,17 +75,11 @@ async def describe_command(client: Client, group: str, as_json: bool) -> None:
     described = await describe_group(client, group)
     offsets = await _offset_rows(client, group, described.owners)
     members = [
-        GroupMemberRow(
-            member=member.member_id,
-            client=member.client_id,
-            host=member.client_host,
-            partitions=len(member.partitions),
-        )
-        for member in described.members
+        (member.member_id, member.client_id, member.client_host, len(member.partitions)) for member in described.members
     ]
     show_described(
         {"group": group, "type": described.type, "state": described.state},
-        {"members": (GroupMemberRow, members), "offsets": (OffsetRow, offsets)},
+        {"members": (("member", "client", "host", "partitions"), members), "offsets": (OFFSET_COLUMNS, offsets)},
         as_json=as_json,
         heading=f"group {group} ({described.type}) is {described.state}; members: {len(members)}",
     )
@@ -162,20 +114,21 @@ def reset_command(bootstrap: Bootstrap, *, as_json: bool, **given: Any) -> None:
     An offset outside a partition's log becomes the nearer end of the log.
     """
     target = take(given, Target)
-    if not target.is_one:
+    if given_count(target) != 1:
         raise click.UsageError(
             "no single target; give one of --to-earliest, --to-latest, --to-offset, --to-time, --shift"
         )
 
     async def use(client: Client) -> None:
-        show(ResetRow, await _reset(client, target, **given), as_json=as_json)
+        columns = ("topic", "partition", "before", "after")
+        show(columns, await _reset(client, target, **given), as_json=as_json)
 
     run_with_client(bootstrap, use)
 
 
 async def _reset(
     client: Client, target: Target, *, group: str, topics: tuple[str, ...], partitions: tuple[int, ...], dry_run: bool
-) -> list[ResetRow]:
+) -> list[tuple[Any, ...]]:
     from kafscale.client.groups import commit_offsets, committed_offsets
 
     before = await committed_offsets(client, group)
@@ -187,13 +140,12 @@ async def _reset(
     after = await _targets(client, wanted, before, target)
     if not dry_run and after:
         await commit_offsets(client, group, {place: after[place] for place in wanted})
-    return [
-        ResetRow(topic=place.topic, partition=place.partition, before=before.get(place), after=after[place])
-        for place in wanted
-    ]
+    return [(place.topic, place.partition, before.get(place), after[place]) for place in wanted]
 
 
-async def _offset_rows(client: Client, group: str, owners: Mapping[TopicPartition, GroupMember]) -> list[OffsetRow]:
+async def _offset_rows(
+    client: Client, group: str, owners: Mapping[TopicPartition, GroupMember]
+) -> list[tuple[Any, ...]]:
     from kafscale.client.groups import committed_offsets
     from kafscale.wire.client_rules import lag
 
@@ -206,18 +158,8 @@ async def _offset_rows(client: Client, group: str, owners: Mapping[TopicPartitio
         behind = None
         if offset is not None and end is not None:
             behind = lag(offset, log_start_offset=starts[place], end_offset=end)
-        rows.append(
-            OffsetRow(
-                topic=place.topic,
-                partition=place.partition,
-                committed=offset,
-                end=end,
-                lag=behind,
-                member=owner.member_id if owner else None,
-                client=owner.client_id if owner else None,
-                host=owner.client_host if owner else None,
-            )
-        )
+        member = (owner.member_id, owner.client_id, owner.client_host) if owner else (None, None, None)
+        rows.append((place.topic, place.partition, offset, end, behind, *member))
     return rows
 
 

@@ -10,15 +10,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from kafscale.cli.options import (
-    BOOTSTRAP,
-    BUCKET_OPTIONS,
-    SPARK_SETTING,
-    Bootstrap,
-    json_option,
-    number,
-    with_settings,
-)
+from kafscale.cli.options import BOOTSTRAP, BUCKET_OPTIONS, SPARK_SETTING, Bootstrap, json_option, number, with_settings
 from kafscale.cli.output import show
 from kafscale.cli.sql import MASTER_DEFAULT, store_options
 from kafscale.config import Loaded, Settings
@@ -27,7 +19,6 @@ from kafscale.errors import KafScaleError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from kafscale.spark.pipeline.migration import Migration
 
 TARGETS = ("kafscale", "kafka")
 LAST_DEFAULT = 100_000
@@ -57,14 +48,7 @@ class MigrateOptions:
         return {"kafka.bootstrap.servers": ",".join(map(str, self.bootstrap or ())), **dict(self.kafka_options)}
 
 
-@attrs.frozen(kw_only=True)
-class MigrationRow:
-    topic: str
-    partition: int
-    goes_on_at: int
-    first_offset: int
-    end_offset: int
-    outcome: str
+COLUMNS = ("topic", "partition", "goes_on_at", "first_offset", "end_offset", "outcome")
 
 
 @click.command("migrate")
@@ -72,9 +56,7 @@ class MigrationRow:
 @click.argument("target")
 @click.option("--to", type=click.Choice(TARGETS), required=True, help="The source that continues with TARGET.")
 @click.option(
-    "--bootstrap",
-    type=BOOTSTRAP,
-    help="Compare the sources row by row first, with brokers that have the same topics.",
+    "--bootstrap", type=BOOTSTRAP, help="Compare the sources row by row first, with brokers that have the same topics."
 )
 @click.option(
     "--last",
@@ -154,18 +136,9 @@ def _run(spark: SparkSession, settings: Settings, options: MigrateOptions) -> No
         click.echo(f"both sources read the same {found.rows} rows", err=True)
     if not options.dry_run:
         migrate(migration, options.target, options.to, logs)
-    show(MigrationRow, _rows(migration, logs, options), as_json=options.as_json)
-
-
-def _rows(migration: Migration, logs: Any, options: MigrateOptions) -> list[MigrationRow]:
-    return [
-        MigrationRow(
-            topic=topic,
-            partition=index,
-            goes_on_at=offset,
-            first_offset=logs[topic, index].start_offset,
-            end_offset=logs[topic, index].end_offset,
-            outcome=f"would be {options.to}'s" if options.dry_run else f"{options.to}'s",
-        )
-        for (topic, index), offset in sorted(migration.offsets.items())
+    outcome = f"would be {options.to}'s" if options.dry_run else f"{options.to}'s"
+    rows = [
+        (*partition, offset, logs[partition].start_offset, logs[partition].end_offset, outcome)
+        for partition, offset in sorted(migration.offsets.items())
     ]
+    show(COLUMNS, rows, as_json=options.as_json)

@@ -144,6 +144,11 @@ def take(given: dict[str, Any], cls: type[T]) -> T:
     return cls(**{field.name: given.pop(field.name) for field in attrs.fields(cls)})
 
 
+def given_count(options: attrs.AttrsInstance) -> int:
+    """Count the options that are given: neither None nor a flag that is off."""
+    return sum(value is not None and value is not False for value in attrs.astuple(options))
+
+
 ADDRESS = Parsed("HOST:PORT", Address.parse)
 BOOTSTRAP = Parsed("HOST:PORT[,...]", parse_bootstrap)
 TIME = Parsed("TIME", parse_time)

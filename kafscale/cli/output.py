@@ -1,6 +1,6 @@
 """Output of commands: a table on a terminal, records on a narrow one, plain columns in a pipe, JSON for programs.
 
-Rows are instances of an attrs class, whose fields are the columns and the keys of the JSON objects. A terminal gets
+Rows are tuples, or instances of an attrs class; the columns are also the keys of the JSON objects. A terminal gets
 control characters, such as those in a name, as escapes, and a bar on stderr for long work. A failed write raises
 OutputLost, which names the file: an OSError could also be of a file that the command reads.
 """
@@ -29,35 +29,44 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-def show(row_class: type[attrs.AttrsInstance], rows: Sequence[attrs.AttrsInstance], *, as_json: bool = False) -> None:
-    """Print rows of one class as a table, or as a JSON array."""
+Columns = Sequence[str] | type[attrs.AttrsInstance]
+
+
+def show(columns: Columns, rows: Sequence[Any], *, as_json: bool = False) -> None:
+    """Print rows of these columns, or of one class, as a table, or as a JSON array."""
     if as_json:
-        show_json([attrs.asdict(row) for row in rows])
+        show_json(_documents(columns, rows))
         return
-    names = [field.name for field in attrs.fields(row_class)]
+    names = _names(columns)
     titles = [name.replace("_", " ") for name in names]
-    cells = [[_cell(getattr(row, name)) for name in names] for row in rows]
+    cells = [[_cell(document[name]) for name in names] for document in _documents(columns, rows)]
     show_cells(titles if sys.stdout.isatty() else [title.upper() for title in titles], cells)
 
 
+def _names(columns: Columns) -> Sequence[str]:
+    return [field.name for field in attrs.fields(columns)] if isinstance(columns, type) else columns
+
+
+def _documents(columns: Columns, rows: Sequence[Any]) -> list[dict[str, Any]]:
+    return [
+        dict(zip(_names(columns), row, strict=True)) if isinstance(row, tuple) else attrs.asdict(row) for row in rows
+    ]
+
+
 def show_described(
-    facts: Mapping[str, Any],
-    tables: Mapping[str, tuple[type[Any], Sequence[Any]]],
-    *,
-    as_json: bool,
-    heading: str = "",
+    facts: Mapping[str, Any], tables: Mapping[str, tuple[Columns, Sequence[Any]]], *, as_json: bool, heading: str = ""
 ) -> None:
     """Print facts and tables as one JSON object; else `heading` and the tables that have rows."""
     if as_json:
-        show_json({**facts, **{name: [attrs.asdict(row) for row in rows] for name, (_, rows) in tables.items()}})
+        show_json({**facts, **{name: _documents(*table) for name, table in tables.items()}})
         return
     if heading:
         say(heading)
-    for index, (row_class, rows) in enumerate(tables.values()):
+    for index, (columns, rows) in enumerate(tables.values()):
         if rows:
             if heading or index:
                 click.echo()
-            show(row_class, rows)
+            show(columns, rows)
 
 
 def show_cells(titles: Sequence[str], cells: Sequence[Sequence[str]], file: IO[str] | None = None) -> None:
@@ -283,11 +292,7 @@ LOOK_SECONDS = 0.5
 
 
 timeout_option = click.option(
-    "--timeout",
-    "timeout_seconds",
-    type=SECONDS,
-    default="10m",
-    help="Longest time to wait.  [default: 10m]",
+    "--timeout", "timeout_seconds", type=SECONDS, default="10m", help="Longest time to wait.  [default: 10m]"
 )
 
 

@@ -10,44 +10,20 @@ import attrs
 import click
 
 from kafscale.cli.options import INDEX, json_option, with_client
-from kafscale.cli.output import say, show, show_json, timeout_option, wait_until_none_is_left
+from kafscale.cli.output import say, show, show_described, timeout_option, wait_until_none_is_left
 from kafscale.errors import NotFound
 
 if TYPE_CHECKING:
     from kafscale.client import Client
     from kafscale.client.brokers import At, PartitionPlace
-    from kafscale.wire.messages.replicas import BalancedBroker
 
 CALM_SECONDS = 12.0  # without a move; brokers look at the balance every 5 s
 
 
-@attrs.frozen(kw_only=True)
-class PlacementRow:
-    """A partition. `waits_for` is a broker that doesn't serve at present."""
-
-    topic: str
-    partition: int
-    leader: int | None
-    moves_to: int | None
-    waits_for: int | None
-
-
-@attrs.frozen(kw_only=True)
-class MoveRow:
-    topic: str
-    partition: int
-    leader: int | None
-    moves_to: int
-    bytes_per_second: int | None
-
-
-@attrs.frozen(kw_only=True)
-class BalanceRow:
-    broker: int
-    leads: int
-    bytes_per_second: int | None
-    then_leads: int
-    then_bytes_per_second: int | None
+# `waits_for` is a broker that doesn't serve at present. The bytes of a partition are known for the busiest only.
+PLACEMENT_COLUMNS = ("topic", "partition", "leader", "moves_to", "waits_for")
+MOVE_COLUMNS = ("topic", "partition", "leader", "moves_to", "bytes_per_second")
+BALANCE_COLUMNS = ("broker", "leads", "bytes_per_second", "then_leads", "then_bytes_per_second")
 
 
 @click.group("partitions")
@@ -64,17 +40,11 @@ async def list_command(client: Client, topics: tuple[str, ...], as_json: bool) -
     from kafscale.client.brokers import NO_BROKER, list_reassignments
 
     moving = await list_reassignments(client)
-    rows = [
-        PlacementRow(
-            topic=place.topic,
-            partition=place.partition,
-            leader=None if place.leader == NO_BROKER else place.leader,
-            moves_to=moving.get(place.at),
-            waits_for=None if place.waits_for == NO_BROKER else place.waits_for,
-        )
-        for place in await _places(client, topics)
-    ]
-    show(PlacementRow, rows, as_json=as_json)
+    rows = []
+    for place in await _places(client, topics):
+        leader, waits_for = (None if id_ == NO_BROKER else id_ for id_ in (place.leader, place.waits_for))
+        rows.append((place.topic, place.partition, leader, moving.get(place.at), waits_for))
+    show(PLACEMENT_COLUMNS, rows, as_json=as_json)
 
 
 @command.command("move")
@@ -169,7 +139,7 @@ async def _release(client: Client, places: Collection[PartitionPlace]) -> None:
 async def _show_balance(
     client: Client, places: Collection[PartitionPlace], topics: Collection[str], as_json: bool
 ) -> None:
-    from kafscale.client.brokers import find_balance, list_places
+    from kafscale.client.brokers import find_balance, known, list_places
 
     balance = await find_balance(client, topics or None)
     if balance is None:
@@ -178,37 +148,25 @@ async def _show_balance(
             "too old, so upgrade it (`kafscale brokers list` shows the controller and all versions)"
         )
     leaders = {place.at: place.broker_id for place in (await list_places(client) if topics else places)}
-    moves = [
-        MoveRow(
-            topic=at[0],
-            partition=at[1],
-            leader=leaders.get(at),
-            moves_to=target,
-            bytes_per_second=balance.busiest.get(at),
+    moves = [(*at, leaders.get(at), target, balance.busiest.get(at)) for at, target in balance.moves.items()]
+    brokers = [
+        (
+            broker.broker_id,
+            broker.partition_count,
+            known(broker.bytes_per_second),
+            broker.planned_partition_count,
+            known(broker.planned_bytes_per_second),
         )
-        for at, target in balance.moves.items()
+        for broker in balance.brokers.values()
     ]
-    brokers = [_balance_row(broker) for broker in balance.brokers.values()]
     if as_json:
-        show_json({"moves": [*map(attrs.asdict, moves)], "brokers": [*map(attrs.asdict, brokers)]})
+        show_described({}, {"moves": (MOVE_COLUMNS, moves), "brokers": (BALANCE_COLUMNS, brokers)}, as_json=True)
         return
     if balance.is_waiting:
         say("brokers are measuring their load, which takes half a minute; nothing moves before that")
-    show(MoveRow, moves)
+    show(MOVE_COLUMNS, moves)
     click.echo()
-    show(BalanceRow, brokers)
-
-
-def _balance_row(broker: BalancedBroker) -> BalanceRow:
-    from kafscale.client.brokers import known
-
-    return BalanceRow(
-        broker=broker.broker_id,
-        leads=broker.partition_count,
-        bytes_per_second=known(broker.bytes_per_second),
-        then_leads=broker.planned_partition_count,
-        then_bytes_per_second=known(broker.planned_bytes_per_second),
-    )
+    show(BALANCE_COLUMNS, brokers)
 
 
 async def _wait_for_balance(client: Client, timeout_seconds: float) -> None:

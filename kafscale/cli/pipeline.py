@@ -21,10 +21,9 @@ from kafscale.errors import ConfigError, KafScaleError, StartupError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from kafscale.spark.bucket.position import Position
     from kafscale.spark.pipeline.batch import Outcome
     from kafscale.spark.pipeline.config import Pipeline
-    from kafscale.spark.pipeline.inspection import DirectoryTables
+    from kafscale.spark.pipeline.inspection import DirectoryTables, MappingStatus
     from kafscale.spark.pipeline.reset import Reset
     from kafscale.spark.pipeline.runner import Lag, Observer
     from kafscale.spark.pipeline.tables import Care
@@ -143,40 +142,18 @@ def status_command(file: Path, *, as_json: bool, master: str, conf: Settings) ->
     if as_json:
         show_json([*map(attrs.asdict, found)])
         return
-    rows = [
-        StatusRow(
-            mapping=status.mapping,
-            table=status.table,
-            batch=status.batch_id,
-            offsets=[
-                f"{topic}/{partition}:{offset}"
-                for topic, ends in status.offsets.items()
-                for partition, offset in ends.items()
-            ],
-            lag=status.lag,
-            lag_bytes=status.lag_bytes,
-            lag_seconds=round(status.lag_seconds),
-            committed=None if status.committed_ms is None else iso_time(status.committed_ms),
-            snapshot=status.snapshot_id,
-            dead_letters=status.dead_letters,
-        )
-        for status in found
+    columns = ("mapping", "table", "batch", "offsets", "lag", "lag_bytes", "lag_seconds", "committed", "snapshot")
+    show((*columns, "dead_letters"), [_status_row(mapping) for mapping in found])
+
+
+def _status_row(status: MappingStatus) -> tuple[Any, ...]:
+    offsets = [
+        f"{topic}/{partition}:{offset}" for topic, ends in status.offsets.items() for partition, offset in ends.items()
     ]
-    show(StatusRow, rows)
-
-
-@attrs.frozen(kw_only=True)
-class StatusRow:
-    mapping: str
-    table: str
-    batch: int | None
-    offsets: list[str]
-    lag: int
-    lag_bytes: int
-    lag_seconds: int
-    committed: str | None
-    snapshot: int | None
-    dead_letters: int
+    committed = None if status.committed_ms is None else iso_time(status.committed_ms)
+    lag = (status.lag, status.lag_bytes, round(status.lag_seconds))
+    newest = (committed, status.snapshot_id)
+    return status.mapping, status.table, status.batch_id, offsets, *lag, *newest, status.dead_letters
 
 
 @command.command("prove")
@@ -247,34 +224,20 @@ def reset_command(
             resets = plan(spark, pipeline, topics, from_beginning=from_beginning)
             if not dry_run:
                 carry_out(spark, pipeline, resets)
-    show(TopicResetRow, [TopicResetRow.of(reset, dry_run=dry_run) for reset in resets], as_json=as_json)
+    columns = ("mapping", "topic", "topic_id", "offsets", "new_topic_id", "new_offsets", "outcome")
+    show(columns, [_reset_row(reset, dry_run=dry_run) for reset in resets], as_json=as_json)
 
 
-@attrs.frozen(kw_only=True)
-class TopicResetRow:
-    mapping: str
-    topic: str
-    topic_id: str | None
-    offsets: list[str]
-    new_topic_id: str | None
-    new_offsets: list[str]
-    outcome: str
-
-    @classmethod
-    def of(cls, reset: Reset, *, dry_run: bool) -> TopicResetRow:
-        return cls(
-            mapping=reset.mapping.id,
-            topic=reset.topic,
-            topic_id=reset.before.topic_ids.get(reset.topic),
-            offsets=_offsets_of(reset.before, reset.topic),
-            new_topic_id=reset.after.topic_ids.get(reset.topic),
-            new_offsets=_offsets_of(reset.after, reset.topic),
-            outcome="stays as it is" if not reset.changes else "would be reset" if dry_run else "reset",
+def _reset_row(reset: Reset, *, dry_run: bool) -> tuple[Any, ...]:
+    outcome = "stays as it is" if not reset.changes else "would be reset" if dry_run else "reset"
+    before, after = (
+        (
+            position.topic_ids.get(reset.topic),
+            [f"{index}:{offset}" for (name, index), offset in sorted(position.offsets.items()) if name == reset.topic],
         )
-
-
-def _offsets_of(position: Position, topic: str) -> list[str]:
-    return [f"{index}:{offset}" for (name, index), offset in sorted(position.offsets.items()) if name == topic]
+        for position in (reset.before, reset.after)
+    )
+    return reset.mapping.id, reset.topic, *before, *after, outcome
 
 
 @attrs.frozen

@@ -16,7 +16,6 @@ import time
 from types import TracebackType
 from typing import Any
 
-import attrs
 import click
 
 from kafscale.cli.options import json_option, settings_flags
@@ -125,13 +124,6 @@ def _run(settings: Settings) -> bool:
     return is_declared_dead
 
 
-@attrs.frozen(kw_only=True)
-class EffectiveOption:
-    option: str
-    value: str
-    source: str
-
-
 @click.command("config")
 @click.option("--reference", is_flag=True, help="Print the reference page of all options, as Markdown.")
 @json_option
@@ -147,10 +139,5 @@ def config_command(as_json: bool, reference: bool, config_file: str | None, **fl
         click.echo(options_page(), nl=False)
         return
     loaded = load(flags, os.environ, config_file)
-    rows = [
-        EffectiveOption(
-            option=option.name, value=option.format(loaded.settings.value(option)), source=loaded.source(option)
-        )
-        for option in options()
-    ]
-    show(EffectiveOption, rows, as_json=as_json)
+    rows = [(option.name, option.format(loaded.settings.value(option)), loaded.source(option)) for option in options()]
+    show(("option", "value", "source"), rows, as_json=as_json)

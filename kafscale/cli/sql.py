@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from kafscale.spark.catalogs import CatalogOptions
-    from kafscale.spark.duckdb.engine import Engines
-    from kafscale.spark.sql.answers import QueryAnswer
+    from kafscale.spark.duckdb.engine import Engines, QueryAnswer
     from kafscale.spark.sql.engine import Engine
     from kafscale.spark.sql.server import ServedTopics
 
@@ -60,10 +59,10 @@ class SparkOptions:
     source_options: Sequence[tuple[str, str]]
 
 
-def option(flag: str, *names: str, help: str, shown: str = "", **details: Any) -> Callable[[Function], Function]:
+def option(flag: str, *names: str, help: str, **details: Any) -> Callable[[Function], Function]:
     """Declare an option that is also an environment variable, named in its help."""
     variable = PREFIX + flag.removeprefix("--").upper().replace("-", "_")
-    note = f"default: {shown}; {variable}" if shown else variable
+    note = f"default: {details['default']}; {variable}" if "default" in details else variable
     return click.option(flag, *names, envvar=variable, help=f"{help}  [{note}]", **details)
 
 
@@ -89,13 +88,7 @@ def parse_catalog(text: str) -> CatalogOptions:
 
 
 _OPTIONS = (
-    option(
-        "--master",
-        default=MASTER_DEFAULT,
-        shown=MASTER_DEFAULT,
-        metavar="URL",
-        help="Spark's master.",
-    ),
+    option("--master", default=MASTER_DEFAULT, metavar="URL", help="Spark's master."),
     option(
         "--catalog",
         "catalogs",
@@ -111,7 +104,6 @@ _OPTIONS = (
         "--max-scan-bytes",
         type=Parsed("SIZE", parse_size),
         default=MAX_SCAN_DEFAULT,
-        shown=MAX_SCAN_DEFAULT,
         help="Refuse a read of a topic that needs more bytes of the bucket; 0 for no limit.",
     ),
     option(
@@ -189,18 +181,13 @@ REFRESH_DEFAULT = "30s"
 
 @click.command("serve")
 @option(
-    "--listen",
-    type=ADDRESS,
-    default=LISTEN_DEFAULT,
-    shown=LISTEN_DEFAULT,
-    help="Address for clients of JDBC and ODBC. There is no password.",
+    "--listen", type=ADDRESS, default=LISTEN_DEFAULT, help="Address for clients of JDBC and ODBC. There is no password."
 )
 @option(
     "--refresh-interval",
     "refresh_seconds",
     type=SECONDS,
     default=REFRESH_DEFAULT,
-    shown=REFRESH_DEFAULT,
     help="How often to look for new and deleted topics; records are seen at once.",
 )
 @spark_options
@@ -288,25 +275,17 @@ def command() -> None:
 
 @command.command("query")
 @click.argument("statement", required=False)
-@option("--format", type=click.Choice(FORMATS), default="table", shown="table", help="Format of rows.")
+@option("--format", type=click.Choice(FORMATS), default="table", help="Format of rows.")
 @option(
-    "--output",
-    type=click.Path(path_type=Path),
-    metavar="PATH",
-    help="File for rows, or for parquet a new directory.",
+    "--output", type=click.Path(path_type=Path), metavar="PATH", help="File for rows, or for parquet a new directory."
 )
 @option(
-    "--max-rows",
-    type=number(1),
-    default=MAX_ROWS_DEFAULT,
-    shown=str(MAX_ROWS_DEFAULT),
-    help="Most rows of a table; other formats have all rows.",
+    "--max-rows", type=number(1), default=MAX_ROWS_DEFAULT, help="Most rows of a table; other formats have all rows."
 )
 @option(
     "--engine",
     type=click.Choice(ENGINES),
     default="auto",
-    shown="auto",
     help="Spark, or an embedded DuckDB, which starts at once; auto uses DuckDB for statements that read little and "
     "have the same answer in both, and says which it uses.",
 )
@@ -314,7 +293,6 @@ def command() -> None:
     "--duckdb-max-bytes",
     type=Parsed("SIZE", parse_size),
     default=DUCKDB_MAX_DEFAULT,
-    shown=DUCKDB_MAX_DEFAULT,
     help="With --engine auto, statements that read more of the bucket than this go to Spark.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each row, like --format json.")
@@ -325,11 +303,7 @@ def query_command(statement: str | None, loaded: Loaded, *, as_json: bool, **opt
     STATEMENT may be several, separated by semicolons. Without it, statements come from standard input, or on a
     terminal from a shell with history. `kafscale sql serve` answers other programs over JDBC.
     """
-    output, chosen, spark = (
-        take(options, OutputOptions),
-        take(options, EngineOptions),
-        take(options, SparkOptions),
-    )
+    output, chosen, spark = (take(options, OutputOptions), take(options, EngineOptions), take(options, SparkOptions))
     if as_json:
         output = output.with_json()
     output.check()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import attrs
 import click
 
 from kafscale.cli.options import (
@@ -28,29 +27,7 @@ if TYPE_CHECKING:
 _TOPIC_SOURCE = 1  # in DescribeConfigs, a config that is set on the topic itself
 
 
-@attrs.frozen(kw_only=True)
-class TopicRow:
-    topic: str
-    partitions: int
-    replication_factor: int
-    id: str
-
-
-@attrs.frozen(kw_only=True)
-class TopicPartitionRow:
-    partition: int
-    leader: int
-    replicas: list[int]
-    in_sync: list[int]
-    start_offset: int
-    end_offset: int
-
-
-@attrs.frozen(kw_only=True)
-class ConfigRow:
-    config: str
-    value: str | None
-    set_on_topic: bool
+PARTITION_COLUMNS = ("partition", "leader", "replicas", "in_sync", "start_offset", "end_offset")
 
 
 @click.group("topics")
@@ -66,16 +43,11 @@ async def list_command(client: Client, as_json: bool) -> None:
     from kafscale.client.admin import list_topics
     from kafscale.store.paths import topic_id_text
 
-    rows = [
-        TopicRow(
-            topic=topic.name or "",
-            partitions=len(topic.partitions),
-            replication_factor=max((len(partition.replica_nodes) for partition in topic.partitions), default=0),
-            id=topic_id_text(topic.topic_id),
-        )
-        for topic in await list_topics(client)
-    ]
-    show(TopicRow, rows, as_json=as_json)
+    rows = []
+    for topic in await list_topics(client):
+        factor = max((len(partition.replica_nodes) for partition in topic.partitions), default=0)
+        rows.append((topic.name or "", len(topic.partitions), factor, topic_id_text(topic.topic_id)))
+    show(("topic", "partitions", "replication_factor", "id"), rows, as_json=as_json)
 
 
 @command.command("create")
@@ -122,18 +94,18 @@ async def describe_command(client: Client, topic: str, *, all_configs: bool, as_
 
     partitions = await _partition_rows(client, topic)
     configs = [
-        ConfigRow(config=config.name, value=config.value, set_on_topic=config.config_source == _TOPIC_SOURCE)
+        (config.name, config.value, config.config_source == _TOPIC_SOURCE)
         for config in await topic_configs(client, topic)
         if all_configs or config.config_source == _TOPIC_SOURCE
     ]
     show_described(
         {"topic": topic},
-        {"partitions": (TopicPartitionRow, partitions), "configs": (ConfigRow, configs)},
+        {"partitions": (PARTITION_COLUMNS, partitions), "configs": (("config", "value", "set_on_topic"), configs)},
         as_json=as_json,
     )
 
 
-async def _partition_rows(client: Client, topic: str) -> list[TopicPartitionRow]:
+async def _partition_rows(client: Client, topic: str) -> list[tuple[Any, ...]]:
     from kafscale.client.admin import describe_topics
     from kafscale.client.consumer import EARLIEST, LATEST, list_offsets
 
@@ -143,15 +115,8 @@ async def _partition_rows(client: Client, topic: str) -> list[TopicPartitionRow]
     earliest = await list_offsets(client, topic, dict.fromkeys(indexes, EARLIEST))
     latest = await list_offsets(client, topic, dict.fromkeys(indexes, LATEST))
     return [
-        TopicPartitionRow(
-            partition=partition.partition_index,
-            leader=partition.leader_id,
-            replicas=partition.replica_nodes,
-            in_sync=partition.isr_nodes,
-            start_offset=earliest[partition.partition_index],
-            end_offset=latest[partition.partition_index],
-        )
-        for partition in partitions
+        (index, partition.leader_id, partition.replica_nodes, partition.isr_nodes, earliest[index], latest[index])
+        for index, partition in zip(indexes, partitions, strict=True)
     ]
 
 

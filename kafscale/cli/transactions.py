@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import attrs
 import click
 
 from kafscale.cli.options import ListOption, json_option, with_client
@@ -15,19 +14,6 @@ if TYPE_CHECKING:
     from kafscale.client import Client
 
 ONGOING = "Ongoing"
-
-
-@attrs.frozen(kw_only=True)
-class TransactionRow:
-    transactional_id: str
-    producer_id: int
-    state: str
-
-
-@attrs.frozen(kw_only=True)
-class EnrolledRow:
-    topic: str
-    partition: int
 
 
 @click.group("transactions")
@@ -44,12 +30,10 @@ async def list_command(client: Client, states: tuple[str, ...], as_json: bool) -
     from kafscale.client.transactions import list_transactions
 
     rows = [
-        TransactionRow(
-            transactional_id=found.transactional_id, producer_id=found.producer_id, state=found.transaction_state
-        )
+        (found.transactional_id, found.producer_id, found.transaction_state)
         for found in await list_transactions(client, list(states))
     ]
-    show(TransactionRow, rows, as_json=as_json)
+    show(("transactional_id", "producer_id", "state"), rows, as_json=as_json)
 
 
 @command.command("describe")
@@ -61,9 +45,7 @@ async def describe_command(client: Client, transactional_id: str, as_json: bool)
     from kafscale.client.transactions import describe_transaction
 
     found = await describe_transaction(client, transactional_id)
-    partitions = [
-        EnrolledRow(topic=topic.topic, partition=index) for topic in found.topics for index in topic.partitions
-    ]
+    partitions = [(topic.topic, index) for topic in found.topics for index in topic.partitions]
     show_described(
         {
             "transactional_id": transactional_id,
@@ -73,7 +55,7 @@ async def describe_command(client: Client, transactional_id: str, as_json: bool)
             "timeout_ms": found.transaction_timeout_ms,
             "start_time_ms": found.transaction_start_time_ms,
         },
-        {"partitions": (EnrolledRow, partitions)},
+        {"partitions": (("topic", "partition"), partitions)},
         as_json=as_json,
         heading=f"transactional id {transactional_id} is {found.transaction_state}; producer {found.producer_id}, "
         f"epoch {found.producer_epoch}; partitions: {len(partitions)}",

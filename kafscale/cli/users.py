@@ -12,7 +12,6 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import attrs
 import click
 
 from kafscale.cli.options import (
@@ -37,13 +36,6 @@ SCRAMS = (SaslMechanism.SCRAM_SHA_256, SaslMechanism.SCRAM_SHA_512)
 OFFLINE_OPTIONS = (*WRITING_OPTIONS, "secret_key_file")
 STDIN = "-"
 BUCKET_NAME = "bucket"  # in --data-dir, where no store is given
-
-
-@attrs.frozen(kw_only=True)
-class UserRow:
-    user: str
-    mechanism: str
-    iterations: int
 
 
 @click.group("users")
@@ -133,11 +125,11 @@ def list_command(as_json: bool, **where: Any) -> None:
 
     _run(where, over_connection, offline)
     rows = [
-        UserRow(user=user, mechanism=mechanism.value, iterations=iterations)
+        (user, mechanism.value, iterations)
         for user, infos in sorted(found.items())
         for mechanism, iterations in sorted(infos.items())
     ]
-    show(UserRow, rows, as_json=as_json)
+    show(("user", "mechanism", "iterations"), rows, as_json=as_json)
 
 
 @command.command("remove")
@@ -232,10 +224,7 @@ async def _offline(settings: Settings, use: Callable[[ScramUsers], Awaitable[Non
     with lock_data_directory(settings.data_dir):
         if settings.store == StoreUrl(scheme="file", path=settings.data_dir / BUCKET_NAME):
             settings.store.path.mkdir(exist_ok=True)  # as a first start does
-        async with (
-            store_of_command(settings) as store,
-            led_metadata(settings, store, may_be_shared=True) as metadata,
-        ):
+        async with store_of_command(settings) as store, led_metadata(settings, store, may_be_shared=True) as metadata:
             users = ScramUsers.of(settings, metadata)
             await users.load()
             await use(users)

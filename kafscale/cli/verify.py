@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack, closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import click
@@ -16,15 +16,7 @@ from kafscale.errors import DamagedObject, NotFound, StartupError
 
 if TYPE_CHECKING:
     from kafscale.log.check.verification import Report, Verifier
-
-
-@attrs.frozen(kw_only=True)
-class FindingRow:
-    what: str
-    kind: str
-    where: str
-    position: int | None
-    message: str
+    from kafscale.log.repair.findings import Finding
 
 
 @click.command("verify")
@@ -32,9 +24,7 @@ class FindingRow:
     "--repair", is_flag=True, help="Rebuild damaged objects from undamaged ones; record batches are never changed."
 )
 @click.option(
-    "--bucket-only",
-    is_flag=True,
-    help="Don't check the data directory, for which its broker must be stopped.",
+    "--bucket-only", is_flag=True, help="Don't check the data directory, for which its broker must be stopped."
 )
 @json_option
 @with_settings(only=STORE_OPTIONS)
@@ -57,27 +47,21 @@ def command(repair: bool, bucket_only: bool, as_json: bool, loaded: Loaded) -> N
 
 def _show(report: Report, *, as_json: bool) -> None:
     summary = attrs.asdict(report, filter=lambda field, _: field.name != "findings")
+    findings = report.findings
     if as_json:
-        show_json(
-            {"whole": report.is_whole, **summary, "findings": [attrs.asdict(finding) for finding in report.findings]}
-        )
+        show_json({"whole": report.is_whole, **summary, "findings": [*map(attrs.asdict, findings)]})
         return
-    rows = [
-        FindingRow(
-            what="repaired" if finding.repaired else "damage" if finding.damage else "note",
-            kind=finding.kind,
-            where=finding.name,
-            position=finding.position,
-            message=finding.message
-            + (" (--repair rebuilds it)" if finding.can_repair and not finding.repaired else ""),
-        )
-        for finding in report.findings
-    ]
-    if rows:
-        show(FindingRow, rows)
+    if findings:
+        show(("what", "kind", "where", "position", "message"), [*map(_row, findings)])
         click.echo()
     counts = ", ".join(f"{name.replace('_', ' ')}: {count}" for name, count in summary.items())
     click.echo(f"{'whole' if report.is_whole else 'damaged'}; {counts}")
+
+
+def _row(finding: Finding) -> tuple[Any, ...]:
+    what = "repaired" if finding.repaired else "damage" if finding.damage else "note"
+    advice = " (--repair rebuilds it)" if finding.can_repair and not finding.repaired else ""
+    return what, finding.kind, finding.name, finding.position, finding.message + advice
 
 
 async def _verify(settings: Settings, with_data_dir: bool, repair: bool) -> Report:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import attrs
 
@@ -47,45 +48,40 @@ def quoted(name: str) -> str:
     return f"`{name.replace('`', '``')}`"
 
 
+def setting(doc: str, default: Any = attrs.NOTHING, **more: Any) -> Any:
+    """Declare a key of a pipeline's YAML, with its line in the reference."""
+    return attrs.field(default=default, metadata={"doc": doc}, **more)
+
+
 @attrs.frozen(kw_only=True)
 class CatalogOptions:
     """A catalog of tables. Raises ConfigError, when made, for options that contradict each other."""
 
-    type: str = attrs.field(
-        metadata={
-            "doc": "Of Iceberg: `hadoop` (a directory), `jdbc` (SQLite or Postgres), `rest`, `hive`, or `glue`. Of "
-            "Delta Lake: `delta` (a directory)."
-        }
+    type: str = setting(
+        "Of Iceberg: `hadoop` (a directory), `jdbc` (SQLite or Postgres), `rest`, `hive`, or `glue`. Of Delta Lake: "
+        "`delta` (a directory)."
     )
-    name: str = attrs.field(default=NAME_DEFAULT, metadata={"doc": "What tables are found under in Spark's SQL."})
-    warehouse: str | None = attrs.field(
-        default=None,
-        metadata={"doc": "Where tables are: a directory or `s3://BUCKET/PREFIX`. For `rest` it may be the server's."},
+    name: str = setting("What tables are found under in Spark's SQL.", NAME_DEFAULT)
+    warehouse: str | None = setting(
+        "Where tables are: a directory or `s3://BUCKET/PREFIX`. For `rest` it may be the server's.", None
     )
-    uri: str | None = attrs.field(
-        default=None,
-        metadata={
-            "doc": "Of `jdbc` (`jdbc:sqlite:PATH`, `jdbc:postgresql://HOST/DATABASE`), `rest` and `hive` "
-            "(`thrift://HOST:PORT`); of `glue` where it is not Amazon's."
-        },
+    uri: str | None = setting(
+        "Of `jdbc` (`jdbc:sqlite:PATH`, `jdbc:postgresql://HOST/DATABASE`), `rest` and `hive` (`thrift://HOST:PORT`); "
+        "of `glue` where it is not Amazon's.",
+        None,
     )
-    user: str | None = attrs.field(default=None, metadata={"doc": "Of the database."})
-    password: str | None = attrs.field(default=None, repr=False, metadata={"doc": "Of the database."})
-    token: str | None = attrs.field(default=None, repr=False, metadata={"doc": "A bearer token, for `rest`."})
-    credential: str | None = attrs.field(
-        default=None, repr=False, metadata={"doc": "`ID:SECRET`, which `rest` gets a token for."}
+    user: str | None = setting("Of the database.", None)
+    password: str | None = setting("Of the database.", None, repr=False)
+    token: str | None = setting("A bearer token, for `rest`.", None, repr=False)
+    credential: str | None = setting("`ID:SECRET`, which `rest` gets a token for.", None, repr=False)
+    s3_endpoint: str | None = setting("Where S3 is, for the warehouse.", None)
+    s3_region: str | None = setting("Without it, what AWS SDKs find.", None)
+    s3_path_style: bool = setting("Whether the bucket is in the path, not in the host's name.", False)
+    s3_sse: str | None = setting(
+        "How S3 encrypts the tables: `AES256` or `aws:kms:KEY`. Without it, as the bucket is set up.", None
     )
-    s3_endpoint: str | None = attrs.field(default=None, metadata={"doc": "Where S3 is, for the warehouse."})
-    s3_region: str | None = attrs.field(default=None, metadata={"doc": "Without it, what AWS SDKs find."})
-    s3_path_style: bool = attrs.field(
-        default=False, metadata={"doc": "Whether the bucket is in the path, not in the host's name."}
-    )
-    s3_sse: str | None = attrs.field(
-        default=None,
-        metadata={"doc": "How S3 encrypts the tables: `AES256` or `aws:kms:KEY`. Without it, as the bucket is set up."},
-    )
-    properties: Mapping[str, str] = attrs.field(
-        factory=dict, metadata={"doc": "Further properties of Iceberg's catalog, as Iceberg names them."}
+    properties: Mapping[str, str] = setting(
+        "Further properties of Iceberg's catalog, as Iceberg names them.", factory=dict
     )
 
     def __attrs_post_init__(self) -> None:
@@ -158,7 +154,12 @@ class CatalogOptions:
     def conf(self) -> dict[str, str]:
         if self.type == DELTA:
             return {"spark.sql.extensions": self.extensions, **DELTA_CATALOG}
-        settings = {"type": self.type, **self._location(), **self._access(), **self._s3(), **self.properties}
+        access: dict[str, str | None] = {"token": self.token, "credential": self.credential}
+        if self.type == "jdbc":
+            # V1 has views too; without saying so Iceberg warns of it and leaves the tables of an older schema.
+            access = {"jdbc.schema-version": "V1", "jdbc.user": self.user, "jdbc.password": self.password}
+        location = {"glue.endpoint" if self.type == "glue" else "uri": self.uri, "warehouse": self._warehouse()}
+        settings = {"type": self.type, **location, **access, **self._s3(), **self.properties}
         prefix = f"spark.sql.catalog.{self.name}"
         return {
             "spark.sql.extensions": self.extensions,
@@ -172,19 +173,10 @@ class CatalogOptions:
             return None
         return next((jar for prefix, jar in DRIVERS.items() if (self.uri or "").startswith(prefix)), None)
 
-    def _location(self) -> dict[str, str | None]:
-        return {"glue.endpoint" if self.type == "glue" else "uri": self.uri, "warehouse": self._warehouse()}
-
     def _warehouse(self) -> str | None:
         if self.warehouse is None or self.type == "rest" or "://" in self.warehouse:
             return self.warehouse
         return str(Path(self.warehouse.removeprefix("file:")).absolute())
-
-    def _access(self) -> dict[str, str | None]:
-        if self.type == "jdbc":
-            # V1 has views too; without saying so Iceberg warns of it and leaves the tables of an older schema.
-            return {"jdbc.schema-version": "V1", "jdbc.user": self.user, "jdbc.password": self.password}
-        return {"token": self.token, "credential": self.credential}
 
     def _s3(self) -> dict[str, str | None]:
         if ICEBERG_AWS_JAR not in self.packages():

@@ -36,7 +36,7 @@ from kafscale.spark.duckdb.texts import DuckDBAnswer, text_of
 from kafscale.spark.session import INSTALL
 from kafscale.spark.source.options import Given
 from kafscale.spark.source.planning import QueryBounds
-from kafscale.spark.sql.answers import QueryAnswer, SparkAnswer
+from kafscale.spark.sql.answers import SparkAnswer
 from kafscale.spark.sql.engine import Engine
 from kafscale.spark.sql.kafsql import (
     ASKED_FOR,
@@ -159,11 +159,7 @@ def _argument(node: ParsedNode) -> Argument:
 
 
 BATCH_ROWS = 4096
-SETTINGS = {
-    "enable_external_access": False,
-    "autoinstall_known_extensions": False,
-    "autoload_known_extensions": False,
-}
+SETTINGS = {"enable_external_access": False, "autoinstall_known_extensions": False, "autoload_known_extensions": False}
 ARROW_TYPES = {"STRING": pa.string(), "INT": pa.int32(), "BIGINT": pa.int64()}
 DESCRIBE_COLUMNS = {"col_name": "STRING", "data_type": "STRING", "comment": "STRING"}
 
@@ -296,6 +292,7 @@ def _listed(told: CommandRows) -> DuckDBAnswer:
 
 
 SETTING = ("SET", "RESET")
+QueryAnswer = SparkAnswer | DuckDBAnswer
 
 
 class EngineName(StrEnum):

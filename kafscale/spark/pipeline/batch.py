@@ -159,7 +159,7 @@ class _Attempt:
 
     def _head(self, table: str) -> TableHead | None:
         """Return the head of the table before the look, if nothing else may come before the rows."""
-        return None if self.is_new else TableHead.of(self.tables.commits(table))
+        return None if self.is_new else TableHead(next((commit.id for commit in self.tables.commits(table)), None))
 
     def _newest(self, table: str) -> Committed | None:
         return newest(self.tables.commits(table), self.batch.mapping)

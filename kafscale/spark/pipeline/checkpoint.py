@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Collection, Set
+from contextlib import ExitStack
 from typing import Any
 
 import attrs
@@ -77,7 +78,7 @@ class HadoopDirectory:
         path = self._path(name)
         system = self._system(path)
         if system.getUri().getScheme() != "file":
-            return NoLock()
+            return ExitStack()  # nothing keeps a second run out
         system.mkdirs(path.getParent())
         local = system.makeQualified(path).toUri().getPath()
         return self._jvm.java.io.RandomAccessFile(local, "rw").getChannel().tryLock()
@@ -91,12 +92,6 @@ class HadoopDirectory:
 
     def _system(self, path: Any) -> Any:
         return path.getFileSystem(self.spark._jsc.hadoopConfiguration())
-
-
-class NoLock:
-    """The lock of a file system that is not local, where nothing keeps a second run out."""
-
-    def close(self) -> None: ...
 
 
 @attrs.frozen(kw_only=True)
@@ -136,9 +131,7 @@ class QueryCheckpoint:
             for folder in ("offsets", "commits")
         )
         return QueryProgress(
-            planned_batch=planned,
-            committed_batch=committed,
-            end=Position() if planned is None else self.end(planned),
+            planned_batch=planned, committed_batch=committed, end=Position() if planned is None else self.end(planned)
         )
 
     def begun(self) -> Position | None:

@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 
 from kafscale.config import Address, StoreUrl, parse_duration, parse_size
-from kafscale.spark.catalogs import CatalogOptions, quoted
+from kafscale.spark.catalogs import CatalogOptions, quoted, setting
 
 FORMATS = ("bytes", "string", "json", "avro", "protobuf", "json-schema")
 REGISTRY_FORMATS = ("avro", "protobuf", "json-schema")
@@ -68,11 +68,6 @@ _SORT = re.compile(rf"({_COLUMN})(?:\s+(asc|desc))?(?:\s+nulls\s+(first|last))?"
 _TYPE = re.compile(r"decimal\(\d+,\s*\d+\)|(array|map|struct)<.+>", re.IGNORECASE)
 
 TYPES_TEXT = f"{', '.join(COLUMN_TYPES)}, decimal(p,s), array<…>, map<…>, struct<…>"
-
-
-def setting(doc: str, default: Any = attrs.NOTHING, **more: Any) -> Any:
-    """Declare a key of the YAML, with its line in the reference."""
-    return attrs.field(default=default, metadata={"doc": doc}, **more)
 
 
 class WrongSetting(ValueError):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from urllib.parse import unquote
 
 import attrs
@@ -276,30 +276,6 @@ def _side_columns(side: str, encoding: Encoding) -> Iterator[tuple[str, DataType
         yield column.name, TimestampType() if name == "timestamp" else simple_type(name)
 
 
-class Tables(Protocol):
-    """A pipeline's tables, as `status` and `check` look at them."""
-
-    def columns(self, mapping: TableMapping) -> StructType:
-        """Return the columns of the mapping's rows. Raises KafScaleError."""
-        ...
-
-    def exists(self, table: str) -> bool:
-        """Tell whether there is such a table."""
-        ...
-
-    def schema(self, table: str) -> StructType:
-        """Return the columns of a table."""
-        ...
-
-    def commits(self, table: str) -> Iterator[Commit]:
-        """Iterate over the commits of a table, newest first."""
-        ...
-
-    def count(self, table: str, column: str, value: str) -> int:
-        """Count the rows of a table that have a value in a column."""
-        ...
-
-
 @attrs.frozen
 class SparkTables:
     """The tables as a session sees them."""
@@ -321,6 +297,9 @@ class SparkTables:
 
     def count(self, table: str, column: str, value: str) -> int:
         return int(self.spark.table(self.pipeline.full_name(table)).where(col(column) == value).count())
+
+
+Tables = DirectoryTables | SparkTables
 
 
 @attrs.frozen(kw_only=True)

@@ -10,11 +10,9 @@ from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
 
-import attrs
-
 from kafscale.config import Address
 from kafscale.errors import StartupError
-from kafscale.metrics import CounterFamily, HistogramFamily, Metrics
+from kafscale.metrics import Metrics
 
 if TYPE_CHECKING:
     from kafscale.spark.pipeline.batch import Outcome
@@ -26,25 +24,15 @@ LABEL = "mapping"
 SILENCE_SECONDS = 10.0  # of a client, which has a thread for as long; Prometheus: scrape_timeout
 
 
-@attrs.define(eq=False, repr=False)
 class PipelineMetrics:
     """An observer of a pipeline that counts."""
 
-    registry: Metrics = attrs.field(factory=Metrics)
-    lag: dict[str, int] = attrs.field(factory=dict, init=False)
-    lag_bytes: dict[str, int] = attrs.field(factory=dict, init=False)
-    lag_seconds: dict[str, float] = attrs.field(factory=dict, init=False)
-    committed_seconds: dict[str, float] = attrs.field(factory=dict, init=False)
-    records: CounterFamily = attrs.field(init=False)
-    added_bytes: CounterFamily = attrs.field(init=False)
-    added_rows: CounterFamily = attrs.field(init=False)
-    dead_letters: CounterFamily = attrs.field(init=False)
-    failures: CounterFamily = attrs.field(init=False)
-    restarts: CounterFamily = attrs.field(init=False)
-    compacted_files: CounterFamily = attrs.field(init=False)
-    commit_seconds: HistogramFamily = attrs.field(init=False)
-
-    def __attrs_post_init__(self) -> None:
+    def __init__(self) -> None:
+        self.registry = Metrics()
+        self.lag: dict[str, int] = {}
+        self.lag_bytes: dict[str, int] = {}
+        self.lag_seconds: dict[str, float] = {}
+        self.committed_seconds: dict[str, float] = {}
         counter, prefix = self.registry.counter, "kafscale_pipeline"
         self.records = counter(f"{prefix}_records_total", "Records read from the bucket.", LABEL)
         self.added_bytes = counter(f"{prefix}_bytes_total", "Bytes of the files added to tables.", LABEL)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -30,7 +30,7 @@ from kafscale.spark.pipeline.snapshots import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
     from kafscale.spark.pipeline.schema import ColumnChange
 
@@ -41,99 +41,30 @@ class TableHead:
 
     id: int | None
 
-    @classmethod
-    def of(cls, commits: Iterable[Commit]) -> TableHead:
-        """Take the first of `TableFormat.commits`."""
-        return cls(next((commit.id for commit in commits), None))
 
-
-class TableFormat(Protocol):
+@attrs.frozen
+class _Tables:
     """The tables of a catalog. `table` is a name as a mapping has it, `namespace.name`."""
 
-    @property
-    def conflicts(self) -> Sequence[str]:
-        """Return texts in errors of a commit that conflicts with another writer's."""
-        ...
+    spark: Any  # a SparkSession, whose inner parts have no types
+    catalog: CatalogOptions
 
-    def exists(self, table: str) -> bool:
-        """Tell whether there is such a table."""
-        ...
-
-    def create(
+    def _create(
         self,
         table: str,
         definition: str,
         *,
-        partition_by: Sequence[str] = (),
+        provider: str,
+        partition_by: Sequence[str],
         properties: Mapping[str, str],
-        is_upserted: bool = False,
     ) -> None:
-        """Make a table of columns, in SQL, if it is missing; properties go before the format's own.
-
-        Raises ConfigError for a missing feature of the format.
-        """
-        ...
-
-    def sort(self, table: str, order: Sequence[str]) -> None:
-        """Sort new files by these keys, in SQL, unless others are set. Raises ConfigError."""
-        ...
-
-    def partition(self, table: str, wanted: Sequence[str]) -> Sequence[str]:
-        """Partition files so that are written from now on. Returns the changes."""
-        ...
-
-    def change(self, table: str, change: ColumnChange) -> None:
-        """Add a column, or make one wider."""
-        ...
-
-    def commits(self, table: str) -> Iterator[Commit]:
-        """Iterate over the commits of the table, newest first."""
-        ...
-
-    def append(self, table: str, rows: DataFrame, *, behind: TableHead | None = None) -> None:
-        """Append rows in one commit. `behind`: fail with one of `conflicts` if another commit came since."""
-        ...
-
-    def named(self, before: str, behind: str, key: str) -> Mapping[str, str | None]:
-        """Return tables whose names begin and end so, and a property of each. Raises ConfigError."""
-        ...
-
-    def has_forgotten(self, table: str, mapping: str) -> bool:
-        """Tell whether the table has batches of a mapping that none of its commits tells of."""
-        ...
-
-    def appended(self, table: str, commit: Committed) -> DataFrame:
-        """Return the rows that a commit has appended."""
-        ...
-
-    def tell(self, summary: Mapping[str, str], *, once: bool = False) -> None:
-        """Set the summary of the session's next commits. `once`: a table takes this batch once."""
-        ...
-
-    def compact(self, table: str, target_bytes: int) -> int:
-        """Compact small files, and return their number."""
-        ...
-
-    def expire(self, table: str, older_than: datetime, keep_count: int) -> int:
-        """Forget snapshots before a moment, except the newest ones. Returns the number of deleted files."""
-        ...
-
-    def remove_orphans(self, table: str, older_than: datetime) -> int:
-        """Delete files from before a moment that no snapshot has, and return their number."""
-        ...
-
-
-def create_table(
-    name: str, definition: str, provider: str, partition_by: Sequence[str], properties: Mapping[str, str]
-) -> str:
-    """Return the statement that makes a table if it is missing."""
-    parts = [f"CREATE TABLE IF NOT EXISTS {name} ({definition}) USING {provider}"]
-    if partition_by:
-        parts.append(f"PARTITIONED BY ({', '.join(partition_by)})")
-    if properties:
-        given = ", ".join(f"{_text(key)} = {_text(value)}" for key, value in properties.items())
-        parts.append(f"TBLPROPERTIES ({given})")
-    return " ".join(parts)
+        parts = [f"CREATE TABLE IF NOT EXISTS {self.catalog.full_name(table)} ({definition}) USING {provider}"]
+        if partition_by:
+            parts.append(f"PARTITIONED BY ({', '.join(partition_by)})")
+        if properties:
+            given = ", ".join(f"{_text(key)} = {_text(value)}" for key, value in properties.items())
+            parts.append(f"TBLPROPERTIES ({given})")
+        self.spark.sql(" ".join(parts))
 
 
 def _text(value: str) -> str:
@@ -206,17 +137,13 @@ def _partitions(table: Any) -> Sequence[str]:
 
 
 @attrs.frozen
-class IcebergTables:
-    """Tables of one of Iceberg's catalogs. See `TableFormat`. `spark` is a session, whose inner parts have no types."""
+class IcebergTables(_Tables):
+    """Tables of one of Iceberg's catalogs."""
 
-    spark: SparkSession
-    catalog: CatalogOptions
-    conflicts: Sequence[str] = attrs.field(
-        default=("CommitFailedException", "ValidationException", "CommitStateUnknownException"), init=False
-    )
+    # Texts in errors of a commit that conflicts with another writer's.
+    conflicts = ("CommitFailedException", "ValidationException", "CommitStateUnknownException")
 
     def exists(self, table: str) -> bool:
-        """See `TableFormat`."""
         return bool(self.spark.catalog.tableExists(self.catalog.full_name(table)))
 
     def create(
@@ -228,34 +155,37 @@ class IcebergTables:
         properties: Mapping[str, str],
         is_upserted: bool = False,
     ) -> None:
-        """See `TableFormat`. Upserts write files of deletes, which readers apply."""
-        name = self.catalog.full_name(table)
-        all_properties = {**DEFAULT_PROPERTIES, **(UPSERT_PROPERTIES if is_upserted else {}), **properties}
-        self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {name.rpartition('.')[0]}")
-        self.spark.sql(create_table(name, definition, "iceberg", partition_by, all_properties))
+        """Make a table of columns, in SQL, if it is missing; properties go before the format's own.
+
+        Upserts write files of deletes, which readers apply.
+        """
+        properties = {**DEFAULT_PROPERTIES, **(UPSERT_PROPERTIES if is_upserted else {}), **properties}
+        namespace = self.catalog.full_name(table).rpartition(".")[0]
+        self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
+        self._create(table, definition, provider="iceberg", partition_by=partition_by, properties=properties)
 
     def sort(self, table: str, order: Sequence[str]) -> None:
-        """See `TableFormat`."""
+        """Sort new files by these keys, in SQL, unless others are set."""
         if self._load(table).sortOrder().isUnsorted():
             self.spark.sql(f"ALTER TABLE {self.catalog.full_name(table)} WRITE ORDERED BY {', '.join(order)}")
 
     def partition(self, table: str, wanted: Sequence[str]) -> Sequence[str]:
-        """See `TableFormat`. Existing files keep the specification that they were written by."""
+        """Partition files that are written from now on. Returns the changes."""
         found = spec_changes(_partitions(self._load(table)), wanted)
         for change in found:
             self.spark.sql(f"ALTER TABLE {self.catalog.full_name(table)} {change}")
         return found
 
     def change(self, table: str, change: ColumnChange) -> None:
-        """See `TableFormat`."""
+        """Add a column, or make one wider."""
         self.spark.sql(change.sql(self.catalog.full_name(table)))
 
     def commits(self, table: str) -> Iterator[Commit]:
-        """See `TableFormat`."""
+        """Iterate over the commits of the table, newest first."""
         return ancestry(self._load(table))
 
     def append(self, table: str, rows: DataFrame, *, behind: TableHead | None = None) -> None:
-        """See `TableFormat`.
+        """Append rows in one commit. `behind`: fail with one of `conflicts` if another commit came since.
 
         Iceberg's append goes on top of any other commit, and retries by itself. An overwrite of no row is an append,
         too, checked at each try against commits since a snapshot. It is used if there are rows: without any it would be
@@ -273,7 +203,7 @@ class IcebergTables:
         writer.overwrite(functions.lit(False))
 
     def named(self, before: str, behind: str, key: str) -> Mapping[str, str | None]:
-        """See `TableFormat`."""
+        """Return tables whose names begin and end so, and a property of each."""
         namespace = before.rpartition(".")[0]
         full_name = self.catalog.full_name(namespace)
         if not self.spark.catalog.databaseExists(full_name):
@@ -283,36 +213,42 @@ class IcebergTables:
         return {name: self._load(name).properties().get(key) for name in wanted}
 
     def has_forgotten(self, table: str, mapping: str) -> bool:
-        """See `TableFormat`. If another tool has expired a mapping's newest snapshot, nothing tells."""
+        """Tell whether no commit tells of a mapping's batches any more.
+
+        If another tool has expired a mapping's newest snapshot, nothing tells.
+        """
         return False
 
     def appended(self, table: str, commit: Committed) -> DataFrame:
-        """See `TableFormat`."""
-        name = self.catalog.full_name(table)
+        """Return the rows that a commit has appended."""
+        name, reader = self.catalog.full_name(table), self.spark.read
+        rows: DataFrame
         if commit.parent_id is None:
-            return self.spark.read.option("versionAsOf", commit.snapshot_id).table(name)
-        reader = self.spark.read.format("iceberg").option("start-snapshot-id", commit.parent_id)
-        return reader.option("end-snapshot-id", commit.snapshot_id).load(name)
+            rows = reader.option("versionAsOf", commit.snapshot_id).table(name)
+        else:
+            reader = reader.format("iceberg").option("start-snapshot-id", commit.parent_id)
+            rows = reader.option("end-snapshot-id", commit.snapshot_id).load(name)
+        return rows
 
     def tell(self, summary: Mapping[str, str], *, once: bool = False) -> None:
-        """See `TableFormat`."""
+        """Set the summary of the session's next commits. `once`: a table takes this batch once."""
         for name, value in summary.items():
             self.spark.conf.set(SESSION_PREFIX + name, value)
 
     def compact(self, table: str, target_bytes: int) -> int:
-        """See `TableFormat`."""
+        """Compact small files, and return their number."""
         # A file with deletes is written anew, so that readers need not apply them for ever.
         wanted = f"map('target-file-size-bytes', '{target_bytes}', 'delete-file-threshold', '1')"
         return int(self._call("rewrite_data_files", table, f"options => {wanted}")["rewritten_data_files_count"])
 
     def expire(self, table: str, older_than: datetime, keep_count: int) -> int:
-        """See `TableFormat`."""
+        """Forget snapshots before a moment, except the newest ones. Returns the number of deleted files."""
         arguments = f"older_than => {_moment(older_than)}, retain_last => {keep_count}"
         deleted = self._call("expire_snapshots", table, arguments)
         return sum(count for name, count in deleted.items() if name.startswith("deleted_"))
 
     def remove_orphans(self, table: str, older_than: datetime) -> int:
-        """See `TableFormat`."""
+        """Delete files from before a moment that no snapshot has, and return their number."""
         # Otherwise Iceberg lists by Hadoop's file systems, which lack s3://.
         listing = ", prefix_listing => true" if self.catalog.on_s3 else ""
         arguments = f"table => '{table}', older_than => {_moment(older_than)}{listing}"
@@ -320,15 +256,13 @@ class IcebergTables:
 
     def _call(self, procedure: str, table: str, arguments: str) -> dict[str, Any]:
         name = f"{self.catalog.name}.system.{procedure}"
-        rows = self.spark.sql(f"CALL {name}(table => '{table}', {arguments})").collect()
-        found: dict[str, Any] = rows[0].asDict()
+        found: dict[str, Any] = self.spark.sql(f"CALL {name}(table => '{table}', {arguments})").collect()[0].asDict()
         return found
 
     def _load(self, table: str) -> Any:
         """Return Iceberg's own object of a table, refreshed."""
-        session: Any = self.spark
-        util = session._jvm.org.apache.iceberg.spark.Spark3Util
-        found = util.loadIcebergTable(session._jsparkSession, self.catalog.full_name(table))
+        util = self.spark._jvm.org.apache.iceberg.spark.Spark3Util
+        found = util.loadIcebergTable(self.spark._jsparkSession, self.catalog.full_name(table))
         found.refresh()
         return found
 
@@ -362,7 +296,6 @@ class DeltaEntry:
     restored_ms: int | None = None
 
     def commit(self) -> Commit:
-        """Return the entry as a commit."""
         parent_id = self.id - 1 if self.id else None
         return Commit(id=self.id, parent_id=parent_id, timestamp_ms=self.timestamp_ms, summary=self.summary)
 
@@ -377,38 +310,29 @@ class DeltaEntry:
         is_ours = isinstance(told, dict) and MAPPING in told
         return {**told, ADDED_BYTES: str(self.added_bytes), ADDED_ROWS: str(self.added_rows)} if is_ours else {}
 
-    def is_undone_by(self, restore: DeltaEntry) -> bool:
-        """Tell whether a later entry has restored a state of before this one."""
-        if restore.restored_id is not None:
-            return self.id > restore.restored_id
-        return restore.restored_ms is not None and self.timestamp_ms > restore.restored_ms
-
 
 def in_effect(entries: Iterator[DeltaEntry]) -> Iterator[DeltaEntry]:
-    """Leave out undone entries. Entries are newest first."""
-    restore: DeltaEntry | None = None
+    """Leave out entries, newest first, that a later one has undone by restoring the state before them."""
+    restored_id, restored_ms = None, None
     for entry in entries:
-        if restore is not None and entry.is_undone_by(restore):
+        if restored_id is not None and entry.id > restored_id:
             continue
-        restore = entry if entry.operation == RESTORE else restore
+        if restored_id is None and restored_ms is not None and entry.timestamp_ms > restored_ms:
+            continue
+        if entry.operation == RESTORE:
+            restored_id, restored_ms = entry.restored_id, entry.restored_ms
         yield entry
 
 
 @attrs.frozen
-class DeltaTables:
-    """Tables below a directory. See `TableFormat`."""
+class DeltaTables(_Tables):
+    """Tables below a directory. Methods do as those of `IcebergTables`, or raise ConfigError."""
 
-    spark: SparkSession
-    catalog: CatalogOptions
-    conflicts: Sequence[str] = attrs.field(
-        default=("DELTA_CONCURRENT", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED"), init=False
-    )
+    conflicts = ("DELTA_CONCURRENT", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED")
 
     def exists(self, table: str) -> bool:
-        """See `TableFormat`."""
-        session: Any = self.spark
-        tables = session._jvm.io.delta.tables.DeltaTable
-        return bool(tables.isDeltaTable(session._jsparkSession, self.catalog.path(table)))
+        tables = self.spark._jvm.io.delta.tables.DeltaTable
+        return bool(tables.isDeltaTable(self.spark._jsparkSession, self.catalog.path(table)))
 
     def create(
         self,
@@ -419,13 +343,12 @@ class DeltaTables:
         properties: Mapping[str, str],
         is_upserted: bool = False,
     ) -> None:
-        """See `TableFormat`. Sets no property, as every feature keeps some readers out. Raises ConfigError."""
+        """Make a table. It gets no property of its own, as every feature keeps some readers out."""
         if any(transform.endswith(")") for transform in partition_by):
             raise ConfigError(f"the table {table} can't be partitioned by {partition_by[0]}: Delta Lake takes columns")
-        self.spark.sql(create_table(self.catalog.full_name(table), definition, "delta", partition_by, properties))
+        self._create(table, definition, provider="delta", partition_by=partition_by, properties=properties)
 
     def sort(self, table: str, order: Sequence[str]) -> None:
-        """Raise ConfigError."""
         raise ConfigError(f"the table {table} can't be sorted by {order[0]}: Delta Lake has no sort order of tables")
 
     def partition(self, table: str, wanted: Sequence[str]) -> Sequence[str]:
@@ -433,14 +356,13 @@ class DeltaTables:
         return ()
 
     def change(self, table: str, change: ColumnChange) -> None:
-        """See `TableFormat`. The first wider column makes the table one for readers that support it."""
+        """Change a column. The first wider column makes the table one for readers that support it."""
         name = self.catalog.full_name(table)
         if not change.adds:
             self.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
         self.spark.sql(change.sql(name))
 
     def commits(self, table: str) -> Iterator[Commit]:
-        """See `TableFormat`."""
         return (entry.commit() for entry in in_effect(self._log(table)))
 
     def _log(self, table: str) -> Iterator[DeltaEntry]:
@@ -472,34 +394,30 @@ class DeltaTables:
         return [DeltaEntry(**row.asDict()) for row in rows.collect()]
 
     def append(self, table: str, rows: DataFrame, *, behind: TableHead | None = None) -> None:
-        """See `TableFormat`. Delta leaves out a second commit of the same batch (`tell`)."""
+        """Append rows. Delta leaves out a second commit of the same batch (`tell`)."""
         rows.writeTo(self.catalog.full_name(table)).append()
 
     def named(self, before: str, behind: str, key: str) -> Mapping[str, str | None]:
-        """Raise ConfigError."""
         raise ConfigError(
             f"tables {before}… can't be made on first sight: Delta Lake has no catalog that tells of them"
         )
 
     def has_forgotten(self, table: str, mapping: str) -> bool:
-        """See `TableFormat`."""
-        session: Any = self.spark
-        logs = session._jvm.org.apache.spark.sql.delta.DeltaLog
-        log = logs.forTable(session._jsparkSession, self.catalog.path(table))
+        logs = self.spark._jvm.org.apache.spark.sql.delta.DeltaLog
+        log = logs.forTable(self.spark._jsparkSession, self.catalog.path(table))
         known = log.unsafeVolatileSnapshot().setTransactions()
         return any(known.apply(index).appId().startswith(_application(mapping)) for index in range(known.size()))
 
     def appended(self, table: str, commit: Committed) -> DataFrame:
-        """See `TableFormat`. Used after a driver has died; no cheaper way works for every table."""
-        name = self.catalog.full_name(table)
+        """Return the appended rows. Used after a driver has died; no cheaper way works for every table."""
         before, after = (
-            self.spark.read.option("versionAsOf", version).table(name)
+            self.spark.read.option("versionAsOf", version).table(self.catalog.full_name(table))
             for version in (commit.snapshot_id - 1, commit.snapshot_id)
         )
-        return after.exceptAll(before)
+        rows: DataFrame = after.exceptAll(before)
+        return rows
 
     def tell(self, summary: Mapping[str, str], *, once: bool = False) -> None:
-        """See `TableFormat`."""
         self.spark.conf.set(USER_METADATA, json.dumps(dict(summary)))
         values = (_application(summary[MAPPING]) + summary[QUERY_ID], summary[BATCH_ID])
         for name, value in zip(TRANSACTION, values, strict=True):
@@ -509,33 +427,31 @@ class DeltaTables:
                 self.spark.conf.unset(name)
 
     def compact(self, table: str, target_bytes: int) -> int:
-        """See `TableFormat`."""
         for name in ("minFileSize", "maxFileSize"):
             self.spark.conf.set(f"{SETTINGS}optimize.{name}", str(target_bytes))
         (done,) = self.spark.sql(f"OPTIMIZE {self.catalog.full_name(table)}").collect()
         return int(done.metrics.numFilesRemoved)
 
     def expire(self, table: str, older_than: datetime, keep_count: int) -> int:
-        """See `TableFormat`. Orphan files go, too; Delta deletes entries of the log by itself."""
+        """Delete old files, orphans too; Delta deletes entries of the log by itself."""
+        name = self.catalog.full_name(table)
         hours = max(RETAIN_HOURS, math.ceil((datetime.now(UTC) - older_than).total_seconds() / 3600))
         self.spark.conf.set(f"{SETTINGS}retentionDurationCheck.enabled", "false")  # which wants a week
-        self._keep_quiet()
-        self.spark.sql(f"VACUUM {self.catalog.full_name(table)} RETAIN {hours} HOURS")
-        history = self.spark.sql(f"DESCRIBE HISTORY {self.catalog.full_name(table)} LIMIT 1")
+        system = self.spark._jvm.java.lang.System
+        system.setOut(system.err)  # VACUUM prints, and the standard output is the command's
+        self.spark.sql(f"VACUUM {name} RETAIN {hours} HOURS")
+        history = self.spark.sql(f"DESCRIBE HISTORY {name} LIMIT 1")
         (deleted,) = history.selectExpr("operationMetrics['numDeletedFiles']").first() or (None,)
         return int(deleted or 0)
 
-    def _keep_quiet(self) -> None:
-        """Send the output of VACUUM to the standard error: the standard output is the command's."""
-        session: Any = self.spark
-        system = session._jvm.java.lang.System
-        system.setOut(system.err)
-
     def remove_orphans(self, table: str, older_than: datetime) -> int:
-        """See `TableFormat`. `expire` has done it."""
+        """Do nothing: `expire` has done it."""
         return 0
 
 
 def _application(mapping: str) -> str:
     """Return the prefix of the applications of a mapping's queries in Delta's log."""
     return f"kafscale:{mapping}:"
+
+
+TableFormat = IcebergTables | DeltaTables

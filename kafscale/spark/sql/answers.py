@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -43,12 +43,6 @@ def reads_of(plan: Any) -> Iterator[Sequence[Split]]:
     """Yield the splits of each scan of a topic in Spark's optimized plan, planned now if need be."""
     for tasks in _scans(plan):
         yield [split for splits in tasks for split in splits]
-
-
-def tasks_of(plan: Any) -> Iterator[Sequence[int]]:
-    """Yield the bytes of each task, for each scan."""
-    for tasks in _scans(plan):
-        yield [sum(split.size_bytes for split in splits) for splits in tasks]
 
 
 def _scans(plan: Any) -> Iterator[Sequence[Sequence[Split]]]:
@@ -138,7 +132,7 @@ def _watch(frame: DataFrame, report: Report, is_over: Event) -> None:
     tracker = frame.sparkSession.sparkContext.statusTracker()
     try:
         plan: Any = frame._jdf.queryExecution().optimizedPlan()
-        reads = Reads(list(tasks_of(plan)))
+        reads = Reads([[sum(split.size_bytes for split in splits) for splits in tasks] for tasks in _scans(plan)])
         while reads.total_bytes and not is_over.wait(LOOK_SECONDS):
             report(reads.note(_stages(tracker)), reads.total_bytes)
     except (Py4JError, OSError):
@@ -162,31 +156,50 @@ class Cells:
     has_more: bool
 
 
-def first_cells(frame: DataFrame, max_rows: int) -> Cells:
-    rows = [tuple(row) for row in _texts(frame).limit(max_rows + 1).collect()]
-    return Cells(columns=frame.columns, rows=rows[:max_rows], has_more=len(rows) > max_rows)
+@attrs.frozen(eq=False, repr=False)
+class SparkAnswer:
+    """A DataFrame's rows, given once in one form; each method runs its query, and reports its progress.
 
+    Methods raise QueryError, StoreError. A command has no columns.
+    """
 
-def csv_lines(frame: DataFrame) -> Iterator[str]:
-    """Yield CSV, first the names; NULL is empty, an empty string is quoted. Holds few rows."""
-    yield csv_line(frame.columns)
-    for row in _texts(frame).toLocalIterator(prefetchPartitions=True):
-        yield csv_line(row)
+    frame: DataFrame
+    report: Report | None = None
 
+    @property
+    def columns(self) -> Sequence[str]:
+        columns: Sequence[str] = self.frame.columns
+        return columns
 
-def json_lines(frame: DataFrame) -> Iterator[str]:
-    """Yield an object for each row, without NULLs. A repeated name gets a number. Holds few rows."""
-    from pyspark.sql.functions import struct, to_json
+    def first_cells(self, max_rows: int) -> Cells:
+        with told(self.frame, self.report), spark_errors():
+            rows = [tuple(row) for row in _texts(self.frame).limit(max_rows + 1).collect()]
+            return Cells(columns=self.columns, rows=rows[:max_rows], has_more=len(rows) > max_rows)
 
-    named = frame.toDF(*unique(frame.columns))
-    fields = [field for name, type_ in named.dtypes for field in _json_fields(named, name, type_)]
-    for row in named.select(to_json(struct(*fields))).toLocalIterator(prefetchPartitions=True):
-        yield row[0] + "\n"
+    def csv_lines(self) -> Iterator[str]:
+        """Yield CSV, first the names; NULL is empty, an empty string is quoted. Holds few rows."""
+        with told(self.frame, self.report), spark_errors():
+            yield csv_line(self.columns)
+            for row in _texts(self.frame).toLocalIterator(prefetchPartitions=True):
+                yield csv_line(row)
 
+    def json_lines(self) -> Iterator[str]:
+        """Yield an object for each row, without NULLs. A repeated name gets a number. Holds few rows."""
+        from pyspark.sql.functions import struct, to_json
 
-def write_parquet(frame: DataFrame, path: str) -> None:
-    """Write a new directory of files. A repeated name gets a number."""
-    frame.toDF(*unique(frame.columns)).write.mode("errorifexists").parquet(path)
+        with told(self.frame, self.report), spark_errors():
+            named = self.frame.toDF(*unique(self.columns))
+            fields = [field for name, type_ in named.dtypes for field in _json_fields(named, name, type_)]
+            for row in named.select(to_json(struct(*fields))).toLocalIterator(prefetchPartitions=True):
+                yield row[0] + "\n"
+
+    def write_parquet(self, path: str) -> None:
+        """Write a new directory of files. A repeated name gets a number."""
+        with told(self.frame, self.report), spark_errors():
+            self.frame.toDF(*unique(self.columns)).write.mode("errorifexists").parquet(path)
+
+    def close(self) -> None:
+        """Do nothing; DuckDB has rows to release."""
 
 
 def unique(names: Sequence[str]) -> Sequence[str]:
@@ -233,71 +246,11 @@ def _json_fields(frame: DataFrame, name: str, type_: str) -> Sequence[Column]:
 
 
 def csv_line(cells: Sequence[str | None]) -> str:
-    return ",".join(map(_csv_cell, cells)) + "\n"
-
-
-def _csv_cell(text: str | None) -> str:
     """Follow RFC 4180; the csv module of older Pythons can't tell NULL from an empty string."""
-    if text is None:
-        return ""
-    return '"' + text.replace('"', '""') + '"' if not text or _TO_QUOTE.search(text) else text
 
+    def written(text: str | None) -> str:
+        if text is None:
+            return ""
+        return '"' + text.replace('"', '""') + '"' if not text or _TO_QUOTE.search(text) else text
 
-class QueryAnswer(Protocol):
-    """Rows, given once in one of these forms. Every method may raise QueryError and StoreError."""
-
-    @property
-    def columns(self) -> Sequence[str]:
-        """Return the names of the columns; a command has none."""
-        ...
-
-    def first_cells(self, max_rows: int) -> Cells:
-        """Return at most `max_rows` rows."""
-        ...
-
-    def csv_lines(self) -> Iterator[str]:
-        """Yield lines, first the names. NULL is empty, an empty string is quoted."""
-        ...
-
-    def json_lines(self) -> Iterator[str]:
-        """Yield an object for each row, without NULLs. A repeated name gets a number."""
-        ...
-
-    def write_parquet(self, path: str) -> None:
-        """Write a new directory of files. A repeated name gets a number."""
-        ...
-
-    def close(self) -> None:
-        """Release the rest of the rows."""
-        ...
-
-
-@attrs.frozen(eq=False, repr=False)
-class SparkAnswer:
-    """A DataFrame's rows; each method runs its query, and reports its progress."""
-
-    frame: DataFrame
-    report: Report | None = None
-
-    @property
-    def columns(self) -> Sequence[str]:
-        columns: Sequence[str] = self.frame.columns
-        return columns
-
-    def first_cells(self, max_rows: int) -> Cells:
-        with told(self.frame, self.report), spark_errors():
-            return first_cells(self.frame, max_rows)
-
-    def csv_lines(self) -> Iterator[str]:
-        with told(self.frame, self.report), spark_errors():
-            yield from csv_lines(self.frame)
-
-    def json_lines(self) -> Iterator[str]:
-        with told(self.frame, self.report), spark_errors():
-            yield from json_lines(self.frame)
-
-    def write_parquet(self, path: str) -> None:
-        with told(self.frame, self.report), spark_errors():
-            write_parquet(self.frame, path)
-
-    def close(self) -> None: ...
+    return ",".join(map(written, cells)) + "\n"

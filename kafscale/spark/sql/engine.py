@@ -131,7 +131,12 @@ class _Search:
             return
         if node.isStreaming():
             raise QueryError(f"STREAM {'.'.join(parts)}: a statement ends; streams are for spark.readStream")
-        yield self._place(node, options=_map(node.options().asCaseSensitiveMap()))
+        yield self._place(
+            node,
+            options={
+                str(entry.getKey()): str(entry.getValue()) for entry in node.options().asCaseSensitiveMap().entrySet()
+            },
+        )
 
     def _place(
         self, node: Any, *, is_relation: bool = True, options: Mapping[str, str] | None = None
@@ -188,10 +193,6 @@ def _class(node: Any) -> str:
 
 def _items(sequence: Any) -> list[Any]:
     return [sequence.apply(index) for index in range(sequence.size())]
-
-
-def _map(java_map: Any) -> dict[str, str]:
-    return {str(entry.getKey()): str(entry.getValue()) for entry in java_map.entrySet()}
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)

@@ -48,50 +48,10 @@ def tail_offsets(catalog: Catalog, topic: str, count: int, partition: int | None
     """
     logs = catalog.partitions(topic)
     return {
-        index: _start(catalog, log, count) for index, log in logs.items() if partition is None or index == partition
+        index: _Tail(catalog, log).start(count)
+        for index, log in logs.items()
+        if partition is None or index == partition
     }
-
-
-def _start(catalog: Catalog, log: PartitionLog, count: int) -> int:
-    end_offset, has_transactions = log.end_offset, False
-    if not count:
-        return end_offset
-    if log.behind is not None and log.behind.base_offset < end_offset:
-        found = _Read(catalog, log).last_offsets(log.behind.base_offset, end_offset, count)
-        if len(found) >= count:
-            return found[-count]
-        count, end_offset = count - len(found), log.behind.base_offset
-    for batch in reversed(log.tail.batches):
-        available = 0 if batch.header is not None else min(end_offset, batch.next_offset) - batch.base_offset
-        if available >= count:
-            return min(end_offset, batch.next_offset) - count
-        count -= max(0, available)
-        end_offset = min(end_offset, batch.base_offset)
-    for segment in reversed(log.segments):
-        footer = catalog.footers([segment.key]).get(segment.key)
-        if footer is None:
-            continue  # damaged: the query that reads these offsets tells
-        has_transactions = has_transactions or _has_transactions(footer)
-        if has_transactions:
-            found = _Tail(_Read(catalog, log), footer).last_offsets(end_offset, count)
-            available = len(found)
-            if found and available >= count:
-                return found[0]
-        else:
-            is_dense = footer.record_count == footer.last_offset + 1 - segment.base_offset
-            available = _available(footer, segment.base_offset, end_offset, is_dense=is_dense)
-            if available >= count:
-                return min(end_offset, footer.last_offset + 1) - count if is_dense else segment.base_offset
-        count -= available
-        end_offset = min(end_offset, segment.base_offset)
-    return log.earliest_offset
-
-
-def _available(footer: Footer, base_offset: int, end_offset: int, *, is_dense: bool) -> int:
-    """Return the least number of records before `end_offset`; a segment with holes does not tell more."""
-    if is_dense:
-        return min(end_offset, footer.last_offset + 1) - base_offset
-    return footer.record_count if footer.last_offset < end_offset else 0
 
 
 def _has_transactions(footer: Footer) -> bool:
@@ -103,39 +63,71 @@ def _has_transactions(footer: Footer) -> bool:
 
 @attrs.frozen(eq=False, repr=False)
 class _Tail:
-    """The last records of one segment, found by reading back from its end."""
+    """The last records of a partition."""
 
-    read: _Read
-    footer: Footer
-
-    def last_offsets(self, end_offset: int, count: int) -> Sequence[int]:
-        """Return the offsets of the last `count` records before `end_offset`, or of all if there are fewer."""
-        found: list[int] = []
-        row, rows_count = self.footer.row_of(end_offset - 1) + 1, 1
-        while row and len(found) < count:
-            first = max(0, row - rows_count)
-            start_offset = max(self.footer.row_offset(first), self.read.log.start_offset)
-            found = [*self.read.offsets(start_offset, end_offset), *found]
-            row, rows_count, end_offset = first, 2 * rows_count, start_offset
-        return found[-count:]
-
-
-@attrs.frozen(eq=False, repr=False)
-class _Read:
     catalog: Catalog
     log: PartitionLog
 
-    def last_offsets(self, start_offset: int, end_offset: int, count: int) -> Sequence[int]:
-        """Return the offsets of at least the last `count` records between two offsets, or of all."""
+    def start(self, count: int) -> int:
+        log, end_offset, has_transactions = self.log, self.log.end_offset, False
+        if not count:
+            return end_offset
+        if log.behind is not None and log.behind.base_offset < end_offset:
+            found = self._behind_segments(log.behind.base_offset, end_offset, count)
+            if len(found) >= count:
+                return found[-count]
+            count, end_offset = count - len(found), log.behind.base_offset
+        for batch in reversed(log.tail.batches):
+            available = 0 if batch.header is not None else min(end_offset, batch.next_offset) - batch.base_offset
+            if available >= count:
+                return min(end_offset, batch.next_offset) - count
+            count -= max(0, available)
+            end_offset = min(end_offset, batch.base_offset)
+        for segment in reversed(log.segments):
+            footer = self.catalog.footers([segment.key]).get(segment.key)
+            if footer is None:
+                continue  # damaged: the query that reads these offsets tells
+            has_transactions = has_transactions or _has_transactions(footer)
+            if has_transactions:
+                found = self._in_segment(footer, end_offset, count)
+                available = len(found)
+                if found and available >= count:
+                    return found[0]
+            else:
+                segment_end = footer.last_offset + 1
+                is_dense = footer.record_count == segment_end - segment.base_offset
+                if is_dense:
+                    available = min(end_offset, segment_end) - segment.base_offset
+                else:  # a segment with holes does not tell more
+                    available = footer.record_count if segment_end <= end_offset else 0
+                if available >= count:
+                    return min(end_offset, segment_end) - count if is_dense else segment.base_offset
+            count -= available
+            end_offset = min(end_offset, segment.base_offset)
+        return log.earliest_offset
+
+    def _in_segment(self, footer: Footer, end_offset: int, count: int) -> Sequence[int]:
+        """Read back from the end; return the last `count` offsets, or all if there are fewer."""
+        found: list[int] = []
+        row, rows_count = footer.row_of(end_offset - 1) + 1, 1
+        while row and len(found) < count:
+            first = max(0, row - rows_count)
+            start_offset = max(footer.row_offset(first), self.log.start_offset)
+            found = [*self._read(start_offset, end_offset), *found]
+            row, rows_count, end_offset = first, 2 * rows_count, start_offset
+        return found[-count:]
+
+    def _behind_segments(self, start_offset: int, end_offset: int, count: int) -> Sequence[int]:
+        """Read back from the end; return at least the last `count` offsets, or all."""
         found: list[int] = []
         width = count
         while start_offset < end_offset and len(found) < count:
             first = max(start_offset, end_offset - width)
-            found = [*self.offsets(first, end_offset), *found]
+            found = [*self._read(first, end_offset), *found]
             end_offset, width = first, 2 * width
         return found
 
-    def offsets(self, start_offset: int, end_offset: int) -> Sequence[int]:
+    def _read(self, start_offset: int, end_offset: int) -> Sequence[int]:
         reader = SplitReader(
             bucket=self.catalog.bucket,
             namespace=self.catalog.namespace,
@@ -186,7 +178,9 @@ class BucketTopics:
     ) -> dict[str, str]:
         """Return the options to read one reference to a topic; `partition`: its tail alone. Raises QueryError too."""
         what = {"subscribe": topic} if bound.tail_count is None else self._tail(topic, bound.tail_count, partition)
-        return {**self.options, **self._limit(bound), **what, **(options or {})}
+        has_limit = self.max_scan_bytes is not None and not bound.is_full
+        limit = {"maxScanBytes": str(self.max_scan_bytes)} if has_limit else {}
+        return {**self.options, **limit, **what, **(options or {})}
 
     def no_such(self, name: str) -> QueryError:
         told = some_of(self.names(), near_to=name, label="topics")
@@ -198,11 +192,6 @@ class BucketTopics:
     def planner(self) -> Planner:
         return Planner.of(ReadOptions.of(Given({**self.options, "subscribePattern": ".*"})))
 
-    def _limit(self, bound: Bound) -> dict[str, str]:
-        if self.max_scan_bytes is None or bound.is_full:
-            return {}
-        return {"maxScanBytes": str(self.max_scan_bytes)}
-
     def _tail(self, topic: str, count: int, partition: int | None) -> dict[str, str]:
         with closing(self.planner()) as planner:
             starts = tail_offsets(planner.catalog, topic, count, partition)
@@ -212,16 +201,6 @@ class BucketTopics:
             "assign": json.dumps({topic: list(starts)}),
             "startingOffsets": json.dumps({topic: {str(index): start for index, start in starts.items()}}),
         }
-
-
-TOPIC_COLUMNS = {"topic": "STRING"}
-PARTITION_COLUMNS = {
-    "partition": "INT",
-    "start_offset": "BIGINT",
-    "end_offset": "BIGINT",
-    "segments": "INT",
-    "bytes": "BIGINT",
-}
 
 
 @attrs.frozen(kw_only=True)
@@ -246,24 +225,19 @@ def _show_topics(rest: Sequence[SqlToken], topics: BucketTopics) -> CommandRows:
     if rest and [token.word for token in rest[:-1]] not in ([], ["LIKE"]):
         raise QueryError(f"SHOW TOPICS {rest[0].text}: allowed: SHOW TOPICS, or SHOW TOPICS LIKE 'pattern*'")
     names = [name for name in topics.names() if any(fnmatchcase(name.lower(), part) for part in pattern.split("|"))]
-    return CommandRows(types=TOPIC_COLUMNS, rows=[(name,) for name in names])
+    return CommandRows(types={"topic": "STRING"}, rows=[(name,) for name in names])
 
 
 def _show_partitions(topic: str, topics: BucketTopics) -> CommandRows:
     logs = topics.logs(topic)
     if not logs:
         raise topics.no_such(topic)
-    rows = [
-        (
-            index,
-            log.start_offset,
-            log.end_offset,
-            len(log.segments),
-            sum(segment.size_bytes for segment in log.segments),
-        )
-        for index, log in logs.items()
-    ]
-    return CommandRows(types=PARTITION_COLUMNS, rows=rows)
+    rows = []
+    for index, log in logs.items():
+        size_bytes = sum(segment.size_bytes for segment in log.segments)
+        rows.append((index, log.start_offset, log.end_offset, len(log.segments), size_bytes))
+    offsets = {"partition": "INT", "start_offset": "BIGINT", "end_offset": "BIGINT"}
+    return CommandRows(types={**offsets, "segments": "INT", "bytes": "BIGINT"}, rows=rows)
 
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"  # what conditions spare reading by needs it
@@ -300,20 +274,22 @@ class Topics(BucketTopics):
 
         columns: the needed columns among those that every topic has; None for all.
         """
+        from pyspark.sql.functions import col
+
         chosen = {**self.filtering, **self.reading(topic, bound, partition=partition, options=options)}
         reader = self.spark.read.format(FORMAT).options(**chosen)
         if columns is not None:
-            own = {"offset", *(["timestamp"] if bound.last_ms is not None else []), *_order(bound)}
+            own = {"offset", *(["timestamp"] if bound.last_ms is not None else [])}
+            own |= set() if bound.tail_count is None else {"timestamp", "partition", "offset"}
             without = set() if Given(chosen).flag("includeHeaders", False) else {"headers"}
             reader = reader.schema(_schema((columns | own) - without))
-        frame = reader.load().where(ALWAYS)
+        frame: DataFrame = reader.load().where(ALWAYS)
         if bound.last_ms is not None:
             frame = frame.where(f"timestamp >= timestamp_millis({int(self.clock() * 1000) - bound.last_ms})")
-        return frame if bound.tail_count is None else _last_of(frame, bound.tail_count)
-
-
-def _order(bound: Bound) -> Sequence[str]:
-    return () if bound.tail_count is None else ("timestamp", "partition", "offset")
+        if bound.tail_count is None:
+            return frame
+        newest = frame.orderBy(col("timestamp").desc(), col("partition"), col("offset").desc()).limit(bound.tail_count)
+        return newest.orderBy("timestamp", "partition", "offset")
 
 
 def _schema(columns: Set[str]) -> StructType:
@@ -322,12 +298,3 @@ def _schema(columns: Set[str]) -> StructType:
     from kafscale.spark.source.source import HEADERS, SCHEMA
 
     return StructType([field for field in [*SCHEMA.fields, HEADERS] if field.name in columns])
-
-
-def _last_of(frame: DataFrame, count: int) -> DataFrame:
-    """Return the last rows by timestamp, or by offset within one partition."""
-    from pyspark.sql.functions import col
-
-    newest = frame.orderBy(col("timestamp").desc(), col("partition"), col("offset").desc()).limit(count)
-    ordered: DataFrame = newest.orderBy("timestamp", "partition", "offset")
-    return ordered

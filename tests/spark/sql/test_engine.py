@@ -207,19 +207,21 @@ def test_a_scan_past_the_limit_says_how_much_it_would_read(spark, store):
 
 
 def test_rows_as_text(engine):
-    from kafscale.spark.sql.answers import csv_lines, first_cells, json_lines
+    from kafscale.spark.sql.answers import SparkAnswer
 
     frame = engine.frame(
         "select key, x'ff00' as raw, key, timestamp, cast(null as int) as nothing, '' as empty, '\"a\",b' as quoted, "
         "named_struct('a', 1) as nested from orders where partition = 1 and offset < 2 order by offset"
     )
-    assert first_cells(frame, 1).rows == [("key 1", "0xFF00", "key 1", "2023-11-14 22:13:21", None, "", '"a",b', "{1}")]
-    assert first_cells(frame, 1).has_more
-    assert not first_cells(frame, 2).has_more
-    header, first, _ = csv_lines(frame)
+    assert SparkAnswer(frame).first_cells(1).rows == [
+        ("key 1", "0xFF00", "key 1", "2023-11-14 22:13:21", None, "", '"a",b', "{1}")
+    ]
+    assert SparkAnswer(frame).first_cells(1).has_more
+    assert not SparkAnswer(frame).first_cells(2).has_more
+    header, first, _ = SparkAnswer(frame).csv_lines()
     assert header == "key,raw,key,timestamp,nothing,empty,quoted,nested\n"
     assert first == 'key 1,0xFF00,key 1,2023-11-14 22:13:21,,"","""a"",b",{1}\n'
-    first, _ = map(json.loads, json_lines(frame))
+    first, _ = map(json.loads, SparkAnswer(frame).json_lines())
     assert first == {
         "key": "key 1",
         "raw_base64": "/wA=",
@@ -232,11 +234,10 @@ def test_rows_as_text(engine):
 
 
 def test_rows_as_parquet(spark, engine, tmp_path):
-    from kafscale.spark.sql.answers import write_parquet
+    from kafscale.spark.sql.answers import SparkAnswer
 
-    write_parquet(
-        engine.frame("select o.key, p.key from orders o join orders p using (offset, partition)"), f"{tmp_path}/x"
-    )
+    frame = engine.frame("select o.key, p.key from orders o join orders p using (offset, partition)")
+    SparkAnswer(frame).write_parquet(f"{tmp_path}/x")
     found = spark.read.parquet(f"{tmp_path}/x")
     assert found.columns == ["key", "key_2"]
     assert found.count() == 240
