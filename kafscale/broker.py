@@ -56,9 +56,8 @@ RunTask = Callable[..., Awaitable[None]]  # reports started by `task_status`
 class Broker:
     """One broker. `run` it; `listeners` and `admin` have the real ports once it has reported that it is started.
 
-    `connections` is the nursery that connections run in, so that an error of one of them ends the broker.
-    `make_dispatcher` is where a test puts a dispatcher that fails on purpose. `connect` is what a broker without
-    listeners, as in a simulation, connects to others by; without that it takes none of them for dead.
+    `connections` is the nursery of connections, so that an error of one ends the broker. `make_dispatcher` lets tests
+    inject errors. `connect` connects a broker without listeners, as in a simulation, to others.
     """
 
     settings: Settings
@@ -82,7 +81,6 @@ class Broker:
 
     @property
     def is_stopping(self) -> bool:
-        """Tell whether somebody has asked it to stop."""
         return self._stopping.is_set()
 
     def stop(self) -> None:
@@ -90,7 +88,7 @@ class Broker:
         self._stopping.set()
 
     async def reload_files(self) -> None:
-        """Read certificates, tokens and logins again, for connections from now on."""
+        """Read certificates, tokens and logins again."""
         if self.security is not None:
             await self.security.watch.reload()
 
@@ -116,7 +114,7 @@ class Broker:
     async def run_on(
         self, parts: StorageParts, *, task_status: trio.TaskStatus[Broker] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Serve on a store, metadata and disk that are open already, as a simulation gives; otherwise as `run`."""
+        """Serve on an open store, metadata and disk, as a simulation has; otherwise like `run`."""
         self._not_ready = "restoring"
         between = None if self.security is None else self.security.between
         connect = peer_connector(self.settings, between) if self.listeners else self.connect
@@ -133,7 +131,7 @@ class Broker:
             raise cause from exc
 
     async def _wait_loaded(self) -> None:
-        """Wait for some time until all groups are known; clients that ask too early are told to try again."""
+        """Wait for some time until all groups are loaded; earlier requests for them get a retriable error."""
         with trio.move_on_after(LOAD_SECONDS) as waiting:
             await self.services.leadership.wait_loaded()
         if waiting.cancelled_caught:
@@ -238,7 +236,7 @@ class Broker:
         return stop_by
 
     async def _hand_over(self, lead: ClusterMember, until: float) -> None:
-        """Move what this broker leads to other brokers, if there are any; clients are served meanwhile."""
+        """Move led partitions to other brokers, if there are any; clients are served meanwhile."""
         with trio.CancelScope(deadline=until) as scope:
             await lead.hand_over()
         if scope.cancelled_caught:
@@ -246,6 +244,6 @@ class Broker:
 
 
 def _half_way(until: float) -> float:
-    """Return the time when half of the time is over that is left."""
+    """Return the time when half of the remaining time is over."""
     now = trio.current_time()
     return now + (until - now) / 2

@@ -1,4 +1,4 @@
-"""Metrics that need several components. Every other metric is registered by its component."""
+"""Metrics that need several components."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kafscale.wire.client_rules import lag
 
 
 def register_group_lag(services: Services) -> None:
-    """Register the lag of consumer groups, from their committed offsets and the log."""
+    """Register the lag of consumer groups."""
     lags = _GroupLags(services)
     services.metrics.callback(
         "kafscale_group_lag",

@@ -1,6 +1,6 @@
-"""Brings back a broker's state at its start: registries from the metadata, partitions from the bucket and the log.
+"""Restores a broker's state at its start: registries from the metadata, partitions from the bucket and the log.
 
-At its end, `put_away` leaves the bucket as the next start wants to find it.
+`put_away` leaves checkpoints for the next start.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 async def recover(services: Services, member: ClusterMember, local: LocalLog) -> Sequence[Topic]:
-    """Load the registries, then restore and replay the partitions; return the topics that are open."""
+    """Load the registries, then restore and replay the partitions; return the open topics."""
     await _load_registries(services)
     opened = services.topics.all()
     for topic in opened:
@@ -56,8 +56,8 @@ async def _load_registries(services: Services) -> None:
 async def _recover_partitions(services: Services, member: ClusterMember, local: LocalLog) -> None:
     """Restore open partitions from the bucket, and replay the write-ahead log.
 
-    Another broker that leads one by now, as this start takes long, may delete what this one is about to read: that ends
-    the broker, and `cause_of_end` tells why.
+    Another broker that leads one by now may delete objects that this one is about to read: that ends the broker, and
+    `cause_of_end` tells why.
     """
     log, topics = services.log, services.topics
     not_open = NotOpen(is_unknown=lambda entry: not topics.knows(entry.topic_id, entry.partition))
@@ -73,7 +73,7 @@ async def _recover_partitions(services: Services, member: ClusterMember, local: 
 async def _skip_lost(services: Services, member: ClusterMember, journal: Journal) -> None:
     """Move partitions past the offsets that missing files of the write-ahead log may have held.
 
-    The bucket is told, too, because `metadata.db` may be lost next.
+    The bucket records them too, because `metadata.db` may be lost next.
     """
     await services.topics.set_lost_offsets(services.log.skip_lost())
     with trio.move_on_after(BUCKET_SECONDS):
@@ -85,10 +85,9 @@ async def _skip_lost(services: Services, member: ClusterMember, journal: Journal
 
 
 async def _decide(member: ClusterMember, log: Log) -> None:
-    """Commit what this start has found, for all later brokers; from then on it may be served.
+    """Commit the results of this start, for all later brokers; from then on it may serve.
 
-    A broker that has claimed meanwhile may have found something else, and need not have seen this: the last look ends
-    this one then.
+    A broker that has claimed meanwhile need not have seen this: the last check ends this one then.
     """
     with startup_errors():
         await member.decide(list(log.partitions.values()))
@@ -97,7 +96,7 @@ async def _decide(member: ClusterMember, log: Log) -> None:
 
 
 async def put_away(services: Services, member: ClusterMember) -> None:
-    """Write the last checkpoints, and record that this broker has stopped, as far as the bucket can be reached."""
+    """Write the last checkpoints, and record that this broker has stopped, if the bucket can be reached."""
     with trio.move_on_after(BUCKET_SECONDS):
         try:
             await member.write_last_checkpoint()

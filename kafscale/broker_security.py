@@ -1,7 +1,4 @@
-"""Opens what secures a broker: certificates and tokens, which are read again when they change, and logins.
-
-A part of `broker`.
-"""
+"""Opens a broker's certificates, tokens and logins, which are read again when they change."""
 
 from __future__ import annotations
 
@@ -31,13 +28,12 @@ class BrokerSecurity:
     watch: FileWatch
 
     def register(self, metrics: Metrics) -> None:
-        """Export the watch and the certificates."""
         self.watch.register(metrics)
         if self.tls is not None:
             self.tls.files.register(metrics)
 
     async def run(self) -> None:
-        """Read what has changed, until cancelled."""
+        """Reload changed files until cancelled."""
         if self.watch.watched:
             await self.watch.run()
 
@@ -62,7 +58,7 @@ def open_security(settings: Settings) -> BrokerSecurity:
 
 
 async def reload_on_signal(settings: Settings, reload: Callable[[], Awaitable[None]]) -> None:
-    """SIGHUP has all files read again. Where the settings name none it ends the process, as it does others."""
+    """Read all files again on SIGHUP. If the settings name none, SIGHUP ends the process, as usual."""
     if not settings.names_watched_files:
         return
     with trio.open_signal_receiver(signal.SIGHUP) as signals:

@@ -1,4 +1,4 @@
-"""Opens what a broker keeps its state in: the data directory, the metadata database, the disk of the log, the store."""
+"""Opens a broker's state: data directory, metadata database, disk of the log, and store."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CLOSE_SECONDS = 2.0  # the bound on closing connections to the store at the very
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class StorageParts:
-    """Parts that a broker keeps its state in. `views` are those of `store`; without them, all work uses it as it is."""
+    """The parts of a broker's state. `views` are those of `store`; without them, all work uses it directly."""
 
     store: ObjectStore
     metadata: LocalMetadataStore
@@ -49,7 +49,7 @@ class StorageParts:
 def open_data_directory(settings: Settings) -> Iterator[Path]:
     """Lock the data directory, and give the directory of metadata and write-ahead log. Raises StartupError.
 
-    With a store that forgets everything at exit, metadata and log must not outlive it: they are deleted.
+    With `--store memory:` both are deleted at exit, as they must not outlive the store.
     """
     with lock_data_directory(settings.data_dir):
         directory = settings.data_dir

@@ -1,7 +1,6 @@
 """Lists of buffers that are written in order without being joined.
 
-The length of a buffer is its size in bytes. Nothing is copied unless a function says so, and all work is linear in the
-number of buffers. Imports nothing of KafScale.
+The length of a buffer is its size in bytes. Work is linear in the number of buffers. Imports nothing of KafScale.
 """
 
 from __future__ import annotations
@@ -15,12 +14,11 @@ IOV_MAX_COUNT: Final = 1024  # the most buffers that one system call takes on Li
 
 
 def size_of(buffers: Iterable[Sized]) -> int:
-    """Count the bytes that they have together."""
     return sum(map(len, buffers))
 
 
 def cut(buffers: Iterable[Buffer], size_bytes: int) -> Iterator[list[Buffer]]:
-    """The same bytes in lists of `size_bytes` each, the last one shorter; what need not be cut stays whole."""
+    """Return the bytes in lists of `size_bytes`, the last one shorter; buffers stay whole where possible."""
     gathered: list[Buffer] = []
     room_bytes = size_bytes
     for buffer in buffers:
@@ -36,7 +34,7 @@ def cut(buffers: Iterable[Buffer], size_bytes: int) -> Iterator[list[Buffer]]:
 
 
 def pieces(buffers: Iterable[Buffer], max_bytes: int) -> Iterator[memoryview]:
-    """The same bytes in single pieces of at most `max_bytes`: small buffers are joined, large ones only cut."""
+    """Return the bytes in pieces of at most `max_bytes`: small buffers are joined, large ones only cut."""
     joined = bytearray()
     for buffer in buffers:
         if len(joined) + len(buffer) <= max_bytes:
@@ -54,14 +52,14 @@ def pieces(buffers: Iterable[Buffer], max_bytes: int) -> Iterator[memoryview]:
 
 
 def slices_of(buffer: Buffer, max_bytes: int) -> Iterator[memoryview]:
-    """One buffer in slices of `max_bytes`, the last one shorter."""
+    """Return slices of `max_bytes`, the last one shorter."""
     view = memoryview(buffer)
     for start in range(0, len(view), max_bytes):
         yield view[start : start + max_bytes]
 
 
 def drop_first(buffers: list[Buffer], size_bytes: int) -> None:
-    """Take `size_bytes` off the front of the list, as after a partial write, and then any empty buffers there."""
+    """Remove `size_bytes` from the front of the list, as after a partial write, and empty buffers there."""
     dropped_count = 0
     for buffer in buffers:
         if size_bytes < len(buffer):
@@ -74,7 +72,7 @@ def drop_first(buffers: list[Buffer], size_bytes: int) -> None:
 
 
 def copy_into(target: memoryview, buffers: Iterable[Buffer]) -> int:
-    """Copy them to the start of the target, joined, and return how many bytes those are. They must fit."""
+    """Copy the joined buffers to the start of the target, and return their size. They must fit."""
     end = 0
     for buffer in buffers:
         start, end = end, end + len(buffer)

@@ -1,8 +1,7 @@
 """The limit of open files, and waiting for a descriptor when all are taken.
 
-Connections may take all but a reserve, which is for the write-ahead log, the store, the metadata and the admin server.
-A lack of descriptors passes, unlike other errors of a disk: something is closed, here or elsewhere on the machine
-(ENFILE). Imports nothing of KafScale.
+Connections may take all but a reserve for log, store, metadata and admin server. A lack of descriptors passes, unlike
+other errors of a disk. Imports nothing of KafScale.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def raise_limit() -> int:
 
 
 def limit() -> int:
-    """Return how many descriptors the process may have now."""
+    """Return the number of descriptors that the process may have."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return WANTED_COUNT if soft == resource.RLIM_INFINITY else soft
 
@@ -47,17 +46,14 @@ def limit() -> int:
 def first_reserved() -> int:
     """Return the lowest number of a descriptor that a connection must not have.
 
-    The kernel gives out the lowest free number, so a descriptor of this number tells that as many are in use.
+    The kernel gives out the lowest free number, so this number tells how many are in use.
     """
     most = limit()
     return most - min(RESERVE_COUNT, most // RESERVE_PARTS)
 
 
 def open_patiently(path: str | os.PathLike[str], flags: int, mode: int = 0o777) -> int:
-    """Open a file as `os.open` does, but wait up to PATIENCE_SECONDS for a descriptor.
-
-    For worker threads.
-    """
+    """Open a file like `os.open`, but wait up to PATIENCE_SECONDS for a descriptor. For worker threads."""
     give_up_at = time.monotonic() + PATIENCE_SECONDS
     told = False
     while True:

@@ -49,11 +49,11 @@ MESSAGE_MAX_LENGTH = 1000  # characters; a string of the protocol has at most 32
 
 
 class KafScaleError(Exception):
-    """The root of the tree."""
+    pass
 
 
 class ConfigError(KafScaleError):
-    """A setting is wrong. The message names the option, its value and what is allowed."""
+    """A setting is wrong. The message names the option, its value and the allowed ones."""
 
 
 class StartupError(KafScaleError):
@@ -69,10 +69,7 @@ class DecodeError(ProtocolError):
 
 
 class FrameTooLarge(ProtocolError):
-    """A frame's length prefix is negative or past the limit; raised before anything is allocated for it.
-
-    `prefix` are its bytes, which tell another protocol that is spoken there.
-    """
+    """A frame's length prefix is negative or past the limit; `prefix` may tell the protocol that is spoken there."""
 
     def __init__(self, message: str, prefix: bytes = b"") -> None:
         super().__init__(message)
@@ -80,10 +77,9 @@ class FrameTooLarge(ProtocolError):
 
 
 class KafkaError(KafScaleError):
-    """An error that Kafka's protocol has a code for.
+    """An error with a code of `kafscale.wire.error_codes`.
 
-    `code` is from `kafscale.wire.error_codes`; `message` goes to the client where the API has a field for it. What it
-    quotes of a request may be longer than a message can be, so it is cut off.
+    `message` goes to the client where the API has a field for it; it is cut off, as a quoted request may be long.
     """
 
     def __init__(self, code: int, message: str | None = None) -> None:
@@ -98,8 +94,8 @@ class KafkaError(KafScaleError):
     def kept(self) -> Self:
         """Return the error without its traceback, to be kept as the outcome of a part of a request.
 
-        A traceback holds frames, and those hold the outcomes: with it the request would be part of a cycle, which the
-        collector frees at a stroke. For 100,000 entries that stops everything for 0.7 s.
+        A traceback's frames hold the outcomes: the request would be part of a cycle, which the collector frees at once.
+        For 100,000 entries that stops everything for 0.7 s.
         """
         self.__cause__ = self.__context__ = None
         return self.with_traceback(None)

@@ -1,10 +1,7 @@
-"""Text that strangers chose, such as names, client ids and records, made fit for a log or a terminal.
+"""Text that strangers chose, made safe for a log or a terminal.
 
-What could write lines of its own, move the cursor or turn the direction of the text is shown as an escape: control
-characters (C0, C1 and DEL), the separators of lines and paragraphs, and what directs bidirectional text (the attacks
-of https://trojansource.codes). Everything else stays as it is.
-
-May not import anything of KafScale.
+Control characters (C0, C1 and DEL), separators of lines and paragraphs, and bidirectional controls
+(https://trojansource.codes) are shown as escapes. May not import anything of KafScale.
 """
 
 from __future__ import annotations
@@ -24,25 +21,25 @@ _JSON_ESCAPES: Final = {code: f"\\u{code:04x}" for code in _ESCAPES if chr(code)
 
 
 def escaped(text: str) -> str:
-    """The text on one line."""
+    """Escape the text on one line."""
     return text.translate(_ESCAPES)
 
 
 def escaped_lines(text: str) -> str:
-    """The text with its line ends and tabs as they are."""
+    """Escape the text, except for line ends and tabs."""
     return text.translate(_ESCAPES_IN_LINES)
 
 
 def escaped_bytes(data: bytes) -> bytes:
-    """Escape bytes as `escaped_lines` does text; what is not UTF-8 is shown as escapes too."""
+    """Escape bytes like `escaped_lines`, and bytes that are not UTF-8."""
     return escaped_lines(data.decode(errors="backslashreplace")).encode()
 
 
 def escaped_json(document: str) -> str:
-    """A JSON document of the same meaning, in which they are JSON's own escapes; its line ends stay."""
+    """Escape a JSON document by JSON's own escapes, except for line ends."""
     return document.translate(_JSON_ESCAPES)
 
 
 def bounded(text: str, most_count: int) -> str:
-    """The text, or that many of its first characters and how many there were."""
+    """Return the text, or its first `most_count` characters and its length."""
     return text if len(text) <= most_count else f"{text[:most_count]}… ({len(text)} characters)"

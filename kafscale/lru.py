@@ -1,4 +1,4 @@
-"""A cache that drops the values used longest ago, by their number or by their size. Imports nothing of KafScale."""
+"""A cache that drops the least recently used values, by their number or size. Imports nothing of KafScale."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class LruCache(Generic[K, V]):
         return iter(self._values)
 
     def get(self, key: K) -> V | None:
-        """Return the value, which becomes the newest; None if it is not here."""
+        """Return the value, which becomes the newest, or None."""
         value = self._values.get(key)
         if value is not None:
             self._values.move_to_end(key)
         return value
 
     def put(self, key: K, value: V) -> None:
-        """Put a value, in place of an earlier one, and drop old ones for room."""
+        """Put a value, and drop old ones for room."""
         self.pop(key)
         self._values[key] = value
         self.size += self.size_of(value)
@@ -49,14 +49,12 @@ class LruCache(Generic[K, V]):
             self.on_drop(oldest)
 
     def pop(self, key: K) -> V | None:
-        """Remove and return a value; None if it is not here."""
         value = self._values.pop(key, None)
         if value is not None:
             self.size -= self.size_of(value)
         return value
 
     def pop_all(self) -> list[V]:
-        """Remove and return all values."""
         values = list(self._values.values())
         self._values.clear()
         self.size = 0

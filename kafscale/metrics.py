@@ -1,11 +1,7 @@
 """Counters, gauges and histograms as plain attributes, and their exposition in Prometheus' text format.
 
-Incrementing is `counter.value += 1` or `histogram.observe(seconds)`: no lock (one event loop) and no lookup by name on
-a hot path; a component keeps the metric objects that it increments. What can be read off a component at scrape time
-(queue lengths, lag) is registered as a callback instead of being kept up to date.
-
-A component makes its own metrics and has a method `register`, which names and exposes them, and which the maker of the
-component calls. So the names stand beside the measurements, and a test needs no registry.
+A component increments its own metric objects, without a lock or lookup, and its method `register` names and exposes
+them. Values that can be read at scrape time are registered as callbacks.
 """
 
 from __future__ import annotations
@@ -24,14 +20,12 @@ LABEL_SETS_MAX_COUNT = 20_000  # per family; past it new label sets share one "o
 
 @attrs.define(eq=False, repr=False)
 class Counter:
-    """A number that only grows."""
-
     value: float = 0
 
 
 @attrs.define(eq=False, repr=False)
 class Histogram:
-    """Counts of observations up to each bound, their sum and their number."""
+    """Counts of observations up to each bound, and their sum."""
 
     bounds: tuple[float, ...] = LATENCY_BUCKETS_SECONDS
     counts: list[int] = attrs.field(init=False)
@@ -41,7 +35,7 @@ class Histogram:
         self.counts = [0] * (len(self.bounds) + 1)
 
     def observe(self, value: float, count: int = 1) -> None:
-        """Count a value, or as many that are the same."""
+        """Count a value, or `count` equal ones."""
         self.counts[bisect_left(self.bounds, value)] += count
         self.total += value * count
 
@@ -52,15 +46,13 @@ Sample = tuple[Labels, float]
 
 @attrs.define(eq=False, repr=False)
 class CounterFamily:
-    """Counters of one name, told apart by the values of their labels."""
-
     name: str
     help: str
     labels: Labels
     children: dict[Labels, Counter] = attrs.field(factory=dict, init=False)
 
     def of(self, *values: str) -> Counter:
-        """The counter with these label values; keep it where it is incremented often."""
+        """Return the counter with these label values; keep it where it is incremented often."""
         child = self.children.get(values)
         if child is None:
             if len(self.children) >= LABEL_SETS_MAX_COUNT:
@@ -80,8 +72,6 @@ class CounterFamily:
 
 @attrs.define(eq=False, repr=False)
 class HistogramFamily:
-    """Histograms of one name, told apart by the values of their labels."""
-
     name: str
     help: str
     labels: Labels
@@ -89,7 +79,7 @@ class HistogramFamily:
     children: dict[Labels, Histogram] = attrs.field(factory=dict, init=False)
 
     def of(self, *values: str) -> Histogram:
-        """The histogram with these label values; keep it where it is observed often."""
+        """Return the histogram with these label values; keep it where it is observed often."""
         child = self.children.get(values)
         if child is None:
             child = self.children[values] = Histogram(self.bounds)
@@ -109,7 +99,7 @@ class HistogramFamily:
 
 @attrs.frozen(eq=False, repr=False)
 class Callback:
-    """Samples that are read off a component when somebody scrapes."""
+    """Samples that are read off a component at scrape time."""
 
     name: str
     help: str
@@ -119,7 +109,7 @@ class Callback:
     is_in_pieces: bool = False  # its samples may be read one by one while what they are read off changes
 
     def lines(self) -> Iterator[str | None]:
-        """Yield the lines of the page, and None where nothing is to be written yet and others may run."""
+        """Yield lines, and None where other tasks may run."""
         yield from _header(self.name, self.help, self.kind)
         samples = self.samples()
         for sample in samples if self.is_in_pieces else list(samples):
@@ -135,10 +125,8 @@ Seen = TypeVar("Seen")
 
 
 class Measured(Protocol):
-    """A component with metrics of its own."""
-
     def register(self, metrics: Metrics) -> None:
-        """Name and expose them; once."""
+        """Name and expose the component's metrics; once."""
 
 
 @attrs.define(eq=False, repr=False)
@@ -171,29 +159,29 @@ class Metrics:
         self._add(Callback(name, help, labels, samples, kind, is_in_pieces))
 
     def adopt_counter(self, name: str, help: str, counter: Counter) -> None:
-        """Expose a counter that a component has made for itself."""
+        """Expose a component's counter."""
         self._add(CounterFamily(name, help, ())).children[()] = counter
 
     def adopt_histogram(self, name: str, help: str, histogram: Histogram) -> None:
-        """Expose a histogram that a component has made for itself."""
+        """Expose a component's histogram."""
         self._add(HistogramFamily(name, help, (), histogram.bounds)).children[()] = histogram
 
     def gauge(self, name: str, help: str, read: Callable[[], float]) -> None:
-        """Register one unlabelled value that is read at scrape time."""
+        """Register an unlabelled value that is read at scrape time."""
         self.callback(name, help, samples=lambda: [((), read())])
 
     def count(self, name: str, help: str, read: Callable[[], float]) -> None:
-        """Register one unlabelled counter that a component keeps as a number of its own, read at scrape time."""
+        """Register an unlabelled counter that is read at scrape time."""
         self.callback(name, help, samples=lambda: [((), read())], kind="counter")
 
     def counts(self, name: str, help: str, label: str, read: Callable[[], Mapping[str, float]]) -> None:
-        """The same with one label; `read` tells the number of each of its values."""
+        """Register counters by the values of one label, read at scrape time."""
         self.callback(
             name, help, label, samples=lambda: [((value,), number) for value, number in read().items()], kind="counter"
         )
 
     def of(self, look: Callable[[], Seen]) -> MetricsOf[Seen]:
-        """Return what registers metrics that are all read off the same thing, such as a component's `statistics`."""
+        """Return a registrar of metrics that are read off one object, such as a component's `statistics`."""
         return MetricsOf(self, look)
 
     def _add(self, family: Family) -> Family:
@@ -203,28 +191,26 @@ class Metrics:
         return family
 
     def expose(self) -> str:
-        """The whole registry in Prometheus' text format, version 0.0.4."""
+        """Return the page in Prometheus' text format, version 0.0.4."""
         return "".join(f"{line}\n" for line in self.lines() if line is not None)
 
     def lines(self) -> Iterator[str | None]:
-        """Yield the lines of that, one by one, and None where others may run; what they are read off may change."""
+        """Yield the lines of the page, and None where other tasks may run."""
         for family in list(self.families.values()):
             yield from family.lines()
 
 
 @attrs.frozen(eq=False, repr=False)
 class MetricsOf(Generic[Seen]):
-    """Unlabelled metrics that are read at scrape time off what `look` then returns."""
+    """Unlabelled metrics that are read at scrape time off the result of `look`."""
 
     metrics: Metrics
     look: Callable[[], Seen]
 
     def gauge(self, name: str, help: str, read: Callable[[Seen], float]) -> None:
-        """Register one value; `read` finds it in what `look` returns."""
         self.metrics.gauge(name, help, lambda: read(self.look()))
 
     def count(self, name: str, help: str, read: Callable[[Seen], float]) -> None:
-        """Register one counter; `read` finds it in what `look` returns."""
         self.metrics.count(name, help, lambda: read(self.look()))
 
 
@@ -240,7 +226,7 @@ def _labels(names: Labels, values: Labels) -> str:
 
 
 def _escape(value: str) -> str:
-    """Write a label's value, which clients may have chosen: a terminal that shows the page acts on none of it."""
+    """Escape a label's value, which clients may have chosen."""
     value = escaped_lines(value).replace("\\", r"\\").replace('"', r"\"")
     return value.replace("\n", r"\n").replace("\t", r"\\t")
 

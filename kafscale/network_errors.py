@@ -1,7 +1,4 @@
-"""Failures to connect, in words: what is wrong at the other side, instead of the names that OpenSSL and resolvers use.
-
-This module imports nothing of KafScale.
-"""
+"""Words for failures to connect, instead of the names that OpenSSL and resolvers use. Imports nothing of KafScale."""
 
 from __future__ import annotations
 
@@ -24,14 +21,14 @@ SPEAKS_NO_TLS: Final = "it does not speak TLS"
 
 
 def root_cause(exc: BaseException) -> BaseException:
-    """Return what the operating system or TLS said: trio wraps it, and groups the attempts at several addresses."""
+    """Return the error of the operating system or TLS, which trio wraps and groups."""
     while exc.__cause__ is not None:
         exc = exc.__cause__
     return root_cause(exc.exceptions[0]) if isinstance(exc, BaseExceptionGroup) else exc
 
 
 def why_unreachable(exc: BaseException) -> str:
-    """Say why a connection, or its TLS handshake, failed, in words that follow a colon."""
+    """Return why a connection or its TLS handshake failed, in words that follow a colon."""
     cause = root_cause(exc)
     if isinstance(cause, ssl.SSLError):
         return _why_no_tls(cause)

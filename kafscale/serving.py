@@ -1,4 +1,4 @@
-"""The process of `kafscale serve`: a broker, signals, and settings of the interpreter that save time."""
+"""The process of `kafscale serve`: a broker, signals, and settings of the interpreter."""
 
 from __future__ import annotations
 

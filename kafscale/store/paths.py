@@ -1,26 +1,19 @@
-"""Every key in the bucket is made, checked and taken apart here.
+"""Makes, checks and parses every key in the bucket.
 
     {namespace}/{topic}/{topic id}/{partition}/
         segment-{base offset, 20 digits}-{epoch, 10 digits}-{generation, 5 to 9}.kfs and .index
         segment-{base offset, 20 digits}-{generation, 5 to 9}.kfs and .index              from before epochs were in it
     {namespace}/{topic}/{partition}/segment-{base offset, 20 digits}.kfs and .index       what version 1 wrote
     _kafscale/{namespace}/wal/{epoch, 10 digits}/{number, 20 digits}.wal                  the log in the bucket, streams
-    _kafscale/{namespace}/checkpoint/{epoch, 10 digits}/{number, 20 digits}.checkpoint    the metadata as of then
-    _kafscale/{namespace}/manifests/{epoch, 10 digits}/{number, 20 digits}.manifests      the segments as of then
-    _kafscale/{namespace}/head                                                            what several brokers share
-    _kafscale/{namespace}/...       the broker's other objects: probes, who leads
+    _kafscale/{namespace}/checkpoint/{epoch, 10 digits}/{number, 20 digits}.checkpoint    checkpoints of the metadata
+    _kafscale/{namespace}/manifests/{epoch, 10 digits}/{number, 20 digits}.manifests      checkpoints of the manifests
+    _kafscale/{namespace}/head                                                            metadata of several brokers
+    _kafscale/{namespace}/...       the broker's other objects: probes, claims
 
-The store's own prefix (`s3://bucket/prefix`) comes before and is not this module's affair. A topic's id is 16 raw bytes
-everywhere in the program; in a key it is Kafka's text for it (22 characters of URL-safe base64, as `kafka-topics
---describe` prints it). Digits are padded, so that the order of keys is the order of offsets; generations of one offset
-are in order up to 99,999, and nothing depends on that. Kafka's topic names ([a-zA-Z0-9._-], never "." or "..") need no
-escaping; a namespace starts with a letter or digit, so none is `_kafscale`.
-
-The epoch in a segment's key is the one with which its writer led the partition, whatever records are in it. So no
-two leaders ever write the same key, and a later one's object is told from what an earlier one wrote late.
-
-KafScale's Go broker wrote version 1, which knows no topic ids. The id of such a topic is computed from its name,
-so its segments tell which topic they belong to, and nothing has to remember it.
+The store's own prefix (`s3://bucket/prefix`) comes before. A topic's id is Kafka's text for it. Digits are padded, so
+that the order of keys is the order of offsets. Topic names need no escaping, and a namespace starts with a letter or
+digit, so none is `_kafscale`. The epoch in a segment's key is that of its writer's leadership, so no two leaders write
+the same key. Version 1, of the Go broker, has no topic ids: they are derived from the names.
 """
 
 from __future__ import annotations

@@ -3,12 +3,11 @@
     with running_broker(durability="segment") as broker:
         broker.create_topic("orders", partitions=3)
         ...                                   # any client, at broker.bootstrap
-        assert [each.value for each in broker.records("orders")] == [b"one"]
+        assert [record.value for record in broker.records("orders")] == [b"one"]
         broker.faults.fail("Produce", "NOT_LEADER_OR_FOLLOWER", times=3)
 
 Its disk, store and metadata are in memory and survive a `restart` or a `crash`. Clients connect through a `TcpProxy`,
-which injects network faults and keeps the port while the broker is down. Methods may be called from any thread, also
-from a running asyncio or trio loop; they block it for milliseconds.
+which keeps the port while the broker is down. Methods may be called from any thread; they block for milliseconds.
 """
 
 from __future__ import annotations
@@ -73,8 +72,6 @@ class StoredRecord:
 
 @attrs.define(eq=False, repr=False)
 class _Life:
-    """A broker from its start to its end."""
-
     broker: Broker
     nursery: trio.Nursery
     ended: trio.Event = attrs.field(factory=trio.Event)
@@ -104,13 +101,13 @@ class BackgroundBroker:
 
     @property
     def bootstrap(self) -> str:
-        """Return the value for clients' `bootstrap.servers`, which stays the same over restarts."""
+        """Return clients' `bootstrap.servers`, which stays the same over restarts."""
         return f"{HOST}:{self._proxy.port}"
 
     # ---- its lives --------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the broker again after `stop`; do nothing if it runs."""
+        """Start the broker after `stop`; do nothing if it runs."""
         self._thread.call(self._start)
 
     def stop(self) -> None:
@@ -118,12 +115,11 @@ class BackgroundBroker:
         self._thread.call(self._stop)
 
     def restart(self) -> None:
-        """Stop and start the broker."""
         self.stop()
         self.start()
 
     def crash(self) -> None:
-        """Kill the broker like a power cut, and start it with the synced bytes of its disk. Connections are reset."""
+        """Kill the broker like a power cut, and start it with the synced bytes of its disk."""
         self._thread.call(self._crash)
         self.start()
 
@@ -142,9 +138,8 @@ class BackgroundBroker:
     def records(self, topic: str, *, isolation_level: str = "read_uncommitted") -> list[StoredRecord]:
         """Return the records that consumers can read, by partition and offset, without using the network.
 
-        At `read_committed` without records of open and aborted transactions.
-
-        Raises KafkaError for an unknown topic, BrokerUnavailable while the broker is down.
+        At `read_committed` without records of open and aborted transactions. Raises KafkaError for an unknown topic,
+        BrokerUnavailable while the broker is down.
         """
         return self._thread.call(self._records, topic, IsolationLevel[isolation_level.upper()])
 
@@ -236,7 +231,6 @@ def running_broker(**given: object) -> Iterator[BackgroundBroker]:
 
 @contextmanager
 def running(broker: AnyBroker) -> Iterator[AnyBroker]:
-    """Run a broker for the block."""
     broker._thread.start()
     try:
         broker._thread.call(broker._open)
@@ -246,7 +240,7 @@ def running(broker: AnyBroker) -> Iterator[AnyBroker]:
 
 
 def settings_of(given: Mapping[str, object], protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT) -> Settings:
-    """Return settings from options by their names, with underscores for dashes, over the defaults of this module."""
+    """Return settings of options by name, with underscores for dashes, over the defaults of this module."""
     by_name = {option.name.replace("-", "_"): option for option in options() if option.attribute not in OWN_OPTIONS}
     if unknown := sorted(given.keys() - by_name.keys()):
         raise ConfigError(f"'{unknown[0]}' is not an option of a broker under test; allowed: {', '.join(by_name)}")
@@ -265,7 +259,7 @@ def _as_text(value: object) -> str | tuple[str, ...]:
 
 
 def consumed(buffers: Iterable[Buffer], aborted: Iterable[AbortedTransaction]) -> Iterator[Record]:
-    """Iterate over the records of a fetch that a consumer returns, without those of the aborted transactions."""
+    """Iterate over a fetch's records without those of aborted transactions."""
     dropped = AbortedFilter.of(AbortedFrom(found.producer_id, found.first_offset) for found in aborted)
     for batch in batches(memoryview(b"".join(buffers))):
         header = parse_header(batch)

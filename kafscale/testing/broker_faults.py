@@ -43,7 +43,7 @@ EVERY_API = "*"
 class RequestFault:
     """A fault of the requests of an API, or of `EVERY_API`: an error, a delay or a lost reply.
 
-    `times` is the number of requests to meet, None for all; `met_count` counts those that it has met.
+    `times` is the number of requests to meet, None for all; `met_count` counts them.
     """
 
     api: str
@@ -118,7 +118,7 @@ class FaultyDispatcher(Dispatcher):
         return error_codes.NONE
 
     async def _refuse(self, request: Request, error_code: int) -> EncodedReply:
-        """Refuse a request. Metadata is answered with its brokers, so that a client knows where to retry."""
+        """Refuse a request. Metadata has its brokers, so that a client knows where to retry."""
         row, call = self._rows[request.api.key], request.call
         message = self._decode(request)
         if request.api is metadata.API:
@@ -148,14 +148,14 @@ _CODES = {name: code for code, name in error_codes.NAMES.items()}
 
 @attrs.define(eq=False, repr=False)
 class Fault:
-    """A fault that lasts, as a context manager that ends it."""
+    """A lasting fault, as a context manager that ends it."""
 
     _end: Callable[[], None]
     _counts: Callable[[], int] = lambda: 0
 
     @property
     def met_count(self) -> int:
-        """Return the number of requests or store operations that it has met; 0 for a fault of the network."""
+        """Return the number of met requests or store operations; 0 for a fault of the network."""
         return self._counts()
 
     def end(self) -> None:
@@ -244,7 +244,6 @@ class BrokerFaults:
         return self._rule(lambda: self._store.delay(On(operation), seconds, jitter_seconds=jitter_seconds))
 
     def heal(self) -> None:
-        """End every fault."""
         self._do(self._heal)
 
     # -----------------------------------------------------------------------------------------------------------
@@ -257,8 +256,6 @@ class BrokerFaults:
         return self._thread.call(perform)
 
     def _knobs(self, **values: Any) -> Fault:
-        """Set attributes of the proxy, until the fault ends."""
-
         def turn(values: dict[str, Any]) -> None:
             for name, value in values.items():
                 setattr(self._proxy, name, value)

@@ -1,7 +1,6 @@
-"""Certificates for tests with TLS. Needs the `cryptography` package.
+"""Certificates for tests with TLS, by the library cryptography.
 
-They satisfy `ssl.VERIFY_X509_STRICT`, a default since Python 3.13: a certificate has the ids of its own and its
-issuer's key (RFC 5280, 4.2.1.1 and 4.2.1.2), and the use of its key (4.2.1.3).
+They satisfy `ssl.VERIFY_X509_STRICT`: key ids (RFC 5280, 4.2.1.1 and 4.2.1.2), and key usage (4.2.1.3).
 """
 
 from __future__ import annotations
@@ -27,19 +26,18 @@ CertificateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 @attrs.frozen(kw_only=True)
 class CertificateFiles:
-    """PEM files of a certificate, with that of its authority, and of its key."""
+    """PEM files of a certificate, with its authority's, and of its key."""
 
     certificate_file: Path
     key_file: Path
 
     def server_context(self) -> ssl.SSLContext:
-        """Return a context for a server with this certificate."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self.certificate_file, self.key_file)
         return context
 
     def client_context(self, ca_file: Path, *, shown: CertificateFiles | None = None) -> ssl.SSLContext:
-        """Return a strict context for a client that trusts `ca_file` and shows the certificate `shown`, or none."""
+        """Return a strict context for a client that trusts `ca_file` and shows the certificate `shown`."""
         context = ssl.create_default_context(cafile=ca_file)
         context.verify_flags |= ssl.VERIFY_X509_STRICT
         if shown is not None:
@@ -68,8 +66,7 @@ class Authority:
     ) -> CertificateFiles:
         """Issue a certificate for 127.0.0.1 and `hosts`; `name` is its common name, unless a subject is given.
 
-        Its files have this name, and replace earlier ones. With a negative `good_for` it is expired. The default key is
-        one on the curve P-256.
+        Its files have this name, and replace earlier ones. A negative `good_for` makes it expired.
         """
         key = key or ec.generate_private_key(ec.SECP256R1())
         subject = common_name(name) if subject is None else subject
@@ -106,12 +103,10 @@ def make_certificate(directory: Path, *, names: tuple[str, ...] = ("localhost",)
 
 
 def common_name(name: str) -> x509.Name:
-    """Return a subject with only a common name."""
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
 def _authority_builder(subject: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
-    """Return a builder of an authority's certificate, valid for a day."""
     builder = _builder(subject, key, DAY, issuer=subject, issuer_key=key)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     return builder.add_extension(_key_usage(signs_certificates=True), critical=True)
@@ -141,12 +136,10 @@ def _builder(
 
 
 def _alternative_names(hosts: Sequence[str]) -> x509.SubjectAlternativeName:
-    """Return the names that clients compare: `hosts` and 127.0.0.1."""
     return x509.SubjectAlternativeName([*map(x509.DNSName, hosts), x509.IPAddress(ipaddress.ip_address(LOOPBACK))])
 
 
 def _key_usage(*, signs_certificates: bool = False) -> x509.KeyUsage:
-    """Return the uses of a key: handshakes, and for an authority certificates and revocation lists."""
     return x509.KeyUsage(
         digital_signature=True,
         content_commitment=False,

@@ -51,7 +51,6 @@ class MemoryDisk:
         self._faults.clear()
 
     def flip_bit(self, name: str, position: int, bit: int = 0) -> None:
-        """Damage a file."""
         for content in (self.files[name], self.synced[name]):
             content[position] ^= 1 << bit
 
@@ -138,8 +137,7 @@ class MemoryDisk:
             self.free_bytes += len(self.files[name])
         del self.files[name], self.synced[name]
 
-    def close(self) -> None:
-        """Do nothing: a disk in memory has nothing to close."""
+    def close(self) -> None: ...
 
     async def _begin(self, operation: str, name: str = "") -> None:
         await trio.lowlevel.checkpoint()

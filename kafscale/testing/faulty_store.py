@@ -38,10 +38,7 @@ T = TypeVar("T")
 
 @attrs.frozen
 class StoreCall:
-    """An operation: `get`, `get_range`, `get_tail`, `head`, `put`, `put_if_absent`, `put_if_match`, `delete`, `list`.
-
-    A listing's key is its prefix, and each page is an operation. Only a delete has several keys.
-    """
+    """An operation, and its keys: several for a delete; a listing's is its prefix, and each page is an operation."""
 
     operation: str
     keys: tuple[str, ...]
@@ -92,8 +89,6 @@ class Rule:
 
 @attrs.define(eq=False, repr=False)
 class StoreGate:
-    """Holds operations until it is opened."""
-
     arrived_count: int = attrs.field(default=0, init=False)
     _opened: trio.Event = attrs.field(factory=trio.Event, init=False)
     _arrival: Signal = attrs.field(factory=Signal, init=False)
@@ -128,11 +123,9 @@ class FaultyStore(ForwardingStore):
         return self.rules[-1]
 
     def fail(self, on: On, error: type[StoreError] = StoreUnavailable) -> Rule:
-        """Fail before the effect."""
         return self.rule(on, partial(_fail, error))
 
     def lose_reply(self, on: On, error: type[StoreError] = StoreUnavailable) -> Rule:
-        """Fail after the effect."""
         return self.rule(on, partial(_fail, error), after_effect=True)
 
     def delay(self, on: On, seconds: float, *, jitter_seconds: float = 0.0, after_effect: bool = False) -> Rule:
@@ -159,7 +152,7 @@ class FaultyStore(ForwardingStore):
         return gate
 
     def unreliable(self, probability: float, *, delay_seconds: float = 0.1) -> None:
-        """Add every kind of failure, each with a share of `probability`, and random delays before and after effects."""
+        """Add every kind of failure, each with a share of `probability`, and random delays."""
         everything = On()
         share = attrs.evolve(everything, probability=probability / 4)
         self.delay(everything, 0.0, jitter_seconds=delay_seconds)
@@ -170,7 +163,6 @@ class FaultyStore(ForwardingStore):
         self.lose_reply(share)
 
     def end(self, rule: Rule) -> None:
-        """Remove a rule if it is still there."""
         if rule in self.rules:
             self.rules.remove(rule)
 
@@ -179,7 +171,6 @@ class FaultyStore(ForwardingStore):
         self.rules.clear()
 
     def count(self, operation: str = "*", key: str = "*") -> int:
-        """Count attempted operations that match these patterns."""
         return sum(map(On(operation, key).matches, self.calls))
 
     async def perform(self, operation: str, call: Callable[..., Awaitable[T]], *args: Any) -> T:

@@ -16,8 +16,8 @@ from kafscale.errors import PreconditionFailed, StorageFull
 class MemoryMetadataStore:
     """A MetadataStore without a disk, so it works with an autojump clock.
 
-    For tests of pending and lost commits: commits wait for `gate`, and every coroutine raises `failure`, if they are
-    set. With `full` there is room for `reserved_count` essential commits only.
+    Commits wait for `gate`, and every coroutine raises `failure`, if they are set. With `full` there is room for
+    `reserved_count` essential commits only.
     """
 
     gate: trio.Event | None = None

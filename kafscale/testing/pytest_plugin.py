@@ -29,7 +29,6 @@ BROKERS = ("kafscale_broker", "kafscale_secured_broker", "kafscale_session_broke
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declare the marker, for runs with --strict-markers."""
     config.addinivalue_line(
         "markers", f"{MARKER}(**options): options of `kafscale serve` for kafscale_broker and kafscale_secured_broker"
     )
@@ -54,7 +53,6 @@ def kafscale_secured_broker(request: pytest.FixtureRequest) -> Iterator[SecuredB
 
 
 def _options(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """Return the options of the markers."""
     options: dict[str, Any] = {}
     for marker in reversed(list(request.node.iter_markers(MARKER))):  # the closest to the test last
         options |= marker.kwargs

@@ -6,7 +6,7 @@
         broker.allow("app", "read", "describe", topic="orders")
         consumer = Consumer({**broker.client_settings("app"), "group.id": ...})
 
-It is a `BackgroundBroker` otherwise. Its own authority issues its certificates when it starts.
+Its own authority issues its certificates when it starts.
 """
 
 from __future__ import annotations
@@ -62,7 +62,6 @@ class SecuredBroker(BackgroundBroker):
 
     @property
     def ca_file(self) -> Path:
-        """Return the PEM file of the authority that clients trust."""
         return self.authority.ca_file
 
     @property
@@ -92,13 +91,13 @@ class SecuredBroker(BackgroundBroker):
         )
 
     def issue_certificate(self, name: str) -> CertificateFiles:
-        """Issue a client's certificate, valid for a day; its principal is `User:CN=` and the name."""
+        """Issue a client's certificate, valid for a day, for the principal `User:CN=` and the name."""
         return self.authority.issue(f"client-{name}", subject=common_name(name))
 
     # ---- users and lists --------------------------------------------------------------------------------------
 
     def add_user(self, name: str, password: str | None = None) -> str:
-        """Add a user, or change the password. Returns the password, which is random by default."""
+        """Add a user, or change the password. Returns the password, by default a random one."""
         password = secrets.token_urlsafe() if password is None else password
         self._alter(
             {
@@ -118,7 +117,6 @@ class SecuredBroker(BackgroundBroker):
         """Allow a user operations, such as "read", or "all", on one resource: `topic="orders"`, `group="*"`.
 
         Other resources are `transactional_id` and `cluster="kafka-cluster"`. With `prefixed` the name is a prefix.
-
         Raises ConfigError for an unknown operation or resource, BrokerUnavailable while the broker is down.
         """
         self._add_lists(user, operations, Permission.ALLOW, prefixed, resource)
@@ -204,9 +202,7 @@ def _operation(word: str) -> AclOperation:
 def secured_broker(*, protocol: str = "SASL_SSL", **given: object) -> Iterator[SecuredBroker]:
     """Run a broker with access control lists for the block, on a SASL_SSL, SASL_PLAINTEXT or SSL listener.
 
-    `given` are options of `kafscale serve`, as for `running_broker`. On SSL, clients need a certificate.
-
-    Raises ConfigError for an unknown option, or one that the fixture sets itself.
+    `given` are options as for `running_broker`. On SSL, clients need a certificate. Raises ConfigError.
     """
     if protocol not in list(SecurityProtocol) or protocol == SecurityProtocol.PLAINTEXT:
         raise ConfigError(f"'{protocol}' is not a secured protocol; allowed: SASL_SSL, SASL_PLAINTEXT, SSL")
@@ -222,7 +218,6 @@ def secured_broker(*, protocol: str = "SASL_SSL", **given: object) -> Iterator[S
 
 
 def _security(authority: Authority, protocol: SecurityProtocol) -> dict[str, Any]:
-    """Make the options of a secured broker, and their files."""
     key_file = authority.directory / "secret.key"
     key_file.touch(mode=0o600)
     key_file.write_text(secrets.token_hex(KEY_BYTES))

@@ -30,7 +30,7 @@ from kafscale.config import Address
 
 @attrs.define
 class Link:
-    """One direction of a network link that all connections share; senders wait until their bytes have passed."""
+    """One direction of a network link that all connections share."""
 
     bytes_per_second: float
     _free_at: float = 0.0
@@ -49,16 +49,12 @@ CLOSE_WITH_RST = struct.pack("ii", 1, 0)
 
 
 class Way(Enum):
-    """The directions in which bytes pass."""
-
     TO_SERVER = "to the server"
     TO_CLIENT = "to the client"
 
 
 @attrs.define(eq=False, repr=False)
 class _ProxiedConnection:
-    """A client's end, and the server's once it is reached."""
-
     client: trio.SocketStream
     server: trio.SocketStream | None = None
     is_half_open: bool = False
@@ -90,7 +86,6 @@ class TcpProxy:
 
     @property
     def connection_count(self) -> int:
-        """Return the number of open connections."""
         return len(self._connections)
 
     async def run(self, *, task_status: trio.TaskStatus[TcpProxy] = trio.TASK_STATUS_IGNORED) -> None:
@@ -185,7 +180,7 @@ def _reset(stream: trio.SocketStream) -> None:
 
 
 async def _swallow(client: trio.SocketStream) -> None:
-    """Discard the client's bytes, which a lost server never reads, until it closes or is reset."""
+    """Discard the client's bytes until it closes or is reset."""
     try:
         while await client.receive_some(CHUNK_BYTES):
             pass

@@ -1,7 +1,6 @@
 """A trio event loop in its own thread, for callers in plain threads, asyncio and trio.
 
-`trio.from_thread` refuses callers in another trio loop, since it blocks that one. Here the calls take milliseconds, and
-a test waits for them.
+`trio.from_thread` refuses callers in another trio loop, since it blocks that one; here the calls take milliseconds.
 """
 
 from __future__ import annotations
@@ -101,7 +100,7 @@ class TrioThread:
             future.set_result(outcome)
 
     def _abandon_waiting(self) -> None:
-        """End the calls that came too late, which would wait for ever."""
+        """End the calls that came too late."""
         for future in list(self._waiting):
             if not future.done():
                 self._settle(future, self._ended())

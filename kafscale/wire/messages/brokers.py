@@ -9,7 +9,7 @@ from kafscale.wire.schema import OWN_TAG, Array, Message, Nullable, wire
 
 @attrs.define(kw_only=True)
 class BrokerHeartbeatRequest(Message, key=63, versions=(0, 0), flexible=0):
-    """BrokerHeartbeat (key 63, version 0): a broker says that it runs (KIP-631). Only brokers send it."""
+    """BrokerHeartbeat: a broker says that it runs (KIP-631). Only brokers send it."""
 
     broker_id: int = wire("int32")
     broker_epoch: int = wire("int64", default=-1)
@@ -29,7 +29,7 @@ class BrokerHeartbeatResponse(Message, answers=BrokerHeartbeatRequest):
 
 @attrs.define(kw_only=True)
 class ReleasedPartition:
-    """A partition that the receiver leads from now on, with this epoch; `contents` is a checkpoint of its manifest."""
+    """A partition that the receiver leads with this epoch; `contents` is a checkpoint of its manifest."""
 
     topic_id: bytes = wire("uuid")
     partition_index: int = wire("int32")
@@ -41,8 +41,8 @@ class ReleasedPartition:
 class BegunPartition:
     """A partition that the sender leads with this epoch, which begins at `offset`.
 
-    `recover` are the incarnations whose streams have what is in no segment yet; none, when all of that is flushed. The
-    receiver answers when it has committed that, or can't.
+    `recover` are the incarnations whose streams have unflushed records. The receiver answers when it has committed
+    that, or can't.
     """
 
     topic_id: bytes = wire("uuid")
@@ -78,9 +78,9 @@ class Load:
 class OwnHeartbeatRequest(BrokerHeartbeatRequest):
     """BrokerHeartbeat between brokers of KafScale: released partitions; for the controller, also load and new leaders.
 
-    The controller's answer has the brokers' surpluses, by which the sender places new partitions; every answer says how
-    long the store has been silent. A peer that does not know these fields answers as to any heartbeat: the sender then
-    reads the bucket instead, balances without loads, and commits its own epoch starts.
+    The controller's answer has the brokers' surpluses, by which the sender places new partitions; every answer has the
+    store's silence. A peer that ignores these fields makes the sender read the bucket, balance without loads, and
+    commit its own epoch starts.
     """
 
     released: list[ReleasedPartition] = wire(Array(ReleasedPartition), tag=OWN_TAG, factory=list)
@@ -103,7 +103,7 @@ class Surplus:
 
 @attrs.define(kw_only=True)
 class CoordinatedPartition:
-    """A partition of `__transaction_state` that has been read completely, and is led with this epoch."""
+    """A partition of `__transaction_state` that was read completely, and is led with this epoch."""
 
     partition_index: int = wire("int32")
     leader_epoch: int = wire("int32")
@@ -134,7 +134,7 @@ class OwnHeartbeatResponse(BrokerHeartbeatResponse):
 
 @attrs.define(kw_only=True)
 class UnregisterBrokerRequest(Message, key=64, versions=(0, 0), flexible=0):
-    """UnregisterBroker (key 64, version 0): forget a broker that does not come back (KIP-631)."""
+    """UnregisterBroker: forget a broker that does not come back (KIP-631)."""
 
     broker_id: int = wire("int32")
 

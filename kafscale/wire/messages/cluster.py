@@ -9,10 +9,10 @@ from kafscale.wire.schema import Array, Message, wire
 
 @attrs.define(kw_only=True)
 class ApiVersionsRequest(Message, key=18, versions=(0, 4), flexible=3):
-    """ApiVersions (key 18, versions 0 to 4): which APIs and versions the broker offers, and the client's name.
+    """ApiVersions: the broker's APIs and versions, and the client's name.
 
-    The reply's header is always version 0, so that a client can read it before it knows what the broker speaks; a
-    version that the broker doesn't know gets a version-0 body with UNSUPPORTED_VERSION and the list (KIP-511).
+    The reply's header is always version 0, so that every client can read it; an unknown version gets a version-0 body
+    with UNSUPPORTED_VERSION and the list (KIP-511).
     """
 
     client_software_name: str = wire("string", since=3, default="")
@@ -53,7 +53,7 @@ class ApiVersionsResponse(Message, answers=ApiVersionsRequest):
 
 @attrs.define(kw_only=True)
 class DescribeClusterRequest(Message, key=60, versions=(0, 2), flexible=0):
-    """DescribeCluster (key 60, versions 0 to 2): the cluster's id and brokers (KIP-700)."""
+    """DescribeCluster: the cluster's id and brokers (KIP-700)."""
 
     include_cluster_authorized_operations: bool = wire("bool", default=False)
     endpoint_type: int = wire("int8", since=1, default=1)  # 1 brokers, 2 controllers
@@ -84,10 +84,10 @@ class DescribeClusterResponse(Message, answers=DescribeClusterRequest):
 
 @attrs.define(kw_only=True)
 class FindCoordinatorRequest(Message, key=10, versions=(0, 6), flexible=3):
-    """FindCoordinator (key 10, versions 0 to 6): the broker that coordinates a group or a transactional id.
+    """FindCoordinator: the broker that coordinates a group or a transactional id.
 
-    From version 4 on one request asks for several keys (KIP-699), with fields of its own on both sides. Version 6 knows
-    share partitions, whose keys are `groupId:topicId:partition` (KIP-932).
+    From version 4 on one request asks for several keys (KIP-699). Version 6 knows share partitions, whose keys are
+    `groupId:topicId:partition` (KIP-932).
     """
 
     key: str = wire("string", until=3, default="")
@@ -129,11 +129,7 @@ class TopicToDescribe:
 
 @attrs.define(kw_only=True)
 class DescribeQuorumRequest(Message, key=55, versions=(0, 2), flexible=0):
-    """DescribeQuorum (key 55, versions 0 to 2): leader, voters and observers of the metadata's log (KIP-595).
-
-    Version 1 tells when replicas fetched and caught up (KIP-836), version 2 the directories and listeners of voters
-    (KIP-853).
-    """
+    """DescribeQuorum: leader, voters and observers of the metadata's log (KIP-595, KIP-836, KIP-853)."""
 
     topics: list[TopicToDescribe] = wire(Array(TopicToDescribe), factory=list)
 
@@ -196,10 +192,7 @@ class FeatureUpdateKey:
 
 @attrs.define(kw_only=True)
 class UpdateFeaturesRequest(Message, key=57, versions=(0, 2), flexible=0):
-    """UpdateFeatures (key 57, versions 0 to 2): raise or lower the cluster's feature levels (KIP-584).
-
-    Version 1 has kinds of downgrades and a dry run (KIP-778). Version 2 answers as a whole, no longer by feature.
-    """
+    """UpdateFeatures: raise or lower the cluster's feature levels (KIP-584, KIP-778)."""
 
     timeout_ms: int = wire("int32", default=60000)
     feature_updates: list[FeatureUpdateKey] = wire(Array(FeatureUpdateKey), factory=list)

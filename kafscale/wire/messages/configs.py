@@ -16,7 +16,7 @@ class DescribeConfigsResource:
 
 @attrs.define(kw_only=True)
 class DescribeConfigsRequest(Message, key=32, versions=(1, 4), flexible=4):
-    """DescribeConfigs (key 32, versions 1 to 4): the configs of topics and brokers, with their sources."""
+    """DescribeConfigs: the configs of topics and brokers, with their sources."""
 
     resources: list[DescribeConfigsResource] = wire(Array(DescribeConfigsResource), factory=list)
     include_synonyms: bool = wire("bool", default=False)
@@ -74,7 +74,7 @@ class AlterConfigsResource:
 
 @attrs.define(kw_only=True)
 class AlterConfigsRequest(Message, key=33, versions=(0, 2), flexible=2):
-    """AlterConfigs (key 33, versions 0 to 2): replace all configs of a resource; the rest fall back to defaults."""
+    """AlterConfigs: replace all configs of a resource; the rest fall back to defaults."""
 
     resources: list[AlterConfigsResource] = wire(Array(AlterConfigsResource), factory=list)
     validate_only: bool = wire("bool", default=False)
@@ -110,7 +110,7 @@ class IncrementalAlterConfigsResource:
 
 @attrs.define(kw_only=True)
 class IncrementalAlterConfigsRequest(Message, key=44, versions=(0, 1), flexible=1):
-    """IncrementalAlterConfigs (key 44, versions 0 and 1): change single configs (KIP-339)."""
+    """IncrementalAlterConfigs: change single configs (KIP-339)."""
 
     resources: list[IncrementalAlterConfigsResource] = wire(Array(IncrementalAlterConfigsResource), factory=list)
     validate_only: bool = wire("bool", default=False)
@@ -124,9 +124,8 @@ class IncrementalAlterConfigsResponse(Message, answers=IncrementalAlterConfigsRe
 
 @attrs.define(kw_only=True)
 class ListConfigResourcesRequest(Message, key=74, versions=(0, 1), flexible=0):
-    """ListConfigResources (key 74, versions 0 and 1): the resources that have configs (KIP-1142).
-
-    Version 0 was ListClientMetricsResources, and lists those only (KIP-714).
+    """ListConfigResources: the resources that have configs (KIP-1142); version 0 lists client metrics only
+    (KIP-714).
     """
 
     resource_types: list[int] = wire(Array("int8"), since=1, factory=list)  # empty: all
@@ -154,7 +153,7 @@ class DescribeClientQuotasComponent:
 
 @attrs.define(kw_only=True)
 class DescribeClientQuotasRequest(Message, key=48, versions=(0, 1), flexible=1):
-    """DescribeClientQuotas (key 48, versions 0 and 1): the quotas of clients and users (KIP-546)."""
+    """DescribeClientQuotas: the quotas of clients and users (KIP-546)."""
 
     components: list[DescribeClientQuotasComponent] = wire(Array(DescribeClientQuotasComponent), factory=list)
     strict: bool = wire("bool", default=False)
@@ -201,7 +200,7 @@ class AlterClientQuotasEntry:
 
 @attrs.define(kw_only=True)
 class AlterClientQuotasRequest(Message, key=49, versions=(0, 1), flexible=1):
-    """AlterClientQuotas (key 49, versions 0 and 1): set and remove quotas of clients and users (KIP-546)."""
+    """AlterClientQuotas: set and remove quotas of clients and users (KIP-546)."""
 
     entries: list[AlterClientQuotasEntry] = wire(Array(AlterClientQuotasEntry), factory=list)
     validate_only: bool = wire("bool", default=False)

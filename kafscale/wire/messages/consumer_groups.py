@@ -15,10 +15,10 @@ class HeartbeatTopicPartitions:
 
 @attrs.define(kw_only=True)
 class ConsumerGroupHeartbeatRequest(Message, key=68, versions=(0, 1), flexible=0):
-    """ConsumerGroupHeartbeat (key 68, versions 0 and 1): a member joins, stays in or leaves a group (KIP-848).
+    """ConsumerGroupHeartbeat: a member joins, stays in or leaves a group (KIP-848).
 
-    The group's coordinator computes the assignment. A member sends in full what has changed since its last heartbeat,
-    and null for the rest. Version 1 subscribes by regular expression, and members make their ids themselves (KIP-1082).
+    A member sends in full what has changed since its last heartbeat, and null for the rest. Version 1 subscribes by
+    regular expression, and members make their ids themselves (KIP-1082).
     """
 
     group_id: str = wire("string")
@@ -52,10 +52,7 @@ class ConsumerGroupHeartbeatResponse(Message, answers=ConsumerGroupHeartbeatRequ
 
 @attrs.define(kw_only=True)
 class ConsumerGroupDescribeRequest(Message, key=69, versions=(0, 1), flexible=0):
-    """ConsumerGroupDescribe (key 69, versions 0 and 1): state and members of groups of KIP-848's protocol.
-
-    Version 1 tells which members still speak the classic protocol (KIP-1099).
-    """
+    """ConsumerGroupDescribe: groups of KIP-848's protocol. Version 1 tells which members are classic (KIP-1099)."""
 
     group_ids: list[str] = wire(Array("string"), factory=list)
     include_authorized_operations: bool = wire("bool", default=False)

@@ -15,7 +15,7 @@ class JoinGroupRequestProtocol:
 
 @attrs.define(kw_only=True)
 class JoinGroupRequest(Message, key=11, versions=(0, 9), flexible=6):
-    """JoinGroup (key 11, versions 0 to 9): take part in the next generation of a consumer group.
+    """JoinGroup: take part in the next generation of a consumer group.
 
     From version 4 on a new member is first given its id (KIP-394), 5 added static membership (KIP-345), 9 lets the
     leader skip the assignment.
@@ -59,7 +59,7 @@ class SyncGroupRequestAssignment:
 
 @attrs.define(kw_only=True)
 class SyncGroupRequest(Message, key=14, versions=(0, 5), flexible=4):
-    """SyncGroup (key 14, versions 0 to 5): the leader's assignment out, a member's own part back."""
+    """SyncGroup: the leader's assignment out, a member's own part back."""
 
     group_id: str = wire("string")
     generation_id: int = wire("int32")
@@ -82,7 +82,7 @@ class SyncGroupResponse(Message, answers=SyncGroupRequest):
 
 @attrs.define(kw_only=True)
 class HeartbeatRequest(Message, key=12, versions=(0, 4), flexible=4):
-    """Heartbeat (key 12, versions 0 to 4): a member is alive; the reply says whether the group rebalances."""
+    """Heartbeat: a member is alive; the reply says whether the group rebalances."""
 
     group_id: str = wire("string")
     generation_id: int = wire("int32")
@@ -105,7 +105,7 @@ class MemberIdentity:
 
 @attrs.define(kw_only=True)
 class LeaveGroupRequest(Message, key=13, versions=(0, 5), flexible=4):
-    """LeaveGroup (key 13, versions 0 to 5): members leave their group: one, or from version 3 on several (KIP-345)."""
+    """LeaveGroup: members leave their group: one, or from version 3 on several (KIP-345)."""
 
     group_id: str = wire("string")
     member_id: str = wire("string", until=2, default="")
@@ -128,10 +128,7 @@ class LeaveGroupResponse(Message, answers=LeaveGroupRequest):
 
 @attrs.define(kw_only=True)
 class ListGroupsRequest(Message, key=16, versions=(0, 5), flexible=3):
-    """ListGroups (key 16, versions 0 to 5): the groups of this broker.
-
-    Version 4 added states (KIP-518), 5 types (KIP-848).
-    """
+    """ListGroups: the groups of this broker. Version 4 added states (KIP-518), 5 types (KIP-848)."""
 
     states_filter: list[str] = wire(Array("string"), since=4, factory=list)  # empty: all
     types_filter: list[str] = wire(Array("string"), since=5, factory=list)  # empty: all
@@ -154,10 +151,7 @@ class ListGroupsResponse(Message, answers=ListGroupsRequest):
 
 @attrs.define(kw_only=True)
 class DescribeGroupsRequest(Message, key=15, versions=(0, 6), flexible=5):
-    """DescribeGroups (key 15, versions 0 to 6): state, protocol and members of groups.
-
-    In version 6 a group that does not exist is an error (KIP-1043).
-    """
+    """DescribeGroups: state, protocol and members of groups. In version 6 a missing group is an error (KIP-1043)."""
 
     groups: list[str] = wire(Array("string"), factory=list)
     include_authorized_operations: bool = wire("bool", since=3, default=False)
@@ -194,7 +188,7 @@ class DescribeGroupsResponse(Message, answers=DescribeGroupsRequest):
 
 @attrs.define(kw_only=True)
 class DeleteGroupsRequest(Message, key=42, versions=(0, 2), flexible=2):
-    """DeleteGroups (key 42, versions 0 to 2): groups to delete with their offsets."""
+    """DeleteGroups: groups to delete with their offsets."""
 
     groups_names: list[str] = wire(Array("string"), factory=list)
 

@@ -24,9 +24,8 @@ class OffsetCommitRequestTopic:
 
 @attrs.define(kw_only=True)
 class OffsetCommitRequest(Message, key=8, versions=(2, 10), flexible=8):
-    """OffsetCommit (key 8, versions 2 to 10): consumed positions to store for a group.
-
-    Version 9 may be used by members of either protocol (KIP-848), 10 has topic ids in place of names.
+    """OffsetCommit: consumed positions to store for a group. Version 9 is for both protocols (KIP-848), 10 has topic
+    ids.
     """
 
     NEWEST_WITH_NAMES = 9
@@ -74,10 +73,10 @@ class TxnOffsetCommitRequestTopic:
 
 @attrs.define(kw_only=True)
 class TxnOffsetCommitRequest(Message, key=28, versions=(0, 5), flexible=3):
-    """TxnOffsetCommit (key 28, versions 0 to 5): offsets that become a group's when the transaction commits (KIP-98).
+    """TxnOffsetCommit: offsets that become a group's when the transaction commits (KIP-98).
 
-    Version 3 names the member, so that a consumer that lost its partitions is refused (KIP-447). Version 5 adds the
-    group to the transaction by itself (KIP-890).
+    Version 3 names the member, so a consumer that lost its partitions is refused (KIP-447). Version 5 enrols the group
+    in the transaction (KIP-890).
     """
 
     transactional_id: str = wire("string")
@@ -125,11 +124,9 @@ class OffsetFetchRequestGroup:
 
 @attrs.define(kw_only=True)
 class OffsetFetchRequest(Message, key=9, versions=(1, 10), flexible=6):
-    """OffsetFetch (key 9, versions 1 to 10): the positions that groups have committed.
+    """OffsetFetch: the committed positions of groups.
 
-    Versions 1 to 7 ask for one group by `group_id` and `topics`, from 8 on for several in `groups` (KIP-709). The
-    structs inside are the same, so one piece of code serves both. Version 9 names the member that asks (KIP-848), 10
-    has topic ids in place of names.
+    Versions 1 to 7 ask for one group, 8 for several (KIP-709). Version 9 names the member (KIP-848), 10 has topic ids.
     """
 
     NEWEST_WITH_NAMES = 9
@@ -186,7 +183,7 @@ class OffsetDeleteRequestTopic:
 
 @attrs.define(kw_only=True)
 class OffsetDeleteRequest(Message, key=47, versions=(0, 0)):
-    """OffsetDelete (key 47, version 0): committed offsets to forget (KIP-496). Never flexible."""
+    """OffsetDelete: committed offsets to forget (KIP-496). Never flexible."""
 
     group_id: str = wire("string")
     topics: list[OffsetDeleteRequestTopic] = wire(Array(OffsetDeleteRequestTopic), factory=list)

@@ -41,11 +41,11 @@ class TopicProduceData:
 
 @attrs.define(kw_only=True)
 class ProduceRequest(Message, key=0, versions=(0, 13), flexible=9):
-    """Produce (key 0, versions 0 to 13): record batches to append.
+    """Produce: record batches to append.
 
-    Versions 0 to 2 carry message sets of the old format. They are here because clients look for them in ApiVersions
-    (KAFKA-18659); the handler refuses them. Version 10 added the leader hints (KIP-951), 12 adds partitions to a
-    transaction by itself (KIP-890), 13 has topic ids in place of names (KIP-516).
+    Versions 0 to 2 carry message sets of the old format: clients look for them in ApiVersions (KAFKA-18659), and the
+    handler refuses them. Version 10 added leader hints (KIP-951), 12 enrols partitions in a transaction (KIP-890), 13
+    has topic ids (KIP-516).
     """
 
     # 0.2 s of the event loop. A producer's request of 1 MiB (max.request.size) has a quarter of that at the very most.
@@ -123,14 +123,11 @@ class ForgottenTopic:
 
 @attrs.define(kw_only=True)
 class FetchRequest(Message, key=1, versions=(4, 18), flexible=12):
-    """Fetch (key 1, versions 4 to 18): record batches from an offset on.
+    """Fetch: record batches from an offset on.
 
-    Version 7 added sessions (KIP-227), 12 the flexible encoding and truncation by epoch, 13 topic ids in place of names
-    (KIP-516), 15 moved the replica id into a tagged field, 16 added the leaders' endpoints (KIP-951).
-
-    Versions 17 and 18 added a directory id and a high watermark to each partition, as tagged fields that only replicas
-    of Kafka's metadata send (KIP-853, KIP-1166). They are not declared, but skipped like other unknown tags: as
-    attributes of each partition they made every decoded Fetch 3 to 6 % dearer.
+    Version 7 added sessions (KIP-227), 12 truncation by epoch, 13 topic ids (KIP-516), 15 the tagged replica id, 16 the
+    leaders' endpoints (KIP-951). The tagged fields of versions 17 and 18, which only replicas of Kafka's metadata send
+    (KIP-853, KIP-1166), are skipped: as attributes they made every decoded Fetch 3 to 6 % dearer.
     """
 
     cluster_id: str | None = wire("string", since=12, tag=0, default=None)
@@ -212,11 +209,10 @@ class ListOffsetsTopic:
 
 @attrs.define(kw_only=True)
 class ListOffsetsRequest(Message, key=2, versions=(1, 10), flexible=6):
-    """ListOffsets (key 2, versions 1 to 10): offsets by timestamp, or one end of the log.
+    """ListOffsets: offsets by timestamp, or one end of the log.
 
-    Special timestamps: -1 latest, -2 earliest, -3 (from version 7) the record with the greatest timestamp (KIP-734),
-    and where a part of a log is stored remotely -4 (from 8) the earliest here (KIP-405) and -5 (from 9) the latest
-    there (KIP-1005).
+    Special timestamps: -1 latest, -2 earliest, -3 the record with the greatest timestamp (KIP-734), -4 the earliest
+    local one (KIP-405), -5 the latest remote one (KIP-1005).
     """
 
     replica_id: int = wire("int32", default=-1)  # -1: a consumer
@@ -260,7 +256,7 @@ class DeleteRecordsTopic:
 
 @attrs.define(kw_only=True)
 class DeleteRecordsRequest(Message, key=21, versions=(0, 2), flexible=2):
-    """DeleteRecords (key 21, versions 0 to 2): move the log start offset of partitions up."""
+    """DeleteRecords: move the log start offset of partitions up."""
 
     topics: list[DeleteRecordsTopic] = wire(Array(DeleteRecordsTopic), factory=list)
     timeout_ms: int = wire("int32")
@@ -300,10 +296,7 @@ class OffsetForLeaderTopic:
 
 @attrs.define(kw_only=True)
 class OffsetForLeaderEpochRequest(Message, key=23, versions=(2, 4), flexible=4):
-    """OffsetForLeaderEpoch (key 23, versions 2 to 4): where a leader epoch ends (KIP-320).
-
-    A consumer asks after a change of leader, to notice that what it has read was truncated.
-    """
+    """OffsetForLeaderEpoch: the end of a leader epoch, by which consumers notice truncation (KIP-320)."""
 
     replica_id: int = wire("int32", since=3, default=-2)  # -1: a consumer, -2: unknown
     topics: list[OffsetForLeaderTopic] = wire(Array(OffsetForLeaderTopic), factory=list)

@@ -15,7 +15,7 @@ class ElectedTopicPartitions:
 
 @attrs.define(kw_only=True)
 class ElectLeadersRequest(Message, key=43, versions=(0, 2), flexible=2):
-    """ElectLeaders (key 43, versions 0 to 2): let the preferred or any live replica lead partitions (KIP-460)."""
+    """ElectLeaders: let the preferred or any live replica lead partitions (KIP-460)."""
 
     election_type: int = wire("int8", since=1, default=0)  # 0 preferred, 1 unclean
     topic_partitions: list[ElectedTopicPartitions] | None = wire(Array(ElectedTopicPartitions))  # null: all partitions
@@ -56,10 +56,7 @@ class ReassignableTopic:
 
 @attrs.define(kw_only=True)
 class AlterPartitionReassignmentsRequest(Message, key=45, versions=(0, 1), flexible=0):
-    """AlterPartitionReassignments (key 45, versions 0 and 1): move partitions, or stop moves (KIP-455).
-
-    Version 1 can forbid that the replication factor changes (KIP-860).
-    """
+    """AlterPartitionReassignments: move partitions, or stop moves (KIP-455, KIP-860)."""
 
     timeout_ms: int = wire("int32", default=60000)
     allow_replication_factor_change: bool = wire("bool", since=1, default=True)
@@ -96,7 +93,7 @@ class ListPartitionReassignmentsTopics:
 
 @attrs.define(kw_only=True)
 class ListPartitionReassignmentsRequest(Message, key=46, versions=(0, 0), flexible=0):
-    """ListPartitionReassignments (key 46, version 0): partitions that are on their way to other replicas (KIP-455)."""
+    """ListPartitionReassignments: partitions that are on their way to other replicas (KIP-455)."""
 
     timeout_ms: int = wire("int32", default=60000)
     # null: all that are under way
@@ -131,7 +128,7 @@ class ListPartitionReassignmentsResponse(Message, answers=ListPartitionReassignm
 
 @attrs.define(kw_only=True)
 class BalancedBroker:
-    """A broker that serves, what it leads or is to lead, and what that would be; -1 bytes a second: not known."""
+    """A serving broker, its present or coming load, and the planned one; -1 bytes a second: unknown."""
 
     broker_id: int = wire("int32")
     bytes_per_second: int = wire("int64")
@@ -156,7 +153,7 @@ class PlannedMove:
 
 @attrs.define(kw_only=True)
 class ToldBalance:
-    """`is_waiting`: nothing is evened just now, as not all brokers have measured their load yet."""
+    """`is_waiting`: nothing is balanced now, as not all brokers have measured their load."""
 
     is_waiting: bool = wire("bool")
     brokers: list[BalancedBroker] = wire(Array(BalancedBroker))
@@ -166,7 +163,7 @@ class ToldBalance:
 
 @attrs.define(kw_only=True)
 class BalanceRequest(ListPartitionReassignmentsRequest):
-    """`released` are topics of which what was moved by hand may move as well; null: all."""
+    """`released` are topics whose manual moves may be changed; null: all."""
 
     wants_balance: bool = wire("bool", tag=OWN_TAG, default=False)
     releases_all: bool = wire("bool", tag=OWN_TAG + 1, default=False)
@@ -192,7 +189,7 @@ class AlterReplicaLogDir:
 
 @attrs.define(kw_only=True)
 class AlterReplicaLogDirsRequest(Message, key=34, versions=(1, 2), flexible=2):
-    """AlterReplicaLogDirs (key 34, versions 1 and 2): move replicas between the directories of a broker (KIP-113)."""
+    """AlterReplicaLogDirs: move replicas between the directories of a broker (KIP-113)."""
 
     dirs: list[AlterReplicaLogDir] = wire(Array(AlterReplicaLogDir), factory=list)
 
@@ -223,7 +220,7 @@ class DescribableLogDirTopic:
 
 @attrs.define(kw_only=True)
 class DescribeLogDirsRequest(Message, key=35, versions=(1, 4), flexible=2):
-    """DescribeLogDirs (key 35, versions 1 to 4): the log directories and the size of each partition in them."""
+    """DescribeLogDirs: the log directories and the size of each partition in them."""
 
     topics: list[DescribableLogDirTopic] | None = wire(Array(DescribableLogDirTopic))  # null: all of them
 

@@ -9,7 +9,7 @@ from kafscale.wire.schema import Array, Message, wire
 
 @attrs.define(kw_only=True)
 class SaslHandshakeRequest(Message, key=17, versions=(0, 1)):
-    """SaslHandshake (key 17, versions 0 to 1): by which mechanism a client wants to authenticate."""
+    """SaslHandshake: by which mechanism a client wants to authenticate."""
 
     mechanism: str = wire("string")
 
@@ -22,7 +22,7 @@ class SaslHandshakeResponse(Message, answers=SaslHandshakeRequest):
 
 @attrs.define(kw_only=True)
 class SaslAuthenticateRequest(Message, key=36, versions=(0, 2), flexible=2):
-    """SaslAuthenticate (key 36, versions 0 to 2): the messages of a SASL mechanism (KIP-152, KIP-368)."""
+    """SaslAuthenticate: the messages of a SASL mechanism (KIP-152, KIP-368)."""
 
     auth_bytes: bytes = wire("bytes")
 
@@ -50,7 +50,7 @@ class DeleteAclsFilter:
 
 @attrs.define(kw_only=True)
 class DescribeAclsRequest(DeleteAclsFilter, Message, key=29, versions=(1, 3), flexible=2):
-    """DescribeAcls (key 29, versions 1 to 3): the access control lists that match a filter (KIP-140)."""
+    """DescribeAcls: the access control lists that match a filter (KIP-140)."""
 
 
 @attrs.define(kw_only=True)
@@ -90,7 +90,7 @@ class AclCreation:
 
 @attrs.define(kw_only=True)
 class CreateAclsRequest(Message, key=30, versions=(1, 3), flexible=2):
-    """CreateAcls (key 30, versions 1 to 3): access control lists to add (KIP-140)."""
+    """CreateAcls: access control lists to add (KIP-140)."""
 
     creations: list[AclCreation] = wire(Array(AclCreation), factory=list)
 
@@ -109,7 +109,7 @@ class CreateAclsResponse(Message, answers=CreateAclsRequest):
 
 @attrs.define(kw_only=True)
 class DeleteAclsRequest(Message, key=31, versions=(1, 3), flexible=2):
-    """DeleteAcls (key 31, versions 1 to 3): access control lists to remove, by filters (KIP-140)."""
+    """DeleteAcls: access control lists to remove, by filters (KIP-140)."""
 
     filters: list[DeleteAclsFilter] = wire(Array(DeleteAclsFilter), factory=list)
 
@@ -147,7 +147,7 @@ class UserName:
 
 @attrs.define(kw_only=True)
 class DescribeUserScramCredentialsRequest(Message, key=50, versions=(0, 0), flexible=0):
-    """DescribeUserScramCredentials (key 50, version 0): which users have passwords for SCRAM (KIP-554)."""
+    """DescribeUserScramCredentials: which users have passwords for SCRAM (KIP-554)."""
 
     users: list[UserName] | None = wire(Array(UserName), default=None)  # None or empty: all
 
@@ -191,7 +191,7 @@ class ScramCredentialUpsertion:
 
 @attrs.define(kw_only=True)
 class AlterUserScramCredentialsRequest(Message, key=51, versions=(0, 0), flexible=0):
-    """AlterUserScramCredentials (key 51, version 0): add and remove users' passwords for SCRAM (KIP-554)."""
+    """AlterUserScramCredentials: add and remove users' passwords for SCRAM (KIP-554)."""
 
     deletions: list[ScramCredentialDeletion] = wire(Array(ScramCredentialDeletion), factory=list)
     upsertions: list[ScramCredentialUpsertion] = wire(Array(ScramCredentialUpsertion), factory=list)

@@ -15,10 +15,7 @@ class MetadataRequestTopic:
 
 @attrs.define(kw_only=True)
 class MetadataRequest(Message, key=3, versions=(0, 13), flexible=9):
-    """Metadata (key 3, versions 0 to 13): brokers, topics, and who leads each partition.
-
-    Version 0 asks for all topics by an empty list; from 1 on that is null, and an empty list asks for none.
-    """
+    """Metadata: brokers, topics, and the leader of each partition."""
 
     # null (in version 0: empty) asks for all topics
     topics: list[MetadataRequestTopic] | None = wire(Array(MetadataRequestTopic))
@@ -84,10 +81,7 @@ class Cursor:
 
 @attrs.define(kw_only=True)
 class DescribeTopicPartitionsRequest(Message, key=75, versions=(0, 0), flexible=0):
-    """DescribeTopicPartitions (key 75, version 0): topics and their partitions, in pages (KIP-966).
-
-    An answer ends with the cursor of the next page, or with null.
-    """
+    """DescribeTopicPartitions: topics and their partitions, in pages (KIP-966)."""
 
     topics: list[TopicRequest] = wire(Array(TopicRequest), factory=list)
     response_partition_limit: int = wire("int32", default=2000)
@@ -151,10 +145,7 @@ class CreatableTopic:
 
 @attrs.define(kw_only=True)
 class CreateTopicsRequest(Message, key=19, versions=(2, 7), flexible=5):
-    """CreateTopics (key 19, versions 2 to 7): new topics.
-
-    Version 5 reports the configs that they got, 7 their ids.
-    """
+    """CreateTopics: new topics. Version 5 reports their configs, 7 their ids."""
 
     topics: list[CreatableTopic] = wire(Array(CreatableTopic), factory=list)
     timeout_ms: int = wire("int32", default=60000)
@@ -197,7 +188,7 @@ class DeleteTopicState:
 
 @attrs.define(kw_only=True)
 class DeleteTopicsRequest(Message, key=20, versions=(1, 6), flexible=4):
-    """DeleteTopics (key 20, versions 1 to 6): topics to delete, by name, or from version 6 by name or id."""
+    """DeleteTopics: topics to delete, by name, or from version 6 by name or id."""
 
     topics: list[DeleteTopicState] = wire(Array(DeleteTopicState), since=6, factory=list)
     topic_names: list[str] = wire(Array("string"), until=5, factory=list)
@@ -233,10 +224,7 @@ class CreatePartitionsTopic:
 
 @attrs.define(kw_only=True)
 class CreatePartitionsRequest(Message, key=37, versions=(0, 3), flexible=2):
-    """CreatePartitions (key 37, versions 0 to 3): more partitions for existing topics.
-
-    The versions differ in encoding only.
-    """
+    """CreatePartitions: more partitions for existing topics."""
 
     topics: list[CreatePartitionsTopic] = wire(Array(CreatePartitionsTopic), factory=list)
     timeout_ms: int = wire("int32")

@@ -9,11 +9,7 @@ from kafscale.wire.schema import Array, Message, wire
 
 @attrs.define(kw_only=True)
 class InitProducerIdRequest(Message, key=22, versions=(0, 5), flexible=2):
-    """InitProducerId (key 22, versions 0 to 5): a producer id and epoch for a producer (KIP-98).
-
-    From version 3 on a producer may ask for the next epoch of the id that it has (KIP-360). Version 5 may be
-    answered with TRANSACTION_ABORTABLE (KIP-890).
-    """
+    """InitProducerId: a producer id and epoch for a producer (KIP-98); from version 3 its next epoch (KIP-360)."""
 
     transactional_id: str | None = wire("string", default=None)  # null: idempotence without transactions
     transaction_timeout_ms: int = wire("int32")
@@ -46,11 +42,10 @@ class AddPartitionsToTxnTransaction:
 
 @attrs.define(kw_only=True)
 class AddPartitionsToTxnRequest(Message, key=24, versions=(0, 5), flexible=3):
-    """AddPartitionsToTxn (key 24, versions 0 to 5): partitions that a transaction is going to write to (KIP-98).
+    """AddPartitionsToTxn: partitions that a transaction is going to write to (KIP-98).
 
-    Producers speak versions 0 to 3, each for its own transaction. From version 4 on a broker asks for several
-    transactions at once, and may ask whether partitions are in them instead of adding them (KIP-890). Both forms hold
-    the same structs.
+    Producers use versions 0 to 3, for one transaction. From version 4 on a broker asks for several, and may ask whether
+    partitions are in them instead of adding them (KIP-890).
     """
 
     transactions: list[AddPartitionsToTxnTransaction] = wire(
@@ -96,10 +91,7 @@ class AddPartitionsToTxnResponse(Message, answers=AddPartitionsToTxnRequest):
 
 @attrs.define(kw_only=True)
 class AddOffsetsToTxnRequest(Message, key=25, versions=(0, 4), flexible=3):
-    """AddOffsetsToTxn (key 25, versions 0 to 4): a transaction is going to commit offsets of a group (KIP-98).
-
-    It adds the group's partition of `__consumer_offsets` to the transaction, as TxnOffsetCommit does from version 5 on.
-    """
+    """AddOffsetsToTxn: enrol a group's partition of `__consumer_offsets` in a transaction (KIP-98)."""
 
     transactional_id: str = wire("string")
     producer_id: int = wire("int64")
@@ -115,10 +107,7 @@ class AddOffsetsToTxnResponse(Message, answers=AddOffsetsToTxnRequest):
 
 @attrs.define(kw_only=True)
 class EndTxnRequest(Message, key=26, versions=(0, 5), flexible=3):
-    """EndTxn (key 26, versions 0 to 5): commit or abort a transaction (KIP-98).
-
-    From version 5 on each end raises the producer's epoch, and the answer says which id and epoch come next (KIP-890).
-    """
+    """EndTxn: commit or abort a transaction (KIP-98). From version 5 on each end raises the epoch (KIP-890)."""
 
     transactional_id: str = wire("string")
     producer_id: int = wire("int64")
@@ -154,9 +143,9 @@ class WritableTxnMarker:
 
 @attrs.define(kw_only=True)
 class WriteTxnMarkersRequest(Message, key=27, versions=(1, 2), flexible=1):
-    """WriteTxnMarkers (key 27, versions 1 and 2): end transactions in the partitions of a leader (KIP-98).
+    """WriteTxnMarkers: end transactions in the partitions of a leader (KIP-98).
 
-    Only brokers send it, and `kafka-transactions.sh abort` for a transaction that hangs (KIP-664).
+    Brokers send it, and `kafka-transactions.sh abort` for a hanging transaction (KIP-664).
     """
 
     markers: list[WritableTxnMarker] = wire(Array(WritableTxnMarker), factory=list)
@@ -193,7 +182,7 @@ class DescribedProducersTopic:
 
 @attrs.define(kw_only=True)
 class DescribeProducersRequest(Message, key=61, versions=(0, 0), flexible=0):
-    """DescribeProducers (key 61, version 0): recent producers of partitions, and their transactions (KIP-664)."""
+    """DescribeProducers: recent producers of partitions, and their transactions (KIP-664)."""
 
     topics: list[DescribedProducersTopic] = wire(Array(DescribedProducersTopic), factory=list)
 
@@ -230,7 +219,7 @@ class DescribeProducersResponse(Message, answers=DescribeProducersRequest):
 
 @attrs.define(kw_only=True)
 class DescribeTransactionsRequest(Message, key=65, versions=(0, 0), flexible=0):
-    """DescribeTransactions (key 65, version 0): states of transactional ids coordinated here (KIP-664)."""
+    """DescribeTransactions: states of transactional ids coordinated here (KIP-664)."""
 
     transactional_ids: list[str] = wire(Array("string"), factory=list)
 
@@ -263,7 +252,7 @@ class DescribeTransactionsResponse(Message, answers=DescribeTransactionsRequest)
 
 @attrs.define(kw_only=True)
 class ListTransactionsRequest(Message, key=66, versions=(0, 2), flexible=0):
-    """ListTransactions (key 66, versions 0 to 2): the transactional ids that this broker coordinates (KIP-664).
+    """ListTransactions: the transactional ids that this broker coordinates (KIP-664).
 
     Version 1 filters by age (KIP-994), version 2 by a regular expression (KIP-1152).
     """

@@ -1,8 +1,7 @@
-"""A stand-in S3 server for tests: strict, observable and faulty on demand.
+"""A stand-in S3 server: strict, observable and faulty on demand.
 
-It keeps objects in memory, checks signatures and checksums (`tests.devtools.fakes.s3_service`), and has latency, link
-rates, faults and counters. It runs in the event loop of a test (`open_s3_server`) or, for tests that block, in a thread
-(`s3_server_in_thread`).
+It keeps objects in memory, checks signatures and checksums (`s3_service`), and has latency, link rates, faults and
+counters.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ class S3Server:
     """The server. Its attributes may be changed while it runs.
 
     `latency_seconds` delays every call, and `latency_by_operation` those of an operation, such as PutObject.
-    `intercept` may return a fault for a call; each injected fault meets one call.
+    `intercept` may return a fault for a call.
     """
 
     service: S3Service = attrs.field(
@@ -104,37 +103,33 @@ class S3Server:
 
     @property
     def endpoint(self) -> str:
-        """Return the value for `--s3-endpoint`."""
         return f"{'https' if self.certificate else 'http'}://127.0.0.1:{self.port}{quote(self.service.base_path)}"
 
     def inject(self, fault: Fault, *, operation: str = "", count: int = 1) -> None:
-        """Let the next `count` calls, of the operation if one is given, meet the fault."""
+        """Let the next `count` calls, or those of an operation, meet the fault."""
         self._faults.extend([(operation, fault)] * count)
 
     def clear_faults(self) -> None:
-        """Remove injected faults that no call has met."""
         self._faults.clear()
 
     def limit_link(self, bytes_per_second: float) -> None:
-        """Limit each direction to this rate, over all connections."""
         self.upstream, self.downstream = Link(bytes_per_second), Link(bytes_per_second)
 
     def close_idle_connections(self) -> int:
-        """Close connections that wait for a request, as servers do. Returns their number."""
+        """Close connections that wait for a request. Returns their number."""
         idle = [connection for connection in self._connections if connection.is_idle]
         for connection in idle:
             connection.close()
         return len(idle)
 
     async def listen(self) -> None:
-        """Listen on 127.0.0.1, on `port` or a free one; from now on clients may connect."""
+        """Listen on 127.0.0.1, on `port` or a free one."""
         if self.certificate is not None:
             self._ssl_context = self.certificate.server_context()
         self._listeners = list(await trio.open_tcp_listeners(self.port, host="127.0.0.1", backlog=1024))
         self.port = self._listeners[0].socket.getsockname()[1]
 
     async def run(self) -> None:
-        """Serve until cancelled."""
         await trio.serve_listeners(self._serve, self._listeners)
 
     async def _serve(self, tcp: trio.SocketStream) -> None:
@@ -166,12 +161,12 @@ class S3Server:
 
 
 class ConnectionLost(Exception):
-    """Raised when the client closed the connection, or a fault closes it."""
+    """The client closed the connection, or a fault closes it."""
 
 
 @attrs.define(eq=False, repr=False)
 class _ServerConnection:
-    """A client's connection: one request after the other, each body in one buffer."""
+    """A client's connection: one request after the other."""
 
     server: S3Server
     tcp: trio.SocketStream
@@ -283,7 +278,7 @@ class _ServerConnection:
 
 @contextlib.asynccontextmanager
 async def open_s3_server(server: S3Server | None = None, *, tls: bool = False) -> AsyncIterator[S3Server]:
-    """Run a server in the background of the block: `async with open_s3_server() as server`."""
+    """Run a server in the background of the block."""
     server = server or S3Server()
     with tempfile.TemporaryDirectory() as directory:
         if tls:
@@ -297,7 +292,7 @@ async def open_s3_server(server: S3Server | None = None, *, tls: bool = False) -
 
 @contextlib.contextmanager
 def s3_server_in_thread(server: S3Server | None = None, *, tls: bool = False) -> Iterator[S3Server]:
-    """Run a server in a thread, for tests that block. Change its attributes before or between requests."""
+    """Run a server in a thread, for tests that block."""
     server = server or S3Server()
     started, token_and_scope = threading.Event(), []
 

@@ -1,7 +1,6 @@
 """S3 in memory, sans-IO: buckets, signatures and conditions of the stand-in server.
 
-It takes a whole request and returns a whole reply. Like S3, it refuses a wrong signature, payload hash or checksum.
-Source: the Amazon S3 API reference.
+Like S3, it refuses a wrong signature, payload hash or checksum. Source: the Amazon S3 API reference.
 """
 
 from __future__ import annotations
@@ -64,10 +63,7 @@ class S3Call:
         domain: str = "",
         base_path: str = "",
     ) -> S3Call:
-        """Read bucket and key from the path below `base_path` or, for hosts below `domain`, from the host's name.
-
-        A target that is not below it is an unknown operation.
-        """
+        """Read bucket and key from the path below `base_path` or, for hosts below `domain`, from the host's name."""
         path, _, query = target.partition("?")
         host = headers.get("host", "").partition(":")[0]
         is_below = f"{unquote(path)}/".startswith(f"{base_path}/")
@@ -99,14 +95,12 @@ class S3Answer:
 
     @classmethod
     def error(cls, status: int, code: str, message: str = "", **fields: str) -> S3Answer:
-        """Return an error in S3's XML."""
         more = "".join(f"<{name}>{escape(value)}</{name}>" for name, value in fields.items())
         text = f"<Error><Code>{code}</Code><Message>{escape(message)}</Message>{more}</Error>"
         return cls(status=status, headers={"content-type": "application/xml"}, body=_XML_HEAD + text.encode())
 
     @classmethod
     def xml(cls, text: str) -> S3Answer:
-        """Return a success with an XML body."""
         return cls(headers={"content-type": "application/xml"}, body=_XML_HEAD + text.encode())
 
 
@@ -114,7 +108,7 @@ _XML_HEAD = b'<?xml version="1.0" encoding="UTF-8"?>\n'
 
 
 class S3Refusal(Exception):
-    """Raised to end a call with this answer."""
+    """Ends a call with this answer."""
 
     def __init__(self, answer: S3Answer) -> None:
         super().__init__(answer.status)
@@ -123,10 +117,9 @@ class S3Refusal(Exception):
 
 @attrs.frozen(kw_only=True)
 class StoredObject:
-    """An object. Its ETag is a CRC and the length, where S3 has an MD5.
+    """An object. Its ETag is a CRC and the length; with a key of the key service it differs for each write, as in S3.
 
-    `encryption` is the requested one: empty, `AES256` or `aws:kms:KEY`. As in S3, each write with a key of the key
-    service has its own ETag.
+    `encryption` is the requested one: empty, `AES256` or `aws:kms:KEY`.
     """
 
     data: Body
@@ -137,8 +130,6 @@ class StoredObject:
 
 @attrs.define(kw_only=True)
 class PendingUpload:
-    """An unfinished multipart upload."""
-
     bucket: str
     key: str
     checksum_algorithm: str
@@ -150,10 +141,9 @@ class PendingUpload:
 class S3Service:
     """The buckets of a region.
 
-    `credentials` are by access key id. `clock` returns seconds since the epoch; callers may differ by
-    `max_skew_seconds`. Hosts below `domain` are bucket names; `base_path` is the decoded path before a bucket's name,
-    as at a gateway. Every part of an upload except for the last has at least `least_part_bytes`. `kms_keys` are the
-    names of the key service's keys; with None encryption is refused, as by MinIO.
+    `credentials` are by access key id. Hosts below `domain` are bucket names; `base_path` is the path before a bucket's
+    name, as at a gateway. `kms_keys` are the names of the key service's keys; with None encryption is refused, as by
+    MinIO.
     """
 
     credentials: dict[str, S3Credentials]
@@ -173,7 +163,6 @@ class S3Service:
     _encrypted_numbers: Iterator[int] = attrs.field(factory=lambda: itertools.count(1), init=False)
 
     def fill(self, bucket: str, contents: Mapping[str, bytes]) -> None:
-        """Make a bucket of these objects without requests."""
         self.buckets[bucket] = {key: self._stored(data) for key, data in contents.items()}
 
     def handle(self, call: S3Call) -> S3Answer:
@@ -200,7 +189,6 @@ class S3Service:
         return S3Answer(headers={"location": f"/{call.bucket}"})
 
     def head_bucket(self, call: S3Call) -> S3Answer:
-        """HeadBucket."""
         self._bucket(call)
         return S3Answer(headers={"x-amz-bucket-region": self.region})
 
@@ -230,7 +218,6 @@ class S3Service:
         return S3Answer(headers={"etag": bucket[call.key].etag})
 
     def create_upload(self, call: S3Call) -> S3Answer:
-        """CreateMultipartUpload."""
         self._bucket(call)
         algorithm = call.headers.get("x-amz-checksum-algorithm", "")
         upload_id = f"upload+{next(self._upload_ids)}/of=mine"  # opaque, so it may hold anything
@@ -278,13 +265,11 @@ class S3Service:
         )
 
     def abort_upload(self, call: S3Call) -> S3Answer:
-        """AbortMultipartUpload."""
         self._upload(call)
         del self.uploads[call.query["uploadId"]]
         return S3Answer(status=204)
 
     def delete_object(self, call: S3Call) -> S3Answer:
-        """DeleteObject; the object needn't exist."""
         self._bucket(call).pop(call.key, None)
         return S3Answer(status=204)
 
@@ -320,7 +305,7 @@ class S3Service:
         )
 
     def _sorted_keys(self, name: str) -> list[str]:
-        """Return the sorted keys, which are cached for the pages of a listing."""
+        """Return the sorted keys, cached for the pages of a listing."""
         bucket = self.buckets[name]
         keys = self._sorted.get(name)
         if keys is None or len(keys) != len(bucket):
@@ -346,7 +331,6 @@ class S3Service:
         return StoredObject(data=data, etag=etag, modified_seconds=self.clock(), encryption=encryption)
 
     def _encryption(self, call: S3Call) -> str:
-        """Return the requested encryption, as in `StoredObject`."""
         algorithm = call.headers.get("x-amz-server-side-encryption", "")
         key = call.headers.get("x-amz-server-side-encryption-aws-kms-key-id", "")
         if algorithm not in ("", "AES256", "aws:kms") or (key and algorithm != "aws:kms"):
@@ -443,7 +427,6 @@ def _check_body(call: S3Call) -> None:
 
 
 def _check_part(upload: PendingUpload, row: ElementTree.Element) -> None:
-    """Refuse to complete an upload with a part that differs from the client's."""
     part = upload.parts.get(int(row.findtext("{*}PartNumber", "0")))
     checksum = row.findtext("{*}ChecksumCRC32C")
     if part is None or part.etag != row.findtext("{*}ETag"):
