@@ -1,7 +1,7 @@
 """Members of the classic protocol in a consumer group: JoinGroup, SyncGroup, Heartbeat and LeaveGroup.
 
-Such a member is told of nothing; it asks. A heartbeat answers REBALANCE_IN_PROGRESS as long as there is something for
-it to do, it joins again, saying what it has, and gets by SyncGroup what it has now. Its generation is its member epoch.
+A heartbeat answers REBALANCE_IN_PROGRESS as long as the member has to revoke partitions or may get some. The member
+joins again, with the partitions that it owns, and gets its assignment by SyncGroup. Its generation is its member epoch.
 No member leads: assignments are the broker's.
 """
 
@@ -26,9 +26,8 @@ from kafscale.cluster.groups.consumer.deciding import Deciding
 from kafscale.cluster.groups.consumer.embedded import EmbeddedSubscription, read_subscription, write_assignment
 from kafscale.cluster.groups.consumer.heartbeats import (
     check_bytes,
-    check_instance,
     check_size,
-    unknown_member,
+    find_member,
     update_member,
 )
 from kafscale.cluster.groups.consumer.members import Member, MemberState, TopicSubscription
@@ -42,7 +41,7 @@ from kafscale.wire.messages.groups import JoinGroupResponse, MemberIdentity, Syn
 
 
 def join(deciding: Deciding, request: Join) -> JoinGroupResponse:
-    """Handle a JoinGroup of a group that has members, without waiting for others. Raises Refused."""
+    """Handle a JoinGroup of a group that has members, without waiting for others. Raises EventRefused."""
     state = deciding.state
     member_id = request.member_id or deciding.context.new_member_id()
     check_size(state, member_id, deciding.settings.max_size)
@@ -82,28 +81,28 @@ def join(deciding: Deciding, request: Join) -> JoinGroupResponse:
 
 
 def _check_protocols(deciding: Deciding, request: Join) -> EmbeddedSubscription:
-    """Return a member's subscription. Raises Refused if it shares no protocol with the group."""
+    """Return a member's subscription. Raises EventRefused if it shares no protocol with the group."""
     state, names = deciding.state, {protocol.name for protocol in request.protocols}
     fits = any(state.classic_protocols[name] == state.classic_count for name in names)
     if request.protocol_type == CONSUMER_PROTOCOL_TYPE and names and fits:
         try:
             return read_subscription(request.protocols[0].metadata, deciding.topics)
         except DecodeError as exc:
-            raise EventRefused(
-                error_codes.INCONSISTENT_GROUP_PROTOCOL, f"The member's metadata is malformed: {exc}"
-            ) from exc
-    raise EventRefused(
-        error_codes.INCONSISTENT_GROUP_PROTOCOL, f"Member {request.member_id}'s protocols are not supported."
-    )
+            raise _inconsistent(f"The member's metadata is malformed: {exc}") from exc
+    raise _inconsistent(f"Member {request.member_id}'s protocols are not supported.")
+
+
+def _inconsistent(message: str) -> EventRefused:
+    return EventRefused(error_codes.INCONSISTENT_GROUP_PROTOCOL, message)
 
 
 def _known(state: GroupState, request: Join) -> Member | None:
-    """Return the member that joins again, or whose place it takes; None for a new one. Raises Refused."""
+    """Return the member that joins again, or whose place it takes; None for a new one. Raises EventRefused."""
     if request.group_instance_id is None:
         return state.members.get(request.member_id)
     if request.member_id == UNKNOWN_MEMBER_ID:
         return state.static_member(request.group_instance_id)
-    return check_instance(state, request.member_id, request.group_instance_id)
+    return find_member(state, request.member_id, request.group_instance_id)
 
 
 def _told(member: Member, request: Join, told: EmbeddedSubscription) -> Member:
@@ -123,16 +122,14 @@ def _told(member: Member, request: Join, told: EmbeddedSubscription) -> Member:
 
 
 def sync(deciding: Deciding, request: Sync) -> SyncGroupResponse:
-    """Handle a SyncGroup: the member gets what it has. Raises Refused."""
+    """Handle a SyncGroup: the member gets its assignment. Raises EventRefused."""
     state = deciding.state
     member, classic = _member(state, request.identity)
     protocol = classic.supported_protocols[0]
     if request.protocol_type not in (None, CONSUMER_PROTOCOL_TYPE):
-        raise EventRefused(error_codes.INCONSISTENT_GROUP_PROTOCOL, "The protocol type is not that of the group.")
+        raise _inconsistent("The protocol type is not that of the group.")
     if request.protocol_name not in (None, protocol.name):
-        raise EventRefused(
-            error_codes.INCONSISTENT_GROUP_PROTOCOL, "The protocol name is not that of the join response."
-        )
+        raise _inconsistent("The protocol name is not that of the join response.")
     # One that still has partitions to give up has joined already; the next epoch is for later.
     if state.epoch > member.member_epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
         deciding.set_timer_if_absent(TimerKind.JOIN, member, member.rebalance_timeout_ms)
@@ -147,7 +144,7 @@ def sync(deciding: Deciding, request: Sync) -> SyncGroupResponse:
 
 
 def heartbeat(deciding: Deciding, identity: GroupMemberIdentity) -> int:
-    """Handle a Heartbeat: the error code tells the member whether to join again. Raises Refused."""
+    """Handle a Heartbeat: the error code tells the member whether to join again. Raises EventRefused."""
     state = deciding.state
     member, classic = _member(state, identity)
     deciding.set_timer(TimerKind.SESSION, member, classic.session_timeout_ms)
@@ -158,7 +155,7 @@ def heartbeat(deciding: Deciding, identity: GroupMemberIdentity) -> int:
 
 
 def _has_to_join(state: GroupState, member: Member) -> bool:
-    """Tell whether there is a new epoch, for which it may have to give something up, or something that it can have."""
+    """Tell whether there is a new epoch, or all partitions that the member lacks are free now."""
     if member.member_epoch < state.epoch:
         return True
     if member.state is not MemberState.UNRELEASED_PARTITIONS:
@@ -169,12 +166,7 @@ def _has_to_join(state: GroupState, member: Member) -> bool:
 
 
 def _member(state: GroupState, identity: GroupMemberIdentity) -> tuple[Member, ClassicMemberMetadata]:
-    if identity.group_instance_id is not None:
-        member = check_instance(state, identity.member_id, identity.group_instance_id)
-    elif (known := state.members.get(identity.member_id)) is not None:
-        member = known
-    else:
-        raise unknown_member(state, identity.member_id)
+    member = find_member(state, identity.member_id, identity.group_instance_id)
     if member.classic is None:
         raise EventRefused(
             error_codes.UNKNOWN_MEMBER_ID, f"Member {member.member_id} does not use the classic protocol."
@@ -205,12 +197,9 @@ def leave(deciding: Deciding, leavers: Sequence[MemberIdentity]) -> list[int]:
 
 
 def _leaver(state: GroupState, leaving: MemberIdentity) -> Member:
-    if leaving.group_instance_id is None:
-        member = state.members.get(leaving.member_id)
-    elif leaving.member_id == UNKNOWN_MEMBER_ID:
-        member = state.static_member(leaving.group_instance_id)
-    else:
-        return check_instance(state, leaving.member_id, leaving.group_instance_id)
-    if member is None:
-        raise unknown_member(state, leaving.member_id)
-    return member
+    if (
+        leaving.member_id == UNKNOWN_MEMBER_ID
+        and (member := state.static_member(leaving.group_instance_id)) is not None
+    ):
+        return member
+    return find_member(state, leaving.member_id, leaving.group_instance_id)

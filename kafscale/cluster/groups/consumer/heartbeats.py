@@ -1,6 +1,6 @@
 """Members of the consumer protocol: a heartbeat joins, changes a subscription, reports partitions, and gets some.
 
-The checks come first and change nothing; from the first record on an event goes through.
+All checks come before the first change.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kafscale.wire import error_codes
 
 
 def check_request(request: Heartbeat, settings: ConsumerGroupSettings) -> None:
-    """Raise Refused for a request that is wrong whatever the group."""
+    """Raise EventRefused for a request that is wrong for any group."""
     needs_id = request.chooses_member_id or request.member_epoch > 0 or request.member_epoch == LEAVE_EPOCH
     if needs_id and not request.member_id.strip():
         raise EventRefused(error_codes.INVALID_REQUEST, "MemberId can't be empty.")
@@ -61,7 +61,7 @@ def _check_join(request: Heartbeat) -> None:
 
 
 def heartbeat(deciding: Deciding, request: Heartbeat) -> HeartbeatReply:
-    """Handle a heartbeat that has passed `check_request`. Raises Refused."""
+    """Handle a heartbeat that has passed `check_request`. Raises EventRefused."""
     if request.member_epoch in (LEAVE_EPOCH, LEAVE_STATIC_EPOCH):
         return _leave(deciding, request)
     state = deciding.state
@@ -102,7 +102,7 @@ def heartbeat(deciding: Deciding, request: Heartbeat) -> HeartbeatReply:
 
 
 def check_size(state: GroupState, member_id: str, max_size: int) -> None:
-    """Raise Refused if there is no place for somebody new."""
+    """Raise EventRefused if this is a new member of a full group."""
     if len(state.members) >= max_size and member_id not in state.members:
         raise EventRefused(
             error_codes.GROUP_MAX_SIZE_REACHED,
@@ -111,7 +111,7 @@ def check_size(state: GroupState, member_id: str, max_size: int) -> None:
 
 
 def check_bytes(deciding: Deciding, before: Member | None, after: Member) -> None:
-    """Raise Refused if a member says too much about itself, or if all groups together would."""
+    """Raise EventRefused if a member's metadata is too large, or that of all groups would be."""
     if before == after:
         return
     size_bytes = metadata_bytes(after)
@@ -127,16 +127,10 @@ def check_bytes(deciding: Deciding, before: Member | None, after: Member) -> Non
 
 
 def _known(state: GroupState, request: Heartbeat) -> Member | None:
-    """Return the member that sends a heartbeat, or whose place it takes; None for a new one. Raises Refused."""
-    joins = request.member_epoch == JOIN_EPOCH
-    if request.instance_id is None:
-        member = state.members.get(request.member_id)
-        if member is None and not joins:
-            raise unknown_member(state, request.member_id)
-        return member
+    """Return the member that sends a heartbeat, or whose place it takes; None for a new one. Raises EventRefused."""
+    if request.member_epoch != JOIN_EPOCH:
+        return find_member(state, request.member_id, request.instance_id)
     static = state.static_member(request.instance_id)
-    if not joins:
-        return check_instance(state, request.member_id, request.instance_id)
     if static is not None and static.member_id != request.member_id and _is_active(static):
         raise EventRefused(
             error_codes.UNRELEASED_INSTANCE_ID,
@@ -147,27 +141,27 @@ def _known(state: GroupState, request: Heartbeat) -> Member | None:
 
 
 def _is_active(member: Member) -> bool:
-    """Tell whether only a member itself may join with its instance id: it has not left for a while.
+    """Tell whether a static member is present, so that only the member itself may join with its instance id.
 
-    It does so under its id when the answer to its join was lost, or when it was fenced, and keeps its partitions, as
-    a dynamic member does. Kafka 4.1 refuses it with UNRELEASED_INSTANCE_ID, which ends Java's consumer, so that its
-    partitions are not read until its session is over (apache/kafka#23542).
+    It joins again under its id after a lost answer, or when it was fenced, and keeps its partitions, as a dynamic
+    member does. Kafka 4.1 refuses it with UNRELEASED_INSTANCE_ID, which ends Java's consumer, and its partitions are
+    not read until its session is over (apache/kafka#23542).
     """
     return not member.uses_classic_protocol and member.member_epoch != LEAVE_STATIC_EPOCH
 
 
-def unknown_member(state: GroupState, member_id: str) -> EventRefused:
-    """Return the refusal of a member that the group does not have."""
-    return EventRefused(error_codes.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {state.group_id}.")
-
-
-def check_instance(state: GroupState, member_id: str, instance_id: str) -> Member:
-    """Return the static member of this instance id. Raises Refused if that is another member, or none."""
+def find_member(state: GroupState, member_id: str, instance_id: str | None) -> Member:
+    """Return the member of this id and, if it is given, this instance id. Raises EventRefused if there is none."""
+    if instance_id is None:
+        member = state.members.get(member_id)
+        if member is None:
+            message = f"Member {member_id} is not a member of group {state.group_id}."
+            raise EventRefused(error_codes.UNKNOWN_MEMBER_ID, message)
+        return member
     member = state.static_member(instance_id)
     if member is None:
-        raise EventRefused(
-            error_codes.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown in group {state.group_id}."
-        )
+        message = f"Instance id {instance_id} is unknown in group {state.group_id}."
+        raise EventRefused(error_codes.UNKNOWN_MEMBER_ID, message)
     if member.member_id != member_id:
         raise EventRefused(
             error_codes.FENCED_INSTANCE_ID,
@@ -177,9 +171,9 @@ def check_instance(state: GroupState, member_id: str, instance_id: str) -> Membe
 
 
 def check_epoch(member: Member, epoch: int, owned: Partitions | None) -> None:
-    """Raise Refused unless this is the member's epoch, or its last one, of which the answer may have been lost.
+    """Raise EventRefused unless this is the member's epoch, or its last one, whose answer may have been lost.
 
-    A member that was fenced joins again under its id, at once (KAFKA-19233): it has said that it has nothing.
+    A fenced member may join again under its id at once (KAFKA-19233): it owns no partitions.
     """
     if epoch == JOIN_EPOCH:
         return
@@ -201,7 +195,6 @@ def check_epoch(member: Member, epoch: int, owned: Partitions | None) -> None:
 
 
 def _told(member: Member, request: Heartbeat) -> Member:
-    """Return the member with what the request says about it."""
     names, regex = request.subscribed_topic_names, request.subscribed_topic_regex
     before = member.subscription
     subscription = TopicSubscription(
@@ -222,21 +215,16 @@ def _told(member: Member, request: Heartbeat) -> Member:
 
 
 def update_member(deciding: Deciding, before: Member, after: Member) -> bool:
-    """Write what a member now says about itself if that is new, and tell whether it names other topics than before."""
+    """Write a member's metadata if it is new, and tell whether it names other topics than before."""
     if after != before or after.member_id not in deciding.state.members:
         deciding.write(after.metadata_record(deciding.state.group_id))
     return after.subscription.topic_names != before.subscription.topic_names
 
 
 def _leave(deciding: Deciding, request: Heartbeat) -> HeartbeatReply:
-    """Remove a member, or note that a static one means to come back, which keeps its partitions for its session."""
+    """Remove a member; a static one that means to come back keeps its partitions for its session."""
     state = deciding.state
-    if request.instance_id is None:
-        member = state.members.get(request.member_id)
-        if member is None:
-            raise unknown_member(state, request.member_id)
-    else:
-        member = check_instance(state, request.member_id, request.instance_id)
+    member = find_member(state, request.member_id, request.instance_id)
     if request.member_epoch == LEAVE_STATIC_EPOCH:
         away = attrs.evolve(member, member_epoch=LEAVE_STATIC_EPOCH, pending_revocation=NO_PARTITIONS)
         deciding.write(away.assignment_record(state.group_id))
