@@ -11,10 +11,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from kafscale.cluster.groups.common.assignors import Partitions, count, intersect, is_subset, union
 from kafscale.cluster.groups.common.events import GroupMemberIdentity, Sync
-from kafscale.cluster.groups.common.settings import ConsumerGroupSettings
 from kafscale.cluster.groups.common.topics import KnownTopic
 from kafscale.cluster.groups.consumer.embedded import read_assignment
 from kafscale.cluster.groups.consumer.state import ConsumerGroupState, GroupState
+from kafscale.config import CoordinatorSettings, Limits, Settings
 from kafscale.wire import error_codes as e
 from kafscale.wire.messages.groups import MemberIdentity
 from tests.cluster.groups.consumer_groups import GROUP_ID, ConsumerClient, ConsumerGroupHarness, joins, topic_id
@@ -122,7 +122,12 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
 
     @initialize(assignor=st.sampled_from(["uniform", "range"]))
     def begin(self, assignor: str) -> None:
-        self.harness = ConsumerGroupHarness(settings=ConsumerGroupSettings(assignors=(assignor,), max_size=8))
+        self.harness = ConsumerGroupHarness(
+            settings=Settings(
+                coordinator=CoordinatorSettings(group_consumer_assignors=(assignor,)),
+                limits=Limits(group_consumer_max_size_count=8),
+            )
+        )
         self.harness.put_topics(a=4, b=3)
         self.topic_lives = 0
         self.epochs: dict[str, int] = {}
@@ -345,7 +350,7 @@ def check_at_rest(harness: ConsumerGroupHarness, clients: list[ModernClient]) ->
         assert client.owned == state.members[client.member_id].assigned
     subscriptions = {state.topic_names_of(member.subscription) for member in state.members.values()}
     sizes = [count(member.assigned) for member in state.members.values()]
-    if len(subscriptions) == 1 and harness.settings.assignors[0] == "uniform":
+    if len(subscriptions) == 1 and harness.settings.coordinator.group_consumer_assignors[0] == "uniform":
         assert max(sizes) - min(sizes) <= 1, "not balanced"
 
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kafscale.cluster.groups.classic.group import ClassicGroupState
-from kafscale.cluster.groups.common.settings import GroupSettings
 from kafscale.concurrency.signals import OneShot
+from kafscale.config import CoordinatorSettings, Limits, Settings
 from kafscale.wire import error_codes as e
 from kafscale.wire.messages.groups import JoinGroupResponse, SyncGroupResponse
 from tests.cluster.groups.classic_groups import GroupHarness
@@ -38,7 +38,12 @@ class GroupMachine(RuleBasedStateMachine):
     @initialize(delays=st.booleans(), holds_writes=st.booleans())
     def begin(self, delays: bool, holds_writes: bool) -> None:
         delay_ms = INITIAL_DELAY_SECONDS * 1000 if delays else 0
-        self.harness = GroupHarness(settings=GroupSettings(initial_rebalance_delay_ms=delay_ms, max_member_count=3))
+        self.harness = GroupHarness(
+            settings=Settings(
+                coordinator=CoordinatorSettings(group_initial_rebalance_delay_ms=delay_ms),
+                limits=Limits(max_group_members_count=3),
+            )
+        )
         self.clients = [Client(f"static-{number}" if number < 2 else None) for number in range(4)]
         self.last_generation_id = 0
         for number in (0, 2, 3):  # a group at work

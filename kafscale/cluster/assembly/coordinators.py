@@ -12,7 +12,7 @@ from kafscale.cluster.coordinator import InternalLog, Leadership
 from kafscale.cluster.coordinator.partitions import TopicPartition, coordinator_partition
 from kafscale.cluster.coordinator.writer import TopicLog
 from kafscale.cluster.groups.common.context import Rights
-from kafscale.cluster.groups.configs import GroupConfigs, consumer_group_settings, group_settings
+from kafscale.cluster.groups.configs import GroupConfigs
 from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.cluster.membership.assignment import Assignment
 from kafscale.cluster.membership.start.member import ClusterMember
@@ -53,7 +53,7 @@ class Registries:
             producer_ids=ProducerIds(metadata, member.epoch),
             client_quotas=ClientQuotas(metadata),
             broker_configs=BrokerConfigs(metadata, settings),
-            group_configs=GroupConfigs(metadata, consumer_group_settings(settings)),
+            group_configs=GroupConfigs(metadata, settings.coordinator),
             scram_users=ScramUsers.of(settings, metadata),
             acls=AclRegistry(metadata),
         )
@@ -90,9 +90,8 @@ def build_coordinators(
     topics, leadership = registries.topics, Leadership(internal.log)
     groups = GroupCoordinator(
         TopicLog(internal, CONSUMER_OFFSETS_NAME),
-        group_settings(settings),
+        settings,
         draining=draining,
-        consumer_settings=registries.group_configs.settings,
         overrides=registries.group_configs.overrides,
         has_topic=lambda name: topics.get(name) is not None,
         partition_count=partial(partition_count, topics, CONSUMER_OFFSETS_NAME),

@@ -16,13 +16,7 @@ from typing import ClassVar, Final
 
 import attrs
 
-from kafscale.cluster.groups.common.settings import (
-    NO_OVERRIDES,
-    ConsumerGroupSettings,
-    GroupOverrides,
-    GroupSettings,
-    MigrationPolicy,
-)
+from kafscale.cluster.groups.common.settings import NO_OVERRIDES, GroupOverrides, group_times
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.converter import decode, encode
 from kafscale.cluster.registries.base import EntryRegistry
@@ -30,7 +24,7 @@ from kafscale.cluster.registries.config_definitions import ConfigDefinition, Con
 from kafscale.cluster.registries.config_entries import ConfigEntry, ConfigSynonym, broker_synonyms
 from kafscale.cluster.registries.topics import NewConfigs
 from kafscale.concurrency.turns import in_turns
-from kafscale.config import Settings
+from kafscale.config import CoordinatorSettings
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import INVALID_CONFIG, POLICY_VIOLATION
 
@@ -96,7 +90,7 @@ class GroupConfigs(EntryRegistry):
 
     PREFIXES: ClassVar = (_PREFIX,)
 
-    settings: ConsumerGroupSettings = attrs.field(factory=ConsumerGroupSettings)
+    settings: CoordinatorSettings = attrs.field(factory=CoordinatorSettings)
     overrides: Mapping[str, GroupOverrides] = attrs.field(init=False)
     _in_force: dict[str, GroupOverrides] = attrs.field(factory=dict, init=False)
     _by_group: dict[str, Mapping[str, str]] = attrs.field(factory=dict, init=False)
@@ -122,7 +116,7 @@ class GroupConfigs(EntryRegistry):
             logger.warning("group %r has configs that only a later version knows: %s", group_id, sorted(unknown))
         try:
             wanted = _parse({name: text for name, text in configs.items() if name in GROUP_CONFIGS})
-            self.settings.times(wanted)
+            group_times(self.settings, wanted)
         except (ValueError, KafkaError) as exc:
             logger.warning("group %r uses the broker's times: its own are not allowed now: %s", group_id, exc)
             return NO_OVERRIDES
@@ -136,8 +130,8 @@ class GroupConfigs(EntryRegistry):
         """Return every config of a group, in order of name. It need not exist."""
         configs = self._by_group.get(group_id, {})
         defaults = {
-            HEARTBEAT_INTERVAL: self.settings.heartbeat_interval_ms,
-            SESSION_TIMEOUT: self.settings.session_timeout_ms,
+            HEARTBEAT_INTERVAL: self.settings.group_consumer_heartbeat_interval_ms,
+            SESSION_TIMEOUT: self.settings.group_consumer_session_timeout_ms,
         }
         return [
             _entry(config, own=configs.get(name), default=str(defaults[name])) for name, config in GROUP_CONFIGS.items()
@@ -184,7 +178,7 @@ class GroupConfigs(EntryRegistry):
         """Raise KafkaError INVALID_CONFIG for configs that the broker's settings forbid."""
         wanted = _parse(configs)
         try:
-            self.settings.times(wanted)
+            group_times(self.settings, wanted)
         except ValueError as exc:
             raise KafkaError(INVALID_CONFIG, str(exc)) from exc
 
@@ -226,34 +220,3 @@ def _entry(definition: ConfigDefinition, *, own: str | None, default: str) -> Co
 
 def _key(group_id: str) -> str:
     return _PREFIX + group_id
-
-
-def group_settings(settings: Settings) -> GroupSettings:
-    """Return the settings of all groups of this broker."""
-    return GroupSettings(
-        min_session_timeout_ms=settings.coordinator.group_min_session_timeout_ms,
-        max_session_timeout_ms=settings.coordinator.group_max_session_timeout_ms,
-        initial_rebalance_delay_ms=settings.coordinator.group_initial_rebalance_delay_ms,
-        max_group_count=settings.limits.max_groups_count,
-        max_member_count=settings.limits.max_group_members_count,
-        state_max_bytes=settings.limits.group_state_bytes,
-        offset_metadata_max_count=settings.limits.offset_metadata_max_bytes,
-        offsets_retention_ms=settings.coordinator.offsets_retention_ms,
-    )
-
-
-def consumer_group_settings(settings: Settings) -> ConsumerGroupSettings:
-    """Return the settings of all consumer groups of this broker."""
-    return ConsumerGroupSettings(
-        session_timeout_ms=settings.coordinator.group_consumer_session_timeout_ms,
-        min_session_timeout_ms=settings.coordinator.group_consumer_min_session_timeout_ms,
-        max_session_timeout_ms=settings.coordinator.group_consumer_max_session_timeout_ms,
-        heartbeat_interval_ms=settings.coordinator.group_consumer_heartbeat_interval_ms,
-        min_heartbeat_interval_ms=settings.coordinator.group_consumer_min_heartbeat_interval_ms,
-        max_heartbeat_interval_ms=settings.coordinator.group_consumer_max_heartbeat_interval_ms,
-        max_size=settings.limits.group_consumer_max_size_count,
-        assignors=tuple(map(str, settings.coordinator.group_consumer_assignors)),
-        migration_policy=MigrationPolicy(settings.coordinator.group_consumer_migration_policy.value),
-        regex_refresh_interval_ms=settings.coordinator.group_consumer_regex_refresh_interval_ms,
-        classic_max_size=settings.limits.max_group_members_count,
-    )

@@ -45,9 +45,7 @@ from kafscale.cluster.groups.common.settings import (
     GROUP_BYTES,
     MEMBER_METADATA_MAX_BYTES,
     PROTOCOLS_MAX_COUNT,
-    ConsumerGroupSettings,
     GroupOverrides,
-    GroupSettings,
     GroupStateBytes,
     join_bytes,
     protocols_bytes,
@@ -62,6 +60,7 @@ from kafscale.cluster.groups.offsets import GroupOffsets, OffsetTransactions
 from kafscale.cluster.groups.topic_search import RunPiece, TopicSearch, run_in_thread
 from kafscale.concurrency.signals import OneShot
 from kafscale.concurrency.timers import TimerQueue
+from kafscale.config import Settings
 from kafscale.log.partition.partition import Partition
 from kafscale.wire import error_codes
 from kafscale.wire.control_records import EndMarker
@@ -91,11 +90,10 @@ class GroupCoordinator:
     """
 
     _offsets_log: TopicLog
-    _settings: GroupSettings
+    _settings: Settings
     _draining: trio.Event = attrs.field(kw_only=True)
     _has_topic: Callable[[str], bool] = attrs.field(default=_any_topic, kw_only=True)
     _wall_clock_ms: Callable[[], int] = attrs.field(default=_wall_clock_ms, kw_only=True)
-    _consumer_settings: ConsumerGroupSettings = attrs.field(factory=ConsumerGroupSettings, kw_only=True)
     _overrides: Mapping[str, GroupOverrides] = attrs.field(factory=dict, kw_only=True)  # of single groups
     _rights: Rights | None = attrs.field(default=None, kw_only=True)
     _run_piece: RunPiece = attrs.field(default=run_in_thread, kw_only=True)
@@ -123,11 +121,10 @@ class GroupCoordinator:
         self.transactions = OffsetTransactions(
             log=self._log, partition_of=self.led.partition_of, offsets_of=lambda group_id: self._entry(group_id).offsets
         )
-        self.state_bytes = GroupStateBytes(self._settings.state_max_bytes)
+        self.state_bytes = GroupStateBytes(self._settings.limits.group_state_bytes)
         self._search = TopicSearch(self.topics, self._rights, self._run_piece)
         self._context = GroupContext(
             settings=self._settings,
-            consumer=self._consumer_settings,
             overrides=self._overrides,
             topics=self.topics,
             state_bytes=self.state_bytes,
@@ -279,8 +276,9 @@ class GroupCoordinator:
             return error_codes.COORDINATOR_NOT_AVAILABLE
         if not group_id:
             return error_codes.INVALID_GROUP_ID
-        settings = self._settings
-        if not settings.min_session_timeout_ms <= join.session_timeout_ms <= settings.max_session_timeout_ms:
+        bounds = self._settings.coordinator
+        least_ms, most_ms = bounds.group_min_session_timeout_ms, bounds.group_max_session_timeout_ms
+        if not least_ms <= join.session_timeout_ms <= most_ms:
             return error_codes.INVALID_SESSION_TIMEOUT
         if len(join.protocols) > PROTOCOLS_MAX_COUNT or protocols_bytes(join.protocols) > MEMBER_METADATA_MAX_BYTES:
             return error_codes.INVALID_REQUEST
@@ -459,7 +457,7 @@ class GroupCoordinator:
         )
 
     def is_metadata_too_large(self, metadata: str | None) -> bool:
-        return metadata is not None and len(metadata) > self._settings.offset_metadata_max_count
+        return metadata is not None and len(metadata) > self._settings.limits.offset_metadata_max_bytes
 
     # -- Administration ----------------------------------------------------------------------------------------------
 
@@ -503,7 +501,7 @@ class GroupCoordinator:
 
     @property
     def _is_full(self) -> bool:
-        return len(self._entries) >= self._settings.max_group_count
+        return len(self._entries) >= self._settings.limits.max_groups_count
 
     def _entry(self, group_id: str) -> GroupEntry:
         entry = self._entries.get(group_id)

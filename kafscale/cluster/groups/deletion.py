@@ -13,7 +13,7 @@ from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.groups.classic.group import ClassicGroup, ClassicGroupState
 from kafscale.cluster.groups.common.context import GroupContext
 from kafscale.cluster.groups.common.log_records import offset_record
-from kafscale.cluster.groups.common.settings import GROUP_BYTES
+from kafscale.cluster.groups.common.settings import GROUP_BYTES, OFFSETS_RETENTION_CHECK_INTERVAL_MS
 from kafscale.cluster.groups.entry import GroupEntry
 from kafscale.cluster.groups.offsets import PendingChange
 from kafscale.concurrency.signals import OneShot
@@ -104,7 +104,7 @@ class GroupDeletion:
     async def run(self) -> None:
         """Delete what is past retention, from time to time, until cancelled."""
         while True:
-            await trio.sleep(self.context.settings.offsets_retention_check_interval_ms / 1000)
+            await trio.sleep(OFFSETS_RETENTION_CHECK_INTERVAL_MS / 1000)
             for number, (group_id, entry) in enumerate(list(self.entries.items())):
                 if number % SWEEP_BATCH_COUNT == 0:
                     await trio.lowlevel.checkpoint()
@@ -115,7 +115,7 @@ class GroupDeletion:
         group = entry.group
         if group.is_dead:
             return  # deleted since the sweep began
-        expired = _expired(entry, self.context.wall_clock_ms(), self.context.settings.offsets_retention_ms)
+        expired = _expired(entry, self.context.wall_clock_ms(), self.context.settings.coordinator.offsets_retention_ms)
         is_awaited = isinstance(group, ClassicGroup) and group.members.pending_join
         if group.is_empty and not is_awaited and len(expired) == len(entry.offsets.known()):
             self._delete(group_id, entry)

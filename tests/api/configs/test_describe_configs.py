@@ -6,13 +6,12 @@ import attrs
 import pytest
 
 from kafscale.api.configs.describe_configs import API
-from kafscale.cluster.groups.common.settings import ConsumerGroupSettings
 from kafscale.cluster.groups.configs import GroupConfigs
 from kafscale.cluster.membership.node import Endpoint, Node
 from kafscale.cluster.registries.dynamic_configs import ALL_BROKERS, DYNAMIC_CONFIGS, BrokerConfigs
 from kafscale.cluster.registries.topic_configs import BrokerDefaults
 from kafscale.cluster.registries.topics import NewConfigs, NewTopic, TopicPolicy, TopicRegistry
-from kafscale.config import Limits, Listener, Settings
+from kafscale.config import CoordinatorSettings, Limits, Listener, Settings
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
 from kafscale.wire.messages.configs import (
@@ -34,7 +33,7 @@ async def services() -> Any:
     topics = TopicRegistry(store=MemoryMetadataStore(), policy=TopicPolicy.of(settings))
     await topics.create([NewTopic(name="a", overrides={"retention.ms": "5", "cleanup.policy": "compact"})])
     node = Node(node_id=3, cluster_id="c", broker_epoch=0, advertised={})
-    groups = GroupConfigs(MemoryMetadataStore(), ConsumerGroupSettings(heartbeat_interval_ms=6_000))
+    groups = GroupConfigs(MemoryMetadataStore(), CoordinatorSettings(group_consumer_heartbeat_interval_ms=6_000))
     await groups.alter([NewConfigs(name="g", overrides=lambda _: {"consumer.session.timeout.ms": "50000"})])
     brokers = BrokerConfigs(MemoryMetadataStore(), settings)
     return some_services(settings=settings, topics=topics, node=node, group_configs=groups, broker_configs=brokers)

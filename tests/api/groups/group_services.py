@@ -25,12 +25,12 @@ from kafscale.api.groups import (
 from kafscale.api.handling.access import Access
 from kafscale.api.handling.calls import Peer
 from kafscale.cluster.groups.common.assignors import Partitions
-from kafscale.cluster.groups.common.settings import ConsumerGroupSettings, GroupSettings
 from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.cluster.groups.follow_topics import follow_topics
 from kafscale.cluster.membership.node import Endpoint, Node
 from kafscale.cluster.patterns import Piece
 from kafscale.cluster.registries.topics import NewTopic, TopicRegistry
+from kafscale.config import Settings
 from kafscale.security.authorizer import AclAuthorizer
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes as e
@@ -70,8 +70,7 @@ class GroupWorld:
 
     nursery: trio.Nursery
     topics: TopicRegistry
-    settings: GroupSettings = attrs.field(factory=GroupSettings)
-    consumer_settings: ConsumerGroupSettings = attrs.field(factory=ConsumerGroupSettings)
+    settings: Settings = attrs.field(factory=Settings)
     log: MemoryOffsetsLog = attrs.field(factory=MemoryOffsetsLog)
     authorizer: AclAuthorizer | None = None
     draining: trio.Event = attrs.field(factory=trio.Event, init=False)
@@ -83,14 +82,13 @@ class GroupWorld:
         cls,
         nursery: trio.Nursery,
         *,
-        settings: GroupSettings | None = None,
-        consumer_settings: ConsumerGroupSettings | None = None,
+        settings: Settings | None = None,
         authorizer: AclAuthorizer | None = None,
         **topics: int,
     ) -> Self:
         """Start a broker that has these topics, with so many partitions."""
         topic_registry = TopicRegistry(store=MemoryMetadataStore())
-        world = cls(nursery, topic_registry, settings or GroupSettings(), consumer_settings or ConsumerGroupSettings())
+        world = cls(nursery, topic_registry, settings or Settings())
         world.authorizer = authorizer
         await world.create(**topics)
         await world.start()
@@ -106,7 +104,6 @@ class GroupWorld:
             self.settings,
             partition_count=self.log.known_count,
             draining=self.draining,
-            consumer_settings=self.consumer_settings,
             has_topic=lambda name: self.topics.get(name) is not None,
             wall_clock_ms=wall_clock_ms,
             run_piece=run_at_once,

@@ -16,8 +16,9 @@ from kafscale.api.groups import (
     list_groups,
     offset_delete,
 )
-from kafscale.cluster.groups.common.settings import REGEX_REFRESH_MIN_INTERVAL_MS, ConsumerGroupSettings, GroupSettings
+from kafscale.cluster.groups.common.settings import REGEX_REFRESH_MIN_INTERVAL_MS
 from kafscale.cluster.registries.topics import MorePartitions
+from kafscale.config import CoordinatorSettings, Limits, Settings
 from kafscale.errors import KafkaError
 from kafscale.security.acls import AclBinding, AclOperation, PatternType, Permission, ResourceType
 from kafscale.security.authorizer import AclAuthorizer
@@ -353,7 +354,9 @@ async def test_a_group_that_is_being_deleted_refuses_members(
 async def test_offsets_expire_by_their_own_age_and_then_the_group_goes(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
-    world = await GroupWorld.begun(nursery, settings=GroupSettings(offsets_retention_ms=100_000), t=1)
+    world = await GroupWorld.begun(
+        nursery, settings=Settings(coordinator=CoordinatorSettings(offsets_retention_ms=100_000)), t=1
+    )
     (a,) = await stable(world, "a")
     assert await a.commit(5) == e.NONE
     for _ in range(20):
@@ -435,7 +438,8 @@ async def test_groups_are_listed_by_type_and_state(
 
 
 async def test_the_state_of_all_groups_is_bounded(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
-    world = await GroupWorld.begun(nursery, settings=GroupSettings(state_max_bytes=20_000), t=1)
+    world = await GroupWorld.begun(nursery, t=1)
+    world.groups.state_bytes.max_bytes = 20_000
     codes = [(await member(world, "a", group_id=f"g{number}").beat()).error_code for number in range(12)]
     assert codes[0] == e.NONE
     assert set(codes[8:]) == {e.COORDINATOR_NOT_AVAILABLE}
@@ -449,8 +453,8 @@ async def test_the_state_of_all_groups_is_bounded(autojump_clock: MockClock, nur
 async def test_the_numbers_of_groups_and_of_their_members_are_bounded(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
-    settings, consumer_settings = GroupSettings(max_group_count=1), ConsumerGroupSettings(max_size=2)
-    world = await GroupWorld.begun(nursery, settings=settings, consumer_settings=consumer_settings, t=4)
+    settings = Settings(limits=Limits(max_groups_count=1, group_consumer_max_size_count=2))
+    world = await GroupWorld.begun(nursery, settings=settings, t=4)
     codes = [(await member(world, each).beat()).error_code for each in ("a", "b", "c")]
     assert codes == [e.NONE, e.NONE, e.GROUP_MAX_SIZE_REACHED]
     assert (await member(world, group_id="h").beat()).error_code == e.POLICY_VIOLATION

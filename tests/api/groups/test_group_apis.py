@@ -27,10 +27,10 @@ from kafscale.api.groups import (
 )
 from kafscale.api.handling.calls import Api
 from kafscale.cluster.coordinator.partitions import TopicPartition
-from kafscale.cluster.groups.common.settings import GroupSettings
 from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.cluster.membership.node import Endpoint, Node
 from kafscale.cluster.registries.topics import NewTopic, TopicRegistry
+from kafscale.config import Settings
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes as e
 from kafscale.wire.messages.cluster import FindCoordinatorRequest
@@ -70,9 +70,7 @@ async def services(nursery: trio.Nursery) -> Any:
     topics = TopicRegistry(store=store)
     await topics.create([NewTopic(name="t", partition_count=2), NewTopic(name="u", partition_count=1)])
     offsets_log = MemoryOffsetsLog()
-    groups = GroupCoordinator(
-        offsets_log, GroupSettings(), partition_count=offsets_log.known_count, draining=trio.Event()
-    )
+    groups = GroupCoordinator(offsets_log, Settings(), partition_count=offsets_log.known_count, draining=trio.Event())
     offsets_log.load(groups)
     await nursery.start(groups.run)
     return some_services(node=NODE, topics=topics, groups=groups, internal=LOCAL_LOG)

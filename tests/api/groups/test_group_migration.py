@@ -11,7 +11,8 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kafscale.api.groups import describe_groups, heartbeat, join_group, leave_group, list_groups, sync_group
-from kafscale.cluster.groups.common.settings import ConsumerGroupSettings, MigrationPolicy
+from kafscale.config import CoordinatorSettings, Settings
+from kafscale.config.values import GroupMigrationPolicy
 from kafscale.wire import error_codes as e
 from kafscale.wire.codec import decode, encode
 from kafscale.wire.messages.consumer_groups import ConsumerProtocolAssignment, ConsumerTopicPartitions
@@ -230,12 +231,12 @@ async def test_waiting_members_of_a_classic_group_are_told_to_rejoin(
     assert codes == [e.REBALANCE_IN_PROGRESS]
 
 
-@pytest.mark.parametrize("policy", [MigrationPolicy.DISABLED, MigrationPolicy.DOWNGRADE])
+@pytest.mark.parametrize("policy", [GroupMigrationPolicy.DISABLED, GroupMigrationPolicy.DOWNGRADE])
 async def test_a_policy_keeps_groups_on_the_classic_protocol(
-    autojump_clock: MockClock, nursery: trio.Nursery, policy: MigrationPolicy
+    autojump_clock: MockClock, nursery: trio.Nursery, policy: GroupMigrationPolicy
 ) -> None:
-    settings = ConsumerGroupSettings(migration_policy=policy)
-    world = await GroupWorld.begun(nursery, consumer_settings=settings, t=4)
+    settings = Settings(coordinator=CoordinatorSettings(group_consumer_migration_policy=policy))
+    world = await GroupWorld.begun(nursery, settings=settings, t=4)
     classic, used = await stable_classic(world), world.groups.state_bytes.used_bytes
     answer = await member(world).beat()
     assert answer.error_code == e.GROUP_ID_NOT_FOUND

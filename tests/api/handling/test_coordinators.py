@@ -25,12 +25,12 @@ from kafscale.api.groups import (
 from kafscale.api.handling.calls import Api
 from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.groups.common.events import NO_GENERATION, GroupMemberIdentity
-from kafscale.cluster.groups.common.settings import GroupSettings
 from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.cluster.membership.node import Endpoint, Node
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.group_commit import GroupCommit
 from kafscale.cluster.registries.topics import NewTopic, TopicListener, TopicRegistry
+from kafscale.config import Settings
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes as e
 from kafscale.wire.messages.cluster import FindCoordinatorRequest
@@ -77,9 +77,7 @@ async def services(autojump_clock: MockClock, nursery: trio.Nursery) -> Any:
     await nursery.start(metadata.run)
     topics = TopicRegistry(store=metadata)
     offsets_log = MemoryOffsetsLog()
-    groups = GroupCoordinator(
-        offsets_log, GroupSettings(), partition_count=offsets_log.known_count, draining=trio.Event()
-    )
+    groups = GroupCoordinator(offsets_log, Settings(), partition_count=offsets_log.known_count, draining=trio.Event())
     offsets_log.load(groups)
     topics.follow(TopicListener(on_deleted=lambda topic: groups.deletion.forget_topic(topic.name)))
     await topics.create([NewTopic(name="t", partition_count=PARTITION_COUNT)])

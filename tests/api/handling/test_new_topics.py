@@ -21,7 +21,6 @@ from kafscale.api.topics import (
     delete_topics,
     elect_leaders,
 )
-from kafscale.cluster.groups.common.settings import GroupSettings
 from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.cluster.membership.node import Node
 from kafscale.cluster.registries.topics import NewTopic, TopicRegistry
@@ -199,9 +198,7 @@ async def late(autojump_clock: trio.testing.MockClock, nursery: trio.Nursery) ->
         await each.load()
     await compete(store, lambda: others.create([NewTopic(name=KNOWN)]))
     offsets_log = MemoryOffsetsLog()
-    groups = GroupCoordinator(
-        offsets_log, GroupSettings(), partition_count=offsets_log.known_count, draining=trio.Event()
-    )
+    groups = GroupCoordinator(offsets_log, Settings(), partition_count=offsets_log.known_count, draining=trio.Event())
     offsets_log.load(groups)
     await nursery.start(groups.run)
     services = some_services(

@@ -11,10 +11,11 @@ from kafscale.cluster.groups.classic.group import ClassicGroup
 from kafscale.cluster.groups.common.context import GroupContext, Then
 from kafscale.cluster.groups.common.events import MEMBER_EPOCH_SINCE, GroupMemberIdentity, Join, Sync
 from kafscale.cluster.groups.common.log_records import CoordinatorRecord, read_record
-from kafscale.cluster.groups.common.settings import ConsumerGroupSettings, GroupSettings, GroupStateBytes
+from kafscale.cluster.groups.common.settings import GroupStateBytes
 from kafscale.cluster.groups.common.topics import KnownTopics
 from kafscale.concurrency.signals import OneShot
 from kafscale.concurrency.timers import TimerQueue
+from kafscale.config import Settings
 from kafscale.wire.internal_topics.consumer_offsets import ClassicProtocol, GroupMetadataValue
 from kafscale.wire.messages.groups import JoinGroupResponse, MemberIdentity, SyncGroupResponse
 
@@ -61,7 +62,7 @@ def _never(*_arguments: object) -> None:
 class GroupHarness:
     """One group. Time passes by `advance`; writes are durable at once or, with `holds_writes`, by `finish_writes`."""
 
-    settings: GroupSettings = attrs.field(factory=GroupSettings)
+    settings: Settings = attrs.field(factory=Settings)
     holds_writes: bool = False
     seconds: float = attrs.field(default=0.0, init=False)
     timers: TimerQueue = attrs.field(init=False)
@@ -78,7 +79,6 @@ class GroupHarness:
         self.timers = TimerQueue(lambda: self.seconds)
         context = GroupContext(
             settings=self.settings,
-            consumer=ConsumerGroupSettings(),
             overrides={},
             topics=KnownTopics(),
             state_bytes=GroupStateBytes(),
@@ -176,7 +176,7 @@ class GroupHarness:
     def stable(self, count: int, **join: Any) -> list[str]:
         """Form a stable group of so many new members; their ids, the leader's first. Member i is assigned `b"<i>"`."""
         replies = [self.join(**join) for _ in range(count)]
-        self.advance(self.settings.initial_rebalance_delay_ms / 1000)
+        self.advance(self.settings.coordinator.group_initial_rebalance_delay_ms / 1000)
         results = [reply.value for reply in replies]
         ids = [result.member_id for result in results if result is not None and result.error_code == 0]
         assert len(ids) == count, results

@@ -12,17 +12,13 @@ from kafscale.cluster.groups.common.assignors import Partitions
 from kafscale.cluster.groups.common.context import GroupContext, Rights
 from kafscale.cluster.groups.common.events import Downgrade, Heartbeat, HeartbeatReply, Join, RegexRefresh, TimerKey
 from kafscale.cluster.groups.common.log_records import CoordinatorRecord
-from kafscale.cluster.groups.common.settings import (
-    ConsumerGroupSettings,
-    GroupOverrides,
-    GroupSettings,
-    GroupStateBytes,
-)
+from kafscale.cluster.groups.common.settings import GroupOverrides, GroupStateBytes
 from kafscale.cluster.groups.common.topics import KnownTopic, KnownTopics
 from kafscale.cluster.groups.consumer.group import ConsumerGroup
 from kafscale.cluster.groups.consumer.regexes import Search
 from kafscale.concurrency.signals import OneShot
 from kafscale.concurrency.timers import TimerQueue
+from kafscale.config import Settings
 from kafscale.wire import error_codes
 from kafscale.wire.codec import encode
 from kafscale.wire.internal_topics.consumer_offsets import ClassicProtocol, GroupMetadataKey, GroupMetadataValue
@@ -78,7 +74,7 @@ class ConsumerGroupHarness:
     `classic` is the group as long as it is a classic one.
     """
 
-    settings: ConsumerGroupSettings = attrs.field(factory=ConsumerGroupSettings)
+    settings: Settings = attrs.field(factory=Settings)
     rights: Rights | None = None
     state_bytes: GroupStateBytes = attrs.field(factory=GroupStateBytes)
     seconds: float = attrs.field(default=0.0, init=False)
@@ -95,8 +91,7 @@ class ConsumerGroupHarness:
     def __attrs_post_init__(self) -> None:
         self.timers = TimerQueue(lambda: self.seconds)
         self.context = GroupContext(
-            settings=GroupSettings(),
-            consumer=self.settings,
+            settings=self.settings,
             overrides=self.overrides,
             topics=KnownTopics(),
             state_bytes=self.state_bytes,

@@ -19,9 +19,10 @@ from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.groups import coordinator
 from kafscale.cluster.groups.classic.group import ClassicGroupState
 from kafscale.cluster.groups.common.events import CommittedOffset, GroupMemberIdentity, Heartbeat, Sync
-from kafscale.cluster.groups.common.settings import PROTOCOLS_MAX_COUNT, GroupSettings
+from kafscale.cluster.groups.common.settings import PROTOCOLS_MAX_COUNT
 from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.cluster.groups.offsets import GroupOffsets
+from kafscale.config import Limits, Settings
 from kafscale.errors import KafkaError, StorageFailed
 from kafscale.wire import error_codes as e
 from kafscale.wire.internal_topics.consumer_offsets import ClassicProtocol, OffsetCommitValue
@@ -39,7 +40,7 @@ class Broker:
 
     nursery: trio.Nursery
     log: MemoryOffsetsLog = attrs.field(factory=MemoryOffsetsLog)
-    settings: GroupSettings = attrs.field(factory=GroupSettings)
+    settings: Settings = attrs.field(factory=Settings)
     draining: trio.Event = attrs.field(factory=trio.Event)
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     coordinator: GroupCoordinator = attrs.field(init=False)
@@ -196,7 +197,7 @@ async def test_a_join_that_is_refused_makes_no_group(
 
 
 async def test_the_number_of_groups_is_limited(autojump_clock: MockClock, broker: Broker) -> None:
-    broker.settings = GroupSettings(max_group_count=2)
+    broker.settings = Settings(limits=Limits(max_groups_count=2))
     await broker.restart()
     await broker.stable_member("a")
     assert await broker.coordinator.commit("b", SIMPLE, {T0: at(1)}).wait() == e.NONE
@@ -278,7 +279,7 @@ async def test_a_start_that_takes_long_costs_members_nothing(autojump_clock: Moc
     member_id = await broker.stable_member()
     broker.scope.cancel()
     coordinator = GroupCoordinator(
-        broker.log, GroupSettings(), partition_count=broker.log.known_count, draining=trio.Event()
+        broker.log, Settings(), partition_count=broker.log.known_count, draining=trio.Event()
     )
     broker.log.load(coordinator)
     await trio.sleep(600)  # the log is replayed
@@ -368,9 +369,7 @@ async def test_a_leave_is_answered_when_the_empty_group_is_durable_so_that_a_kil
         await wait_all_tasks_blocked()
         assert not answered.is_set()
         broker.log.gate.set()
-    restarted = GroupCoordinator(
-        broker.log, GroupSettings(), partition_count=broker.log.known_count, draining=trio.Event()
-    )
+    restarted = GroupCoordinator(broker.log, Settings(), partition_count=broker.log.known_count, draining=trio.Event())
     broker.log.load(restarted)
     group = restarted.group("g")
     assert group is not None
@@ -561,7 +560,7 @@ async def test_no_time_goes_by_for_members_before_clients_are_served(
     serving = trio.Event()
     later = GroupCoordinator(
         broker.log,
-        GroupSettings(),
+        Settings(),
         partition_count=broker.log.known_count,
         draining=trio.Event(),
         wall_clock_ms=wall_clock_ms,

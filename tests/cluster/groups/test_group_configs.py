@@ -5,17 +5,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-import attrs
 import pytest
 import trio
 
 from kafscale.cluster.groups import configs as group_configs
-from kafscale.cluster.groups.common.settings import NO_OVERRIDES, ConsumerGroupSettings, GroupOverrides
+from kafscale.cluster.groups.common.settings import NO_OVERRIDES, GroupOverrides
 from kafscale.cluster.groups.configs import HEARTBEAT_INTERVAL, SESSION_TIMEOUT, GroupConfigs
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.converter import encode
 from kafscale.cluster.registries.config_definitions import ConfigSource
 from kafscale.cluster.registries.topics import NewConfigs
+from kafscale.config import CoordinatorSettings
 from kafscale.errors import KafkaError
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire.error_codes import INVALID_CONFIG, NONE, POLICY_VIOLATION
@@ -142,7 +142,7 @@ async def test_what_the_brokers_settings_do_not_allow_any_more_does_not_act(capl
     """It would have ended every heartbeat of the group with an error."""
     store = MemoryMetadataStore()
     await GroupConfigs(store).alter([to("a", {HEARTBEAT_INTERVAL: "9000"})])
-    strict = attrs.evolve(ConsumerGroupSettings(), max_heartbeat_interval_ms=8_000)
+    strict = CoordinatorSettings(group_consumer_max_heartbeat_interval_ms=8_000)
     configs = GroupConfigs(store, strict)
     with caplog.at_level(logging.WARNING):
         await configs.load()

@@ -11,8 +11,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.groups.common.events import GroupMemberIdentity, Heartbeat, Sync
-from kafscale.cluster.groups.common.settings import GroupSettings
 from kafscale.cluster.groups.coordinator import GroupCoordinator
+from kafscale.config import Settings
 from kafscale.wire import error_codes as e
 from kafscale.wire.internal_topics.consumer_offsets import OffsetCommitValue
 from tests.cluster.groups.classic_groups import JOIN, SIMPLE
@@ -41,7 +41,7 @@ def log() -> MemoryOffsetsLog:
 async def coordinator(autojump_clock: MockClock, nursery: trio.Nursery, log: MemoryOffsetsLog) -> GroupCoordinator:
     coordinator = GroupCoordinator(
         log,
-        GroupSettings(),
+        Settings(),
         partition_count=log.known_count,
         draining=trio.Event(),
         has_topic=lambda name: name != "gone",
@@ -165,7 +165,7 @@ async def test_before_there_is_a_topic_there_are_no_groups_and_none_is_made(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
     coordinator = GroupCoordinator(
-        MemoryOffsetsLog(), GroupSettings(), partition_count=MemoryOffsetsLog().known_count, draining=trio.Event()
+        MemoryOffsetsLog(), Settings(), partition_count=MemoryOffsetsLog().known_count, draining=trio.Event()
     )
     await nursery.start(coordinator.run)
     assert coordinator.error_code("g") == e.NONE
@@ -197,7 +197,7 @@ async def test_a_record_of_a_consumer_group_that_cannot_be_read_ends_nobody(
                     for each in batch.records
                 ],
             )
-        again = GroupCoordinator(damaged, GroupSettings(), partition_count=damaged.known_count, draining=trio.Event())
+        again = GroupCoordinator(damaged, Settings(), partition_count=damaged.known_count, draining=trio.Event())
         await nursery.start(again.run)
         damaged.load(again)
         assert again.heartbeat("h", GroupMemberIdentity(member_id=other.member_id, generation_id=1)) == e.NONE

@@ -13,7 +13,6 @@ import attrs
 
 from kafscale.cluster.groups.classic.members import ClassicMember, ClassicMembers
 from kafscale.cluster.groups.common.events import CONSUMER_PROTOCOL_TYPE, Sync
-from kafscale.cluster.groups.common.settings import GroupSettings
 from kafscale.concurrency.timers import Timer, TimerQueue
 from kafscale.errors import DecodeError
 from kafscale.wire.codec import decoder
@@ -40,7 +39,7 @@ def subscribed_topics(metadata_of_members: Iterable[bytes]) -> frozenset[str] | 
 class JoinTime:
     """The deadline of one group's joins, set while a rebalance waits; `is_up` is called once it has passed."""
 
-    settings: GroupSettings
+    initial_delay_ms: int
     timers: TimerQueue
     is_up: Callable[[], None]
     _timer: Timer = attrs.field(init=False)
@@ -61,8 +60,8 @@ class JoinTime:
 
     def gather(self, rebalance_timeout_ms: int) -> None:
         self._newcomers = False
-        self._delay_left_ms = max(rebalance_timeout_ms - self.settings.initial_rebalance_delay_ms, 0)
-        self._set(self.settings.initial_rebalance_delay_ms)
+        self._delay_left_ms = max(rebalance_timeout_ms - self.initial_delay_ms, 0)
+        self._set(self.initial_delay_ms)
 
     def newcomer(self) -> None:
         """Note that a member joins for the first time."""
@@ -80,7 +79,7 @@ class JoinTime:
     def _passed(self) -> None:
         left_ms = self._delay_left_ms
         if left_ms and self._newcomers:
-            delay_ms = min(self.settings.initial_rebalance_delay_ms, left_ms)
+            delay_ms = min(self.initial_delay_ms, left_ms)
             self._newcomers = False
             self._delay_left_ms = left_ms - delay_ms
             self._set(delay_ms)

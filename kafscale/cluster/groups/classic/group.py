@@ -28,7 +28,7 @@ from kafscale.cluster.groups.classic.members import ClassicMember, ClassicMember
 from kafscale.cluster.groups.common.context import GroupContext, Then, ignore_outcome
 from kafscale.cluster.groups.common.events import UNKNOWN_MEMBER_ID, GroupMemberIdentity, Join, Sync, refused_join
 from kafscale.cluster.groups.common.log_records import CoordinatorRecord, group_tombstone
-from kafscale.cluster.groups.common.settings import join_bytes
+from kafscale.cluster.groups.common.settings import NEW_MEMBER_JOIN_TIMEOUT_MS, join_bytes
 from kafscale.concurrency.signals import OneShot
 from kafscale.concurrency.timers import Timer
 from kafscale.wire import error_codes
@@ -83,7 +83,11 @@ class ClassicGroup(Generation):
         context = self._context
         self.members = ClassicMembers(context.state_bytes)
         self.state_timestamp_ms = context.wall_clock_ms()
-        self._join_time = JoinTime(settings=context.settings, timers=context.timers, is_up=self._complete_join)
+        self._join_time = JoinTime(
+            initial_delay_ms=context.settings.coordinator.group_initial_rebalance_delay_ms,
+            timers=context.timers,
+            is_up=self._complete_join,
+        )
         self._sync_timer = Timer(self._sync_time_is_up)
 
     @property
@@ -150,7 +154,7 @@ class ClassicGroup(Generation):
 
     def _has_room_for(self, join: Join, member: ClassicMember | None) -> bool:
         """Members of a group that became too large are shed in the order in which they fail to rejoin first."""
-        limit = self._context.settings.max_member_count
+        limit = self._context.settings.limits.max_group_members_count
         if join.member_id == UNKNOWN_MEMBER_ID and len(self.members.pending_join) >= limit:
             return False
         match self.state:
@@ -204,7 +208,7 @@ class ClassicGroup(Generation):
         self.members.await_join(member, reply)
         # It can't send heartbeats while it waits for its join to be answered, so its session counts from then on; but
         # if the client has given up meanwhile (and comes again as somebody else), this one must not stay for ever.
-        self._context.timers.set_after(member.session, self._context.settings.new_member_join_timeout_ms / 1000)
+        self._context.timers.set_after(member.session, NEW_MEMBER_JOIN_TIMEOUT_MS / 1000)
         self._rebalance_or_complete_join(f"member {member_id!r} joins: {join.reason}")
 
     def _update(self, member: ClassicMember, join: Join, reply: OneShot[JoinGroupResponse]) -> None:

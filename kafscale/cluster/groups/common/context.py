@@ -10,14 +10,10 @@ import attrs
 
 from kafscale.cluster.groups.common.events import Downgrade, RegexRefresh
 from kafscale.cluster.groups.common.log_records import CoordinatorRecord
-from kafscale.cluster.groups.common.settings import (
-    ConsumerGroupSettings,
-    GroupOverrides,
-    GroupSettings,
-    GroupStateBytes,
-)
+from kafscale.cluster.groups.common.settings import GroupOverrides, GroupStateBytes
 from kafscale.cluster.groups.common.topics import KnownTopics
 from kafscale.concurrency.timers import TimerQueue
+from kafscale.config import Settings
 
 Then = Callable[[bool], None]  # told whether the records are durable
 
@@ -67,8 +63,7 @@ class GroupContext:
     group into the place of the consumer group of an id.
     """
 
-    settings: GroupSettings
-    consumer: ConsumerGroupSettings
+    settings: Settings
     overrides: Mapping[str, GroupOverrides]
     topics: KnownTopics
     state_bytes: GroupStateBytes

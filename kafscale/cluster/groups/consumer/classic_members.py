@@ -44,7 +44,7 @@ def join(deciding: Deciding, request: Join) -> JoinGroupResponse:
     """Handle a JoinGroup of a group that has members, without waiting for others. Raises EventRefused."""
     state = deciding.state
     member_id = request.member_id or deciding.context.new_member_id()
-    check_size(state, member_id, deciding.settings.max_size)
+    check_size(deciding, member_id)
     told = _check_protocols(deciding, request)
     if request.member_id == UNKNOWN_MEMBER_ID and request.member_id_required and request.group_instance_id is None:
         return refused_join(error_codes.MEMBER_ID_REQUIRED, member_id)

@@ -1,4 +1,4 @@
-"""One event while it is decided: the group as it is and becomes, and what is to be written and timed for it."""
+"""One event while it is decided: the group, the event's records, and its timers."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from kafscale.cluster.groups.common.assignors import Partitions
 from kafscale.cluster.groups.common.context import GroupContext
 from kafscale.cluster.groups.common.events import Downgrade, RegexRefresh, TimerKey, TimerKind
 from kafscale.cluster.groups.common.log_records import CoordinatorRecord
-from kafscale.cluster.groups.common.settings import NO_OVERRIDES, ConsumerGroupSettings, GroupTimes
+from kafscale.cluster.groups.common.settings import NO_OVERRIDES, GroupTimes, group_times
 from kafscale.cluster.groups.common.topics import KnownTopics
 from kafscale.cluster.groups.consumer.members import Member
 from kafscale.cluster.groups.consumer.state import GroupState, target_record
 from kafscale.cluster.groups.consumer.target import compute_target, covers_subscriptions, next_step, preferred_assignor
 from kafscale.cluster.groups.consumer.viewers import Viewers
 from kafscale.concurrency.timers import Timer
+from kafscale.config import Settings
 from kafscale.wire.internal_topics.consumer_offsets import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupMemberMetadataKey,
@@ -67,26 +68,24 @@ class Deciding:
         return self.context.topics
 
     @property
-    def settings(self) -> ConsumerGroupSettings:
-        return self.context.consumer
+    def settings(self) -> Settings:
+        return self.context.settings
 
     @property
     def times(self) -> GroupTimes:
-        """The times that are in force for this group."""
-        return self.settings.times(self.context.overrides.get(self.state.group_id, NO_OVERRIDES))
+        return group_times(self.settings.coordinator, self.context.overrides.get(self.state.group_id, NO_OVERRIDES))
 
     # -- Records -----------------------------------------------------------------------------------------------------
 
     def write(self, record: CoordinatorRecord) -> None:
-        """Write a record after those before it."""
         self.state.apply(record)
         self.records.append(record)
 
     def raise_epoch(self) -> None:
         """Make the next heartbeat, or this one, compute another target assignment.
 
-        The record goes in front of all others: if a crash lets only some of the records through, whatever they are, the
-        group that comes back knows that its target assignment is out of date.
+        The record goes in front of all others: if a crash keeps only some of them, the restored group knows that its
+        target assignment is out of date.
         """
         record = CoordinatorRecord(
             ConsumerGroupMetadataKey(self.state.group_id),
@@ -97,7 +96,7 @@ class Deciding:
         self.soft.checked_version = self.topics.version
 
     def remove(self, member: Member) -> None:
-        """Write that a member and what it has are gone."""
+        """Delete the records of a member, and its timers."""
         group_id = self.state.group_id
         for key in (
             ConsumerGroupCurrentMemberAssignmentKey(group_id, member.member_id),
@@ -110,7 +109,7 @@ class Deciding:
             self.cancel_timer(kind, member.member_id)
 
     def replace(self, before: Member, member_id: str) -> Member:
-        """Write that a static member has another id, and return it: it has what it had, and starts at epoch 0."""
+        """Give a static member another id, and return it: with its partitions, at epoch 0."""
         target = self.state.target(before.member_id)
         member = attrs.evolve(before, member_id=member_id, member_epoch=0, previous_member_epoch=0)
         self.remove(before)
@@ -122,10 +121,10 @@ class Deciding:
     # -- What follows from a change ----------------------------------------------------------------------------------
 
     def check_topics(self) -> None:
-        """Raise the epoch if the subscribed topics are others than at the last time, and clean up after Kafka 4.0.
+        """Raise the epoch if the subscribed topics have changed, and delete the record of Kafka 4.0.
 
-        The first time after a restart it is also raised if the target assignment has a hole: the end of what the last
-        process wrote may be missing.
+        The first time after a restart it is also raised if the target assignment has a hole: the last records of the
+        process before may be missing.
         """
         if self.state.has_partition_metadata:
             self.write(CoordinatorRecord(ConsumerGroupPartitionMetadataKey(self.state.group_id), None))
@@ -138,10 +137,10 @@ class Deciding:
             self.raise_epoch()
 
     def update_target(self) -> None:
-        """Compute the target assignment if it is out of date, and write what has changed of it."""
+        """Compute the target assignment if it is out of date, and write its changes."""
         if self.state.epoch <= self.state.assignment_epoch:
             return
-        assignor = preferred_assignor(self.state, self.settings.assignors)
+        assignor = preferred_assignor(self.state, self.settings.coordinator.group_consumer_assignors)
         waiting = self.soft.viewers.waiting
         for member_id, partitions in compute_target(self.state, self.topics, assignor, waiting=waiting).items():
             if self.state.targets.get(member_id) != partitions:
@@ -149,13 +148,13 @@ class Deciding:
         self.write(self.state.assignment_epoch_record(self.state.epoch))
 
     def reconcile(self, member: Member, owned: Partitions | None) -> Member:
-        """Take a member one step towards its target assignment, and return it as it is then."""
+        """Take a member one step towards its target assignment, and return it."""
         updated = next_step(self.state, member, self.state.assignment_epoch, owned)
         if updated is member or updated == member:
             return member
         self.write(updated.assignment_record(self.state.group_id))
         if updated.uses_classic_protocol:
-            return updated  # it has a time to join and a time to sync
+            return updated  # it has timers to join and to sync
         if updated.pending_revocation:
             self.set_timer(TimerKind.REBALANCE, updated, updated.rebalance_timeout_ms)
         else:
@@ -168,7 +167,6 @@ class Deciding:
     # -- Timers ------------------------------------------------------------------------------------------------------
 
     def set_timer(self, kind: TimerKind, member: Member, after_ms: int) -> None:
-        """Give a member this time from now on."""
         key = TimerKey(kind, member.member_id)
         deadline = self.soft.deadlines.get(key)
         if deadline is None:
@@ -178,7 +176,6 @@ class Deciding:
         self.context.timers.set_after(deadline.timer, after_ms / 1000)
 
     def set_timer_if_absent(self, kind: TimerKind, member: Member, after_ms: int) -> None:
-        """Give a member this time, unless it has been given some before."""
         if TimerKey(kind, member.member_id) not in self.soft.deadlines:
             self.set_timer(kind, member, after_ms)
 

@@ -37,10 +37,9 @@ def read_subscription(metadata: bytes, topics: KnownTopics) -> EmbeddedSubscript
 
 
 def read_assignment(assignment: bytes, topics: KnownTopics) -> Partitions:
-    """Read what a leader assigned to a member; of topics that are gone nothing is left.
+    """Read a leader's assignment of a member, without deleted topics.
 
-    Raises DecodeError for bytes that are not an assignment, and for one with data of a custom assignor, which would be
-    lost.
+    Raises DecodeError for bytes that are not an assignment, and for data of a custom assignor, which would be lost.
     """
     if not assignment:
         return {}
@@ -52,7 +51,7 @@ def read_assignment(assignment: bytes, topics: KnownTopics) -> Partitions:
 
 
 def write_assignment(partitions: Partitions, topics: KnownTopics, metadata: bytes) -> bytes:
-    """Return an assignment in the version of what the member has said it wants; in the first where that has none."""
+    """Return an assignment in the version of the member's metadata; in version 0 if that has none."""
     try:
         version = min(_version(metadata), ConsumerProtocolAssignment.MAX_VERSION)
     except DecodeError:
@@ -62,7 +61,7 @@ def write_assignment(partitions: Partitions, topics: KnownTopics, metadata: byte
         for topic_id, of_topic in partitions.items()
         if topic_id in topics.by_id
     ]
-    assigned.sort(key=lambda each: each.topic)
+    assigned.sort(key=lambda topic: topic.topic)
     return version.to_bytes(VERSION_BYTES) + b"".join(
         encode(ConsumerProtocolAssignment(assigned_partitions=assigned), version)
     )
@@ -71,7 +70,7 @@ def write_assignment(partitions: Partitions, topics: KnownTopics, metadata: byte
 def _version(data: bytes) -> int:
     version = int.from_bytes(data[:VERSION_BYTES], signed=True)
     if len(data) < VERSION_BYTES or version < 0:
-        raise DecodeError("what a consumer says about itself must begin with a version")
+        raise DecodeError("a consumer's metadata must begin with a version")
     return version
 
 

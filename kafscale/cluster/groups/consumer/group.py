@@ -42,7 +42,6 @@ from kafscale.cluster.groups.common.events import (
     refused_join,
 )
 from kafscale.cluster.groups.common.log_records import CoordinatorRecord, group_tombstone
-from kafscale.cluster.groups.common.settings import ConsumerGroupSettings
 from kafscale.cluster.groups.common.topics import KnownTopics
 from kafscale.cluster.groups.consumer import classic_members as classic
 from kafscale.cluster.groups.consumer import heartbeats, migration, regexes
@@ -112,7 +111,7 @@ class ConsumerGroup:
         group = cls(group_id, context)
         deciding = group._deciding()
         try:
-            heartbeats.check_request(request, context.consumer)
+            heartbeats.check_request(request, context.settings.coordinator.group_consumer_assignors)
             if former is not None and len(former.members):
                 migration.upgrade(deciding, former)
             reply = heartbeats.heartbeat(deciding, request)
@@ -143,7 +142,7 @@ class ConsumerGroup:
         """Handle a ConsumerGroupHeartbeat: join (epoch 0), stay, or leave (-1, and -2 in order to come back)."""
 
         def decide(deciding: Deciding) -> HeartbeatReply:
-            heartbeats.check_request(request, self.context.consumer)
+            heartbeats.check_request(request, self.context.settings.coordinator.group_consumer_assignors)
             return heartbeats.heartbeat(deciding, request)
 
         return self._answer(decide, _refused_heartbeat, LATE)
@@ -253,7 +252,7 @@ class ConsumerGroup:
 
     def describe(self) -> DescribedConsumerGroup:
         """Return the answer to ConsumerGroupDescribe, without authorized operations."""
-        return describe(self.state, self.context.topics, self.context.consumer)
+        return describe(self.state, self.context)
 
     def die(self) -> Sequence[CoordinatorRecord]:
         """Delete a group without members; return the records that delete it in the log, for the caller to write."""
@@ -326,15 +325,15 @@ CLASSIC_MEMBER_TYPE = 0
 CONSUMER_MEMBER_TYPE = 1
 
 
-def describe(state: GroupState, topics: KnownTopics, settings: ConsumerGroupSettings) -> DescribedConsumerGroup:
+def describe(state: GroupState, context: GroupContext) -> DescribedConsumerGroup:
     """Return the answer for a group, without authorized operations."""
     return DescribedConsumerGroup(
         group_id=state.group_id,
         group_state=state.state.value,
         group_epoch=state.epoch,
         assignment_epoch=state.assignment_epoch,
-        assignor_name=preferred_assignor(state, settings.assignors),
-        members=[_member(state, member, topics) for member in state.members.values()],
+        assignor_name=preferred_assignor(state, context.settings.coordinator.group_consumer_assignors),
+        members=[_member(state, member, context.topics) for member in state.members.values()],
     )
 
 

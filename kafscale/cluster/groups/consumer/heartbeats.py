@@ -5,11 +5,13 @@ All checks come before the first change.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 
 from kafscale.cluster.groups.common.assignors import NO_PARTITIONS, Partitions, is_subset
 from kafscale.cluster.groups.common.events import NO_TIMEOUT_MS, EventRefused, Heartbeat, HeartbeatReply, TimerKind
-from kafscale.cluster.groups.common.settings import MEMBER_METADATA_MAX_BYTES, ConsumerGroupSettings
+from kafscale.cluster.groups.common.settings import MEMBER_METADATA_MAX_BYTES
 from kafscale.cluster.groups.consumer.deciding import Deciding
 from kafscale.cluster.groups.consumer.members import (
     JOIN_EPOCH,
@@ -26,7 +28,7 @@ from kafscale.cluster.groups.consumer.state import GroupState
 from kafscale.wire import error_codes
 
 
-def check_request(request: Heartbeat, settings: ConsumerGroupSettings) -> None:
+def check_request(request: Heartbeat, assignors: Sequence[str]) -> None:
     """Raise EventRefused for a request that is wrong for any group."""
     needs_id = request.chooses_member_id or request.member_epoch > 0 or request.member_epoch == LEAVE_EPOCH
     if needs_id and not request.member_id.strip():
@@ -40,8 +42,8 @@ def check_request(request: Heartbeat, settings: ConsumerGroupSettings) -> None:
         raise EventRefused(error_codes.INVALID_REQUEST, "InstanceId can't be null.")
     elif request.member_epoch < LEAVE_STATIC_EPOCH:
         raise EventRefused(error_codes.INVALID_REQUEST, "MemberEpoch is invalid.")
-    if request.server_assignor is not None and request.server_assignor not in settings.assignors:
-        supported = ", ".join(settings.assignors)
+    if request.server_assignor is not None and request.server_assignor not in assignors:
+        supported = ", ".join(assignors)
         raise EventRefused(
             error_codes.UNSUPPORTED_ASSIGNOR,
             f"ServerAssignor {request.server_assignor} is not supported. Supported assignors: {supported}.",
@@ -65,7 +67,7 @@ def heartbeat(deciding: Deciding, request: Heartbeat) -> HeartbeatReply:
     if request.member_epoch in (LEAVE_EPOCH, LEAVE_STATIC_EPOCH):
         return _leave(deciding, request)
     state = deciding.state
-    check_size(state, request.member_id, deciding.settings.max_size)
+    check_size(deciding, request.member_id)
     member_id = request.member_id or deciding.context.new_member_id()
     known = _known(state, request)
     current = known or Member(member_id=member_id)
@@ -101,9 +103,10 @@ def heartbeat(deciding: Deciding, request: Heartbeat) -> HeartbeatReply:
     )
 
 
-def check_size(state: GroupState, member_id: str, max_size: int) -> None:
+def check_size(deciding: Deciding, member_id: str) -> None:
     """Raise EventRefused if this is a new member of a full group."""
-    if len(state.members) >= max_size and member_id not in state.members:
+    members, max_size = deciding.state.members, deciding.settings.limits.group_consumer_max_size_count
+    if len(members) >= max_size and member_id not in members:
         raise EventRefused(
             error_codes.GROUP_MAX_SIZE_REACHED,
             f"The consumer group has reached its maximum capacity of {max_size} members.",

@@ -1,4 +1,4 @@
-"""A member of a consumer group as its records have it, and estimates of its memory (`GroupStateBytes`)."""
+"""A member of a consumer group as in its records, and estimates of its bytes of memory (`GroupStateBytes`)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import attrs
 
 from kafscale.cluster.groups.common.assignors import NO_PARTITIONS, Partitions, count
 from kafscale.cluster.groups.common.log_records import CoordinatorRecord
+from kafscale.cluster.groups.common.settings import MEMBER_BYTES, protocols_bytes
 from kafscale.wire.internal_topics.consumer_offsets import (
     ClassicMemberMetadata,
     ConsumerGroupCurrentMemberAssignmentKey,
@@ -18,33 +19,27 @@ from kafscale.wire.internal_topics.consumer_offsets import (
     TopicPartitions,
 )
 
-MEMBER_BYTES = 1024
 TOPIC_NAME_BYTES = 64
 TOPIC_BYTES = 256  # a topic in an assignment, with its set of partitions
 PARTITION_BYTES = 64  # in that set, and in the index of owners
 REGEX_BYTES = 256
-PROTOCOL_BYTES = 128
 
 
 def metadata_bytes(member: Member) -> int:
-    """Return how many bytes the metadata of a member take."""
     texts = (member.instance_id, member.rack_id, member.client_id, member.client_host, member.server_assignor)
     size_bytes = sum(len(text) for text in texts if text is not None) + len(member.member_id)
     names = member.subscription.topic_names
     size_bytes += len(member.subscription.topic_regex) + len(names) * TOPIC_NAME_BYTES + sum(map(len, names))
     if member.classic is not None:
-        protocols = member.classic.supported_protocols
-        size_bytes += sum(PROTOCOL_BYTES + len(protocol.name) + len(protocol.metadata) for protocol in protocols)
+        size_bytes += protocols_bytes(member.classic.supported_protocols)
     return size_bytes
 
 
 def partitions_bytes(partitions: Partitions) -> int:
-    """Return how many bytes some partitions take in an assignment."""
     return len(partitions) * TOPIC_BYTES + count(partitions) * PARTITION_BYTES
 
 
 def member_bytes(member: Member) -> int:
-    """Return how many bytes a member takes, with its assignment."""
     return (
         MEMBER_BYTES
         + metadata_bytes(member)
@@ -54,17 +49,15 @@ def member_bytes(member: Member) -> int:
 
 
 def regex_bytes(regex: str, topics: frozenset[str]) -> int:
-    """Return how many bytes a regular expression takes, with the topics that it has found."""
     return REGEX_BYTES + len(regex) + len(topics) * TOPIC_NAME_BYTES + sum(map(len, topics))
 
 
 def as_topic_partitions(partitions: Partitions) -> list[TopicPartitions]:
-    """Return partitions in the form of records, always in the same order for the same partitions."""
+    """Return partitions as in records, in a fixed order."""
     return [TopicPartitions(topic_id, sorted(partitions[topic_id])) for topic_id in sorted(partitions)]
 
 
 def from_topic_partitions(topic_partitions: Iterable[TopicPartitions]) -> Partitions:
-    """Return the partitions of a record."""
     return {topic.topic_id: frozenset(topic.partitions) for topic in topic_partitions if topic.partitions}
 
 
@@ -126,7 +119,7 @@ class Member:
         return self.classic is not None
 
     def is_reconciled_to(self, target_epoch: int) -> bool:
-        """Tell whether it has all of the target assignment of this epoch, and nothing else."""
+        """Tell whether it has exactly its target assignment of this epoch."""
         return self.state is MemberState.STABLE and self.member_epoch == target_epoch
 
     def told(self, value: ConsumerGroupMemberMetadataValue, subscription: TopicSubscription) -> Member:
@@ -149,7 +142,6 @@ class Member:
         )
 
     def has(self, value: ConsumerGroupCurrentMemberAssignmentValue) -> Member:
-        """Return the member with a new assignment."""
         return Member(
             member_id=self.member_id,
             instance_id=self.instance_id,
@@ -179,7 +171,6 @@ class Member:
         )
 
     def metadata_record(self, group_id: str) -> CoordinatorRecord:
-        """Return the record of its metadata."""
         return CoordinatorRecord(
             ConsumerGroupMemberMetadataKey(group_id, self.member_id),
             ConsumerGroupMemberMetadataValue(
@@ -196,7 +187,6 @@ class Member:
         )
 
     def assignment_record(self, group_id: str) -> CoordinatorRecord:
-        """Return the record of its assignment."""
         return CoordinatorRecord(
             ConsumerGroupCurrentMemberAssignmentKey(group_id, self.member_id),
             ConsumerGroupCurrentMemberAssignmentValue(

@@ -15,12 +15,13 @@ from kafscale.cluster.groups.classic.members import ClassicMember
 from kafscale.cluster.groups.common.assignors import Partitions
 from kafscale.cluster.groups.common.events import CONSUMER_PROTOCOL_TYPE, Downgrade, EventRefused, TimerKind
 from kafscale.cluster.groups.common.log_records import CoordinatorRecord
-from kafscale.cluster.groups.common.settings import ConsumerGroupSettings
 from kafscale.cluster.groups.consumer.deciding import Deciding
 from kafscale.cluster.groups.consumer.embedded import read_assignment, read_subscription, write_assignment
 from kafscale.cluster.groups.consumer.members import Member, MemberState, TopicSubscription
 from kafscale.cluster.groups.consumer.regexes import delete_unsubscribed
 from kafscale.cluster.groups.consumer.state import GroupState, target_record
+from kafscale.config import Settings
+from kafscale.config.values import GroupMigrationPolicy
 from kafscale.errors import DecodeError
 from kafscale.wire import error_codes
 from kafscale.wire.internal_topics.consumer_offsets import (
@@ -40,6 +41,9 @@ from kafscale.wire.internal_topics.consumer_offsets import (
 
 logger = logging.getLogger(__name__)
 
+UPGRADING = (GroupMigrationPolicy.BIDIRECTIONAL, GroupMigrationPolicy.UPGRADE)
+DOWNGRADING = (GroupMigrationPolicy.BIDIRECTIONAL, GroupMigrationPolicy.DOWNGRADE)
+
 
 def fence(deciding: Deciding, members: Sequence[Member]) -> None:
     """Remove members; if all others use the classic protocol, the group becomes a classic one."""
@@ -55,25 +59,25 @@ def fence(deciding: Deciding, members: Sequence[Member]) -> None:
 
 
 def may_downgrade(deciding: Deciding) -> bool:
-    """Tell whether the group, as it is now, has members of the classic protocol only and may become a classic group."""
+    """Tell whether the group has members of the classic protocol only and may become a classic group."""
     state, settings = deciding.state, deciding.settings
     if not state.members or state.classic_count != len(state.members):
         return False
-    if not settings.migration_policy.may_downgrade:
+    if settings.coordinator.group_consumer_migration_policy not in DOWNGRADING:
         logger.info("group %r can't become a classic group: group.consumer.migration.policy says no", state.group_id)
         return False
-    if len(state.members) > settings.classic_max_size:
+    if len(state.members) > settings.limits.max_group_members_count:
         logger.info("group %r can't become a classic group: it has more members than group.max.size", state.group_id)
         return False
     return True
 
 
-def _check_upgrade(group_id: str, classic: ClassicGroup, settings: ConsumerGroupSettings) -> None:
-    if not settings.migration_policy.may_upgrade:
+def _check_upgrade(group_id: str, classic: ClassicGroup, settings: Settings) -> None:
+    if settings.coordinator.group_consumer_migration_policy not in UPGRADING:
         raise _refused(group_id, "online upgrade is disabled")
     if classic.protocol_type != CONSUMER_PROTOCOL_TYPE:
         raise _refused(group_id, "the group does not use the consumer embedded protocol")
-    if len(classic.members) > settings.max_size:
+    if len(classic.members) > settings.limits.group_consumer_max_size_count:
         raise _refused(group_id, "the group size exceeds the consumer group maximum size")
 
 
@@ -132,7 +136,7 @@ def _upgraded(deciding: Deciding, group: ClassicGroup, member: ClassicMember) ->
 
 
 def _take(taken: dict[bytes, set[int]], partitions: Partitions) -> Partitions:
-    """Return those of these partitions that no member before has: nothing keeps a leader from assigning one twice."""
+    """Return the partitions that no member before has: a leader may have assigned one twice."""
     free: dict[bytes, frozenset[int]] = {}
     for topic_id, of_topic in partitions.items():
         of_others = taken.setdefault(topic_id, set())
@@ -183,7 +187,7 @@ def _downgraded(deciding: Deciding, member: Member, protocol_name: str) -> Membe
 
 
 def _select_protocol(state: GroupState) -> str:
-    """Return the protocol that most members name first among those that all of them know."""
+    """Return the protocol with the most votes among those that all members know."""
     shared = {name for name, count in state.classic_protocols.items() if count == len(state.members)}
     votes: Counter[str] = Counter()
     for member in state.members.values():
@@ -193,7 +197,7 @@ def _select_protocol(state: GroupState) -> str:
 
 
 def delete(deciding: Deciding) -> None:
-    """Take all records of the group back: what members have first, the group itself last."""
+    """Delete all records of the group: assignments first, the group itself last."""
     state = deciding.state
     group_id, member_ids = state.group_id, list(state.members)
     keys: list[ConsumerGroupKey] = [

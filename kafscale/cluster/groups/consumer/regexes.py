@@ -1,11 +1,10 @@
-"""Subscriptions by regular expression: the broker looks for the topics, so that all members see the same ones.
+"""Subscriptions by regular expression: the broker finds the topics, so that all members see the same ones.
 
-Looking through many topics is not for the event loop: a heartbeat asks for it by a `RegexRefresh`, the coordinator runs
-a `Search` piece by piece and hands what it found to the group.
+A search through many topics would block the event loop: a heartbeat asks for it by a `RegexRefresh`, the coordinator
+runs a `Search` piece by piece and gives the topics to the group.
 
 With an authorizer an expression finds the topics that all of its members' clients may describe. (Kafka takes the rights
-of the member whose heartbeat asks, so that what a member learns depends on who came first.) It is searched again when
-rights have changed.
+of the member whose heartbeat asks.) It is searched again when rights have changed.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ KNOWN_MATCHES_MAX_COUNT = 200_000  # names of topics, each counted for each expr
 
 
 def check_regex(state: GroupState, subscription: TopicSubscription) -> None:
-    """Raise Refused for an expression that the group does not have yet and that is not valid, or one too many."""
+    """Raise EventRefused for a new expression that is not valid, or one too many."""
     regex = subscription.topic_regex
     if not regex or regex in state.regex_counts:
         return
@@ -51,19 +50,18 @@ def check_regex(state: GroupState, subscription: TopicSubscription) -> None:
 
 @attrs.define(eq=False, repr=False)
 class KnownMatches:
-    """Remember which names each expression matches: groups share that work, and new topics are all that is new."""
+    """The names of topics that each expression is known to match or not, for all groups."""
 
     max_count: int = KNOWN_MATCHES_MAX_COUNT
     _by_regex: dict[str, dict[str, bool]] = attrs.field(factory=dict, init=False)  # the one used last at the end
     _count: int = attrs.field(default=0, init=False)
 
     def of(self, regex: str) -> Mapping[str, bool]:
-        """Return which names have been looked at for an expression, and whether it matches them."""
         known = self._by_regex[regex] = self._by_regex.pop(regex, {})
         return known
 
     def put(self, regex: str, names: Collection[str], matched: Collection[str]) -> None:
-        """Remember that of these names the expression matches some."""
+        """Remember which of these names the expression matches."""
         known = self._by_regex.setdefault(regex, {})
         before = len(known)
         known.update({name: name in matched for name in names})
@@ -74,9 +72,9 @@ class KnownMatches:
 
 @attrs.define(eq=False, repr=False)
 class Search:
-    """Look for the expressions of a group in these names of topics; `found` is complete when `pieces` has ended.
+    """A search for a group's expressions in these names of topics; `found` is complete when `pieces` has ended.
 
-    `may_describe` tells by client and topic what may be found; it is asked before anything is matched.
+    `may_describe` tells by client and topic which topics may be found; it is asked before they are matched.
     """
 
     refresh: RegexRefresh
@@ -87,12 +85,12 @@ class Search:
     _regex: str = attrs.field(default="", init=False)
 
     def pieces(self) -> Iterator[Piece]:
-        """Yield pieces of some milliseconds, each of which is to be run, and then learnt, before the next one."""
+        """Yield pieces of some milliseconds; the caller runs, and then learns, each before the next one."""
         for regex, viewers in self.refresh.viewers.items():
             try:
                 pattern = compile_pattern(regex)
             except InvalidPattern:
-                continue  # it was valid when it was told; it keeps what it has found
+                continue  # an earlier version took it; it keeps its topics
             topics: set[str] = set()
             for names in self._visible(viewers, pattern):
                 known = self.known.of(regex)
@@ -103,7 +101,7 @@ class Search:
             self.found[regex] = frozenset(topics)
 
     def learn(self, piece: Piece) -> None:
-        """Remember what a piece that has been run has matched, for other groups."""
+        """Remember the matches of a piece that has been run, for other groups."""
         self.known.put(self._regex, piece.names, piece.matched)
 
     def _visible(self, viewers: Collection[Hashable], pattern: Pattern) -> Iterator[Sequence[str]]:
@@ -116,8 +114,8 @@ class Search:
 def regex_left(deciding: Deciding, before: TopicSubscription, member: Member) -> bool:
     """Forget an expression that no member has any more; tell whether the topics of the member have changed already.
 
-    It is where the new expression has been looked for already, for another member, or where there is no new one. (Kafka
-    does not raise the epoch in the latter case, and the member keeps partitions that it does not want.)
+    They have if the new expression was searched for another member before, or if there is no new one. (Kafka does not
+    raise the epoch in the latter case, and the member keeps partitions that it does not want.)
     """
     after = member.subscription
     if before.topic_regex == after.topic_regex:
@@ -130,7 +128,7 @@ def regex_left(deciding: Deciding, before: TopicSubscription, member: Member) ->
 
 
 def note_viewer(deciding: Deciding, before: Member, after: Member, viewer: Hashable) -> None:
-    """Note which client a member that subscribes by an expression belongs to: its rights count."""
+    """Note the client of a member that subscribes by an expression: its rights count."""
     regex = after.subscription.topic_regex
     if deciding.context.rights is not None and regex:
         is_known = before.member_epoch != JOIN_EPOCH and before.subscription.topic_regex == regex
@@ -138,20 +136,23 @@ def note_viewer(deciding: Deciding, before: Member, after: Member, viewer: Hasha
 
 
 def delete_unsubscribed(deciding: Deciding) -> None:
-    """Forget what expressions have found that no member has any more."""
+    """Delete the topics of expressions that no member has any more."""
     for regex in [regex for regex in deciding.state.regexes if regex not in deciding.state.regex_counts]:
         deciding.write(CoordinatorRecord(ConsumerGroupRegularExpressionKey(deciding.state.group_id, regex), None))
 
 
 def begin_refresh(deciding: Deciding, asker: Hashable = None) -> RegexRefresh | None:
-    """Return what has to be looked for now, if anything: new expressions, new topics, other rights, or what is old."""
+    """Return the search that is due now, if any: for new expressions, new topics, other rights, or after a while."""
     state, soft = deciding.state, deciding.soft
     if not state.regex_counts or soft.refreshing is not None:
         return None
     last_ms = max((resolved.timestamp_ms for resolved in state.regexes.values()), default=None)
     if last_ms is not None and deciding.now_ms <= last_ms + REGEX_REFRESH_MIN_INTERVAL_MS:
         return None
-    is_old = last_ms is None or deciding.now_ms > last_ms + deciding.settings.regex_refresh_interval_ms
+    is_old = (
+        last_ms is None
+        or deciding.now_ms > last_ms + deciding.settings.coordinator.group_consumer_regex_refresh_interval_ms
+    )
     rights = deciding.context.rights
     refresh = RegexRefresh(
         viewers=_viewers(deciding),
@@ -165,7 +166,7 @@ def begin_refresh(deciding: Deciding, asker: Hashable = None) -> RegexRefresh | 
 
 
 def _viewers(deciding: Deciding) -> dict[str, frozenset[Hashable]]:
-    """Return the expressions that can be searched, and for whom: those whose members were all heard from."""
+    """Return the clients of each expression whose members have all sent a heartbeat since the start."""
     counts = deciding.state.regex_counts
     if deciding.context.rights is None:
         return dict.fromkeys(counts, frozenset())
@@ -183,7 +184,7 @@ def _is_due(deciding: Deciding, refresh: RegexRefresh, regex: str) -> bool:
 
 
 def end_refresh(deciding: Deciding, found: Mapping[str, frozenset[str]], version: int) -> None:
-    """Take over what was found; the next heartbeat computes another target assignment if it is something new."""
+    """Take over found topics; if some are new, the next heartbeat computes another target assignment."""
     state, refresh = deciding.state, deciding.soft.refreshing
     deciding.soft.refreshing = None
     has_new_topics = refresh is not None and deciding.soft.viewers.note_searched(

@@ -1,8 +1,7 @@
 """The state of one consumer group: a fold of its records, with the indexes that decisions need.
 
-Nothing is decided here. `apply` is the only way to change anything, for an event that has just been decided as for a
-record that is read back after a restart, so what is restored is what was there. It accepts records in any order: a
-compacted log may have lost those that later ones replace.
+`apply` is the only way to change it, for an event that has just been decided as for a record that is read after a
+restart. It accepts records in any order: a compacted log lacks those that later ones replace.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class ConsumerGroupState(enum.Enum):
 
 @attrs.frozen(kw_only=True)
 class ResolvedRegex:
-    """The topics that a regular expression has found, at which version of the topics, and when (wall clock)."""
+    """The topics that a regular expression has found, at a version of the topics and a time (wall clock)."""
 
     topics: frozenset[str]
     version: int
@@ -64,7 +63,7 @@ class ResolvedRegex:
 
 @attrs.define(eq=False, repr=False)
 class GroupState:
-    """One group. Members are in the order in which they came, so that a choice among them is the same each time."""
+    """One group. Members are in the order in which they joined, so that choices among them are deterministic."""
 
     group_id: str
     state_bytes: GroupStateBytes = attrs.field(factory=GroupStateBytes)
@@ -104,26 +103,23 @@ class GroupState:
         return ConsumerGroupState.RECONCILING
 
     def static_member(self, instance_id: str | None) -> Member | None:
-        """Return the member that has this instance id."""
         member_id = None if instance_id is None else self.static.get(instance_id)
         return None if member_id is None else self.members[member_id]
 
     def target(self, member_id: str) -> Partitions:
-        """Return what a member is to have."""
         return self.targets.get(member_id, NO_PARTITIONS)
 
     def owner(self, topic_id: bytes, partition: int) -> str | None:
-        """Return the member that has this partition, or has yet to give it up."""
+        """Return the member that has this partition, or has yet to revoke it."""
         owners = self._owners.get(topic_id)
         return None if owners is None else owners.get(partition)
 
     def unowned(self, topic_id: bytes, partitions: frozenset[int]) -> frozenset[int]:
-        """Return those of these partitions that have no owner."""
         owners = self._owners.get(topic_id)
         return partitions if owners is None else frozenset(index for index in partitions if index not in owners)
 
     def topic_names_of(self, subscription: TopicSubscription) -> frozenset[str]:
-        """Return what a subscription stands for; an expression that has not been looked for yet finds nothing."""
+        """Return the topics of a subscription; an expression that has not been searched yet has none."""
         resolved = self.regexes.get(subscription.topic_regex) if subscription.topic_regex else None
         return subscription.topic_names | resolved.topics if resolved is not None else subscription.topic_names
 
@@ -134,18 +130,17 @@ class GroupState:
         )
 
     def subscribed_topic_names(self) -> frozenset[str]:
-        """Return the names of all topics that any member subscribes to, whether they exist or not."""
+        """Return the names of all subscribed topics, also of those that do not exist."""
         return frozenset().union(*map(self.topic_names_of, self.subscriptions))
 
     def assignment_epoch_record(self, epoch: int) -> CoordinatorRecord:
-        """Return the record that closes a target assignment of this epoch."""
+        """Return the record that completes a target assignment of this epoch."""
         value = ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch)
         return CoordinatorRecord(ConsumerGroupTargetAssignmentMetadataKey(self.group_id), value)
 
     # -- Change ------------------------------------------------------------------------------------------------------
 
     def apply(self, record: CoordinatorRecord) -> None:
-        """Take over a record that is written, or was."""
         assert record.key.group_id == self.group_id
         value = record.value
         match record.key:
@@ -168,13 +163,13 @@ class GroupState:
                 self._apply_regex(regex, value)
 
     def rebuild_owners(self) -> None:
-        """Find out anew who has which partition: on the way through a compacted log two members may have had one."""
+        """Index the owners anew: midway through a compacted log two members may have had one partition."""
         self._owners.clear()
         for member in self.members.values():
             self._own(member)
 
     def forget_bytes(self) -> None:
-        """The group is of no account any more."""
+        """Give back the group's bytes; nothing else may be done with it."""
         self.state_bytes.change(-self.counted_bytes)
         self.counted_bytes = 0
 
@@ -267,7 +262,6 @@ class GroupState:
 
 
 def regex_record(group_id: str, regex: str, resolved: ResolvedRegex) -> CoordinatorRecord:
-    """Return the record of the topics that a regular expression has found."""
     value = ConsumerGroupRegularExpressionValue(
         topics=sorted(resolved.topics), version=resolved.version, timestamp_ms=resolved.timestamp_ms
     )
@@ -275,7 +269,6 @@ def regex_record(group_id: str, regex: str, resolved: ResolvedRegex) -> Coordina
 
 
 def target_record(group_id: str, member_id: str, partitions: Partitions) -> CoordinatorRecord:
-    """Return the record of what a member is to have."""
     value = ConsumerGroupTargetAssignmentMemberValue(topic_partitions=as_topic_partitions(partitions))
     return CoordinatorRecord(ConsumerGroupTargetAssignmentMemberKey(group_id, member_id), value)
 

@@ -7,7 +7,7 @@ gets later, heartbeat by heartbeat. So no two members ever have the same partiti
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import attrs
 
@@ -33,10 +33,7 @@ ASSIGNORS: Mapping[str, Assignor] = {"uniform": assign_uniformly, "range": assig
 
 
 def next_step(state: GroupState, member: Member, target_epoch: int, owned: Partitions | None) -> Member:
-    """Return the member after its next step, or as it is.
-
-    `owned` is what the member reports to have; None if it does not say.
-    """
+    """Return the member after its next step; `owned` are the partitions that it reports, None if it does not."""
     if member.is_reconciled_to(target_epoch):
         return member
     if member.state is MemberState.UNREVOKED_PARTITIONS:
@@ -47,7 +44,7 @@ def next_step(state: GroupState, member: Member, target_epoch: int, owned: Parti
 
 
 def _towards_target(state: GroupState, member: Member, before: Member, owned: Partitions | None) -> Member:
-    """Return the member at the target's epoch, or at its own one, while it has something to give up."""
+    """Return the member at the target's epoch, or at its own epoch while it has partitions to revoke."""
     target = state.target(member.member_id)
     kept = intersection(member.assigned, target)
     to_revoke = difference(member.assigned, kept)
@@ -62,7 +59,6 @@ def _towards_target(state: GroupState, member: Member, before: Member, owned: Pa
 
 
 def _still_has(owned: Partitions | None, to_revoke: Partitions) -> bool:
-    """Tell whether a member may still have any of these; one that says nothing may."""
     return owned is None or intersect(owned, to_revoke)
 
 
@@ -71,23 +67,20 @@ def _at(member: Member, epoch: int, state: MemberState, assigned: Partitions, pe
     return attrs.evolve(next_member, member_epoch=epoch, previous_member_epoch=member.member_epoch)
 
 
-def preferred_assignor(state: GroupState, configured: tuple[str, ...]) -> str:
-    """Return the assignor that most members ask for; among equals, or if none does, the one configured first."""
+def preferred_assignor(state: GroupState, configured: Sequence[str]) -> str:
+    """Return the assignor that most members ask for; of several, the one configured first."""
     return max(configured, key=lambda name: state.assignors[name])
 
 
 def compute_target(
     state: GroupState, topics: KnownTopics, assignor: str, *, waiting: Collection[str] = ()
 ) -> Mapping[str, Partitions]:
-    """Return what each member is to have. Cost: about linear in members and partitions, see `assignors`.
-
-    Members that are `waiting` have no topics of their expressions yet (`viewers`).
-    """
+    """Return the target assignment by member; `waiting` members have no topics of their expressions yet."""
     return ASSIGNORS[assignor](_spec(state, topics, waiting))
 
 
 def covers_subscriptions(state: GroupState, topics: KnownTopics) -> bool:
-    """Tell whether the target assignment has all partitions: it does unless records are missing."""
+    """Tell whether the target assignment has all partitions. It has not if records are missing."""
     if not state.members:
         return True
     assigned = sum(map(count, state.targets.values()))
@@ -120,9 +113,9 @@ def _spec(state: GroupState, topics: KnownTopics, waiting: Collection[str]) -> G
 
 
 class _Previous:
-    """Makes sure that no partition was to be with two members.
+    """Keeps each partition in one member's previous assignment.
 
-    It may be so where only some records of a target assignment were written before a crash.
+    It is in two if only some records of a target assignment were written before a crash.
     """
 
     def __init__(self, partition_counts: Mapping[bytes, int]) -> None:

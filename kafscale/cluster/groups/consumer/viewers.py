@@ -1,6 +1,6 @@
-"""Clients behind the members that subscribe by regular expressions, as far as members were heard from since the start.
+"""The clients of members that subscribe by regular expressions.
 
-Records do not say who a member's client is: after a restart it is known from the member's next heartbeat on.
+Records do not name a member's client: after a restart it is known from the member's next heartbeat on.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import attrs
 
 @attrs.frozen
 class _Searched:
-    """The clients for whose rights an expression was searched last, and the version of the rights."""
+    """The clients that an expression was last searched for, and the version of their rights."""
 
     viewers: frozenset[Hashable] = frozenset()
     rights_version: int | None = None
@@ -24,11 +24,7 @@ NOT_SEARCHED = _Searched()
 
 @attrs.define(eq=False, repr=False)
 class Viewers:
-    """The clients of one group.
-
-    `waiting` are members for whose rights their expression has not been searched yet: what it has found for others is
-    not for them.
-    """
+    """The clients of one group; `waiting` are members for whose rights their expression has not been searched yet."""
 
     waiting: set[str] = attrs.field(factory=set, init=False)
     _of_member: dict[str, tuple[str, Hashable]] = attrs.field(factory=dict, init=False)
@@ -36,7 +32,7 @@ class Viewers:
     _searched: dict[str, _Searched] = attrs.field(factory=dict, init=False)
 
     def put(self, member_id: str, regex: str, viewer: Hashable, *, is_known: bool) -> None:
-        """A member was heard from. `is_known` if it had this expression before: then it keeps what that has found."""
+        """Note a member's client. A member that had the expression before (`is_known`) keeps its topics."""
         before = self._of_member.get(member_id)
         if before == (regex, viewer):
             return
@@ -47,7 +43,6 @@ class Viewers:
             self.waiting.add(member_id)
 
     def remove(self, member_id: str) -> None:
-        """Forget a member that has gone, or has no expression any more."""
         self.waiting.discard(member_id)
         before = self._of_member.pop(member_id, None)
         if before is None:
@@ -61,7 +56,7 @@ class Viewers:
             del self._by_regex[regex]
 
     def of(self, regex: str, member_count: int) -> frozenset[Hashable] | None:
-        """Return the clients that subscribe by an expression, or None if one of its members was not heard from yet."""
+        """Return the clients that subscribe by an expression, or None if that of a member is not known yet."""
         counts = self._by_regex.get(regex)
         return None if counts is None or counts.total() != member_count else frozenset(counts)
 
@@ -71,7 +66,7 @@ class Viewers:
         return rights_version == searched.rights_version and viewers <= searched.viewers
 
     def note_searched(self, viewers: Mapping[str, frozenset[Hashable]], rights_version: int) -> bool:
-        """Expressions have been searched for these clients; tell whether members have waited for that."""
+        """Note that expressions were searched for these clients; tell whether members have waited for that."""
         self._searched = {regex: searched for regex, searched in self._searched.items() if regex in self._by_regex}
         self._searched |= {regex: _Searched(of_regex, rights_version) for regex, of_regex in viewers.items()}
         served = {

@@ -7,7 +7,7 @@ import pytest
 
 from kafscale.cluster.groups.classic.group import ClassicGroupState
 from kafscale.cluster.groups.common.events import refused_join
-from kafscale.cluster.groups.common.settings import GroupSettings
+from kafscale.config import Limits, Settings
 from kafscale.wire import error_codes as e
 from kafscale.wire.messages.groups import SyncGroupResponse
 from tests.cluster.groups.classic_groups import GroupHarness, error, result, subscription
@@ -672,7 +672,7 @@ def test_an_instance_id_of_a_pending_member_is_unknown(harness: GroupHarness) ->
 
 
 def test_a_full_group_takes_no_new_member() -> None:
-    harness = GroupHarness(settings=GroupSettings(max_member_count=2))
+    harness = GroupHarness(settings=Settings(limits=Limits(max_group_members_count=2)))
     leader, _ = harness.stable(2)
 
     assert result(harness.join()) == refused_join(e.GROUP_MAX_SIZE_REACHED)
@@ -682,7 +682,7 @@ def test_a_full_group_takes_no_new_member() -> None:
 def test_a_group_that_became_too_large_sheds_who_rejoins_last() -> None:
     harness = GroupHarness()
     ids = harness.stable(3)
-    harness.settings = GroupSettings(max_member_count=2)
+    harness.settings = Settings(limits=Limits(max_group_members_count=2))
     harness.restart()
     first, second = harness.join(ids[0]), harness.join(ids[1])
 
@@ -691,7 +691,7 @@ def test_a_group_that_became_too_large_sheds_who_rejoins_last() -> None:
 
 
 def test_ids_that_are_given_out_are_limited_too() -> None:
-    harness = GroupHarness(settings=GroupSettings(max_member_count=2))
+    harness = GroupHarness(settings=Settings(limits=Limits(max_group_members_count=2)))
     codes = [result(harness.join(member_id_required=True)).error_code for _ in range(3)]
 
     assert codes == [e.MEMBER_ID_REQUIRED, e.MEMBER_ID_REQUIRED, e.GROUP_MAX_SIZE_REACHED]

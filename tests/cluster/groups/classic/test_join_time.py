@@ -6,8 +6,8 @@ import attrs
 import pytest
 
 from kafscale.cluster.groups.classic.generation import JoinTime
-from kafscale.cluster.groups.common.settings import GroupSettings
 from kafscale.concurrency.timers import TimerQueue
+from kafscale.config import CoordinatorSettings, Settings
 from tests.cluster.groups.classic_groups import GroupHarness, result
 
 
@@ -22,8 +22,9 @@ class Clock:
 
     def __attrs_post_init__(self) -> None:
         self.timers = TimerQueue(lambda: self.seconds)
-        settings = GroupSettings(initial_rebalance_delay_ms=3000)
-        self.join_time = JoinTime(settings=settings, timers=self.timers, is_up=lambda: self.up_at.append(self.seconds))
+        self.join_time = JoinTime(
+            initial_delay_ms=3000, timers=self.timers, is_up=lambda: self.up_at.append(self.seconds)
+        )
 
     def advance(self, seconds: float) -> None:
         end = self.seconds + seconds
@@ -84,7 +85,7 @@ def test_nothing_is_up_once_it_has_ended(clock: Clock) -> None:
 
 
 def test_the_initial_delay_gathers_members() -> None:
-    harness = GroupHarness(settings=GroupSettings(initial_rebalance_delay_ms=3000))
+    harness = GroupHarness(settings=Settings(coordinator=CoordinatorSettings(group_initial_rebalance_delay_ms=3000)))
     first = harness.join()
     harness.advance(2.9)
     second = harness.join()  # extends the delay
@@ -96,7 +97,7 @@ def test_the_initial_delay_gathers_members() -> None:
 
 
 def test_the_initial_delay_is_extended_up_to_the_rebalance_timeout() -> None:
-    harness = GroupHarness(settings=GroupSettings(initial_rebalance_delay_ms=3000))
+    harness = GroupHarness(settings=Settings(coordinator=CoordinatorSettings(group_initial_rebalance_delay_ms=3000)))
     first = harness.join(rebalance_timeout_ms=10_000)
     for _ in range(9):
         harness.advance(1)

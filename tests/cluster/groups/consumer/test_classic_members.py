@@ -6,10 +6,11 @@ import attrs
 import pytest
 
 from kafscale.cluster.groups.common.events import GroupMemberIdentity, Sync, TimerKey, TimerKind
-from kafscale.cluster.groups.common.settings import ConsumerGroupSettings, MigrationPolicy
 from kafscale.cluster.groups.consumer.embedded import read_assignment, read_subscription, write_assignment
 from kafscale.cluster.groups.consumer.members import MemberState
 from kafscale.cluster.groups.consumer.state import ConsumerGroupState
+from kafscale.config import CoordinatorSettings, Limits, Settings
+from kafscale.config.values import GroupMigrationPolicy
 from kafscale.errors import DecodeError
 from kafscale.wire import error_codes as e
 from kafscale.wire.internal_topics.consumer_offsets import ClassicProtocol, GroupMetadataValue, MemberMetadata
@@ -174,7 +175,7 @@ def test_a_wrong_join_changes_nothing(
 
 
 def test_a_full_group_takes_no_classic_member_either() -> None:
-    harness = ConsumerGroupHarness(settings=ConsumerGroupSettings(max_size=1))
+    harness = ConsumerGroupHarness(settings=Settings(limits=Limits(group_consumer_max_size_count=1)))
     harness.put_topics(foo=6)
     modern(harness).beat()
     assert join(harness, "", "foo").error_code == e.GROUP_MAX_SIZE_REACHED
@@ -249,9 +250,11 @@ def test_upgraded_members_have_their_own_session_timeouts(harness: ConsumerGroup
     assert set(harness.group.state.members) == {"c1", "modern"}
 
 
-@pytest.mark.parametrize("policy", [MigrationPolicy.DOWNGRADE, MigrationPolicy.DISABLED])
-def test_no_upgrade_where_the_policy_forbids_it(policy: MigrationPolicy) -> None:
-    harness = ConsumerGroupHarness(settings=ConsumerGroupSettings(migration_policy=policy))
+@pytest.mark.parametrize("policy", [GroupMigrationPolicy.DOWNGRADE, GroupMigrationPolicy.DISABLED])
+def test_no_upgrade_where_the_policy_forbids_it(policy: GroupMigrationPolicy) -> None:
+    harness = ConsumerGroupHarness(
+        settings=Settings(coordinator=CoordinatorSettings(group_consumer_migration_policy=policy))
+    )
     harness.put_topics(foo=6)
     harness.classic = harness.made_classic(classic_record(harness, {0}))
     reply = modern(harness).beat()
@@ -334,11 +337,11 @@ def test_a_time_that_is_up_may_end_in_a_classic_group(harness: ConsumerGroupHarn
 @pytest.mark.parametrize(
     "settings",
     [
-        ConsumerGroupSettings(migration_policy=MigrationPolicy.UPGRADE),
-        ConsumerGroupSettings(classic_max_size=1),
+        Settings(coordinator=CoordinatorSettings(group_consumer_migration_policy=GroupMigrationPolicy.UPGRADE)),
+        Settings(limits=Limits(max_group_members_count=1)),
     ],
 )
-def test_no_downgrade_where_it_is_forbidden_or_too_large(settings: ConsumerGroupSettings) -> None:
+def test_no_downgrade_where_it_is_forbidden_or_too_large(settings: Settings) -> None:
     harness = ConsumerGroupHarness(settings=settings)
     harness.put_topics(foo=6)
     harness.classic = harness.made_classic(classic_record(harness, {0}, {1}))

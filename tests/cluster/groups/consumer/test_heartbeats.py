@@ -8,9 +8,10 @@ import pytest
 from kafscale.cluster.groups.common import settings as limits
 from kafscale.cluster.groups.common.events import TimerKey, TimerKind
 from kafscale.cluster.groups.common.log_records import CoordinatorRecord
-from kafscale.cluster.groups.common.settings import ConsumerGroupSettings, GroupOverrides, GroupStateBytes
+from kafscale.cluster.groups.common.settings import GroupOverrides, GroupStateBytes, group_times
 from kafscale.cluster.groups.consumer.members import MemberState
 from kafscale.cluster.groups.consumer.state import ConsumerGroupState, target_record
+from kafscale.config import CoordinatorSettings, Limits, Settings
 from kafscale.wire import error_codes as e
 from kafscale.wire.internal_topics.consumer_offsets import (
     ConsumerGroupCurrentMemberAssignmentKey,
@@ -210,7 +211,7 @@ def test_a_removed_member_is_refused_until_it_joins(harness: ConsumerGroupHarnes
 
 
 def test_a_group_takes_so_many_members_and_no_more() -> None:
-    harness = ConsumerGroupHarness(settings=ConsumerGroupSettings(max_size=2))
+    harness = ConsumerGroupHarness(settings=Settings(limits=Limits(group_consumer_max_size_count=2)))
     harness.put_topics(foo=6)
     clients = [client(harness, name, "foo") for name in ("a", "b", "c")]
     assert [each.beat().error_code for each in clients] == [e.NONE, e.NONE, e.GROUP_MAX_SIZE_REACHED]
@@ -554,15 +555,15 @@ def test_a_group_is_described_with_what_members_have_and_are_to_have(harness: Co
     assert shown(harness.group.describe().members[0].assignment) == []
 
 
-def test_settings_that_would_drop_members_who_are_on_time_are_refused() -> None:
+def test_times_that_would_drop_members_who_are_on_time_are_refused() -> None:
+    settings = CoordinatorSettings()
     with pytest.raises(ValueError, match="session timeout must be between"):
-        ConsumerGroupSettings(session_timeout_ms=44_999)
+        group_times(settings, GroupOverrides(session_timeout_ms=44_999))
     with pytest.raises(ValueError, match="heartbeat interval must be between"):
-        ConsumerGroupSettings(heartbeat_interval_ms=15_001)
+        group_times(settings, GroupOverrides(heartbeat_interval_ms=15_001))
+    short = CoordinatorSettings(group_consumer_min_session_timeout_ms=5_000)
     with pytest.raises(ValueError, match="would be dropped"):
-        ConsumerGroupSettings(session_timeout_ms=5_000, min_session_timeout_ms=5_000)
-    with pytest.raises(ValueError, match="one assignor"):
-        ConsumerGroupSettings(assignors=())
+        group_times(short, GroupOverrides(session_timeout_ms=5_000))
 
 
 def test_a_group_may_have_times_of_its_own(harness: ConsumerGroupHarness) -> None:
@@ -575,7 +576,7 @@ def test_a_group_may_have_times_of_its_own(harness: ConsumerGroupHarness) -> Non
     harness.advance(1)
     assert not harness.group.state.members
     with pytest.raises(ValueError, match="session timeout must be between"):
-        harness.settings.times(attrs.evolve(overrides, session_timeout_ms=60_001))
+        group_times(harness.settings.coordinator, attrs.evolve(overrides, session_timeout_ms=60_001))
 
 
 def test_an_epoch_that_is_written_comes_first(harness: ConsumerGroupHarness) -> None:
