@@ -1,14 +1,12 @@
 """Regular expressions of clients: compiled within a budget, and matched in pieces of about equal work.
 
-The syntax is RE2's, as in Kafka, whose re2j is a port of it. The engine is RE2 itself (`google-re2`, maintained beside
-it, with wheels for every supported Python): it has no backtracking, takes time linear in expression times name, and
-memory up to a bound that is given to it, past which it refuses an expression. Python's own `re` has neither: `(a+)+$`
-would stop the broker.
+The syntax is RE2's, as in Kafka, whose re2j is a port of it. The engine is RE2 itself (`google-re2`): it has no
+backtracking, takes time linear in expression times name, and refuses an expression that needs more than a given memory.
+Python's own `re` has neither: `(a+)+$` would stop the broker.
 
-RE2 keeps the interpreter while it compiles, in a thread as well, so only a budget bounds that time: expressions are
-refused unread that have many Unicode classes (75 us each), wide ranges, or repetitions (40 us for a thousand copies).
-What is left takes 8 ms at most. Outcomes are remembered, refusals as well. While RE2 matches, others run: a `Piece`
-belongs in a thread.
+RE2 holds the interpreter while it compiles, in a thread as well. So expressions with many Unicode classes (75 us each),
+wide ranges, or repetitions (40 us for a thousand copies) are refused unread; the rest takes 8 ms at most. Outcomes are
+cached, refusals as well. RE2 releases the interpreter while it matches: a `Piece` belongs in a thread.
 """
 
 from __future__ import annotations
@@ -50,14 +48,14 @@ class Pattern:
 
 @attrs.define(eq=False, repr=False)
 class Piece:
-    """Names that are matched at a stretch, by `run`, which may be called in a thread."""
+    """Names that `run` matches at a stretch; it may be called in a thread."""
 
     pattern: Pattern
     names: Sequence[str]
     matched: Collection[str] = ()
 
     def run(self) -> None:
-        """Fill `matched` with those of the names that fit as a whole."""
+        """Fill `matched` with the names that match as a whole."""
         fullmatch = self.pattern.fullmatch
         self.matched = {name for name in self.names if fullmatch(name)}
 
@@ -74,7 +72,7 @@ def compile_pattern(text: str) -> Pattern:
 
 @lru_cache(COMPILED_MAX_COUNT)
 def _outcome(text: str) -> Pattern | str:
-    """Return a compiled expression, or why it is refused."""
+    """Return a compiled expression, or the reason for a refusal."""
     import re2  # on the first expression: most brokers never see one
 
     class_count = len(_CLASS.findall(text))

@@ -14,9 +14,10 @@ from kafscale.api.handling.calls import Api, Call, Peer
 from kafscale.api.handling.quotas import Quotas
 from kafscale.cluster.membership.assignment import Assignment
 from kafscale.cluster.membership.node import Node
-from kafscale.cluster.membership.placement.administration import NoMover
+from kafscale.cluster.membership.placement.administration import Mover
+from kafscale.cluster.membership.placement.writer import PlacementWriter
 from kafscale.cluster.membership.records import BrokerRecord, BrokerState
-from kafscale.cluster.membership.state import LoneState
+from kafscale.cluster.membership.state import ClusterState, LoneState
 from kafscale.cluster.registries.client_quotas import ClientQuotas
 from kafscale.config import Settings
 from kafscale.metrics import Metrics
@@ -37,11 +38,17 @@ def some_services(**components: object) -> Any:
     components.setdefault("access", Access())
     components.setdefault("quotas", some_quotas())
     components.setdefault("catch_up", trio.lowlevel.checkpoint)
-    components.setdefault("mover", NoMover())
+    components.setdefault("mover", lone_mover())
     components.setdefault("membership", SimpleNamespace(records={}))
     components.setdefault("has_led_lately", lambda: True)
     components.setdefault("pattern_thread", trio.CapacityLimiter(1))
     return SimpleNamespace(**components)
+
+
+def lone_mover() -> Mover:
+    """The mover of a lone broker, which moves nothing."""
+    state = ClusterState(MemoryMetadataStore())
+    return Mover(state, PlacementWriter(state))
 
 
 def lone_assignment(node: Node, topics: Any = None) -> Assignment:

@@ -32,7 +32,7 @@ class Cleanup:
     def of(
         cls, settings: Settings, log: Log, topics: TopicRegistry, member: ClusterMember, metrics: Metrics
     ) -> Cleanup:
-        """Make the tasks; topics whose objects still waited for deletion when the last start ended wait on."""
+        """Make the tasks; deleted topics of the last start whose objects waited go on waiting."""
         retention = Retention(
             store=log.views.background,
             deleter=log.deleter,
@@ -55,14 +55,14 @@ class Cleanup:
         return cls(log, member, retention, orphans, _topic_deleter(log, topics))
 
     def bury(self, topic: Topic) -> None:
-        """Delete the objects of a deleted topic after its delay, if this broker does that for all."""
+        """Delete the objects of a deleted topic after its delay, if this broker does that."""
         if self.member.deletes_topics:
             decided = guarded(self.log.views.background).decided()
             buried = BuriedTopic(name=topic.name, topic_id=topic.topic_id, decided=decided)
             self.topic_deleter.bury(buried, topic.config.file_delete_delay_ms)
 
     def tasks(self) -> Sequence[Callable[[], Awaitable[None]]]:
-        """Return what runs while partitions are open."""
+        """Return the tasks that run while partitions are open."""
         log = self.log
         return [
             partial(expire_producers, log),

@@ -46,7 +46,7 @@ class Registries:
 
     @classmethod
     def of(cls, settings: Settings, member: ClusterMember) -> Registries:
-        """Make those of a broker, empty."""
+        """Make the empty registries of a broker."""
         metadata = member.metadata
         return cls(
             topics=TopicRegistry(store=metadata, policy=TopicPolicy.of(settings), place=member.place),
@@ -61,7 +61,7 @@ class Registries:
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class Coordinators:
-    """The coordinators of groups and transactions, which know of none until `leadership` has read them."""
+    """The coordinators of groups and transactions; `leadership` reads their partitions."""
 
     internal: InternalLog
     leadership: Leadership
@@ -146,7 +146,7 @@ async def end_hanging(
 
 
 def _other_leader(topics: TopicRegistry, assignment: Assignment, at: TopicPartition) -> int | None:
-    """Return the broker that leads a partition, if that is another one."""
+    """Return the leader of a partition, if it is another broker."""
     topic = topics.get(at.topic)
     if topic is None or at.partition >= topic.partition_count:
         return None

@@ -1,7 +1,7 @@
-"""Answers the APIs: which brokers there are, who is the controller, who leads a partition or coordinates a group.
+"""Answers the APIs: brokers, the controller, leaders of partitions, coordinators of groups.
 
-These are the answers that clients get. Which partitions this broker really serves is in its log: a partition that is
-handed over leaves the log before another leader is named.
+The log tells which partitions this broker really serves: one that is handed over leaves the log before another leader
+is named.
 """
 
 from __future__ import annotations
@@ -32,19 +32,15 @@ class Leader:
 
 @attrs.define(eq=False, repr=False)
 class Assignment:
-    """Brokers and leaders as this broker, `node`, knows them. `find_topic` finds a topic by name.
-
-    To clients, a partition whose leader is not live has no leader.
-    """
+    """Brokers and leaders as this broker, `node`, knows them. A partition whose leader is not live has no leader."""
 
     node: Node
     state: ClusterState
     find_topic: Callable[[str], Topic | None]
     _nodes: Mapping[int, Node] = attrs.field(factory=dict, init=False)
     _seen_revision: int = attrs.field(default=-1, init=False)
-    _leaders: dict[bytes, tuple[int, tuple[Leader | None, ...]]] = attrs.field(
-        factory=dict, init=False
-    )  # and for how many
+    # By topic id: the number of partitions, and their leaders.
+    _leaders: dict[bytes, tuple[int, tuple[Leader | None, ...]]] = attrs.field(factory=dict, init=False)
 
     @property
     def controller_id(self) -> int:
@@ -53,7 +49,7 @@ class Assignment:
         return NOBODY if controller is None or controller.broker_id not in self._live() else controller.broker_id
 
     def brokers(self) -> Sequence[Node]:
-        """Return the brokers that clients may connect to."""
+        """Return the live brokers."""
         return tuple(self._live().values())
 
     def fenced(self) -> Sequence[Node]:
@@ -62,10 +58,7 @@ class Assignment:
         return [self._node(broker_id, record) for broker_id, record in brokers if record.state is not BrokerState.LIVE]
 
     def coordinator(self, group_id: str) -> Node | None:
-        """Return the broker that coordinates a group now, if any.
-
-        Before the topic exists there are no groups. A broker that no other is registered beside answers for them.
-        """
+        """Return the broker that coordinates a group now, if any; before the topic exists a lone broker does."""
         topic = self.find_topic(CONSUMER_OFFSETS_NAME)
         if topic is None:
             return self._live().get(self.node.node_id) if len(self.state.brokers) == 1 else None
@@ -78,7 +71,7 @@ class Assignment:
         return leaders[index if len(leaders) > 1 else 0]
 
     def leaders(self, topic: Topic) -> tuple[Leader | None, ...]:
-        """Return the leader of each partition in order, or a single one that leads all of them."""
+        """Return the leader of each partition in order, or a single leader of all."""
         live = self._live()
         partition_count, known = self._leaders.get(topic.topic_id, (0, ()))
         if partition_count != topic.partition_count:
@@ -101,7 +94,7 @@ class Assignment:
         return {index: placement.leader for index, placement in enumerate(placements) if placement.leader not in live}
 
     def led_here(self, topic: Topic) -> Mapping[int, int]:
-        """Return the partitions that this broker is to lead, each with its leader epoch."""
+        """Return the partitions of this broker, each with its leader epoch."""
         placements = self.state.placements.get(topic.topic_id, ())
         return {
             index: placement.epoch
@@ -110,7 +103,7 @@ class Assignment:
         }
 
     def _live(self) -> Mapping[int, Node]:
-        """The nodes of live brokers by id; made anew, as the leaders are, when brokers or placements have changed."""
+        """Return the live brokers by id; they and the leaders are cached until brokers or placements change."""
         if self._seen_revision != self.state.revision:
             self._seen_revision = self.state.revision
             self._leaders.clear()

@@ -20,7 +20,7 @@ CLUSTER_ID_KEY = "cluster/id"
 @keeping_others
 @attrs.frozen
 class Endpoint:
-    """Address that a client connects to. `others` holds fields of later versions."""
+    """Advertised address. `others` holds fields of later versions."""
 
     host: str
     port: int
@@ -28,7 +28,7 @@ class Endpoint:
 
 
 class ReachedBy(Protocol):
-    """The listener by which a client reached this broker, and the address that it used."""
+    """A client's connection: the listener, and the address that the client used."""
 
     listener_name: str
     reached_host: str
@@ -37,11 +37,10 @@ class ReachedBy(Protocol):
 
 @attrs.frozen(kw_only=True)
 class Node:
-    """One broker.
+    """One broker. `broker_epoch` grows with every start; `rack` is a rack or an availability zone.
 
-    `broker_epoch` is claimed in the bucket and grows with every start. `advertised` has an entry for each listener;
-    None advertises the address that the client reached, because the listener is bound to a wildcard address and nothing
-    else is known to lead there. `rack` is where it runs: a rack, or an availability zone.
+    `advertised` has an entry for each listener; None, for one bound to a wildcard address, advertises the address that
+    the client reached.
     """
 
     node_id: int
@@ -51,13 +50,13 @@ class Node:
     rack: str | None = None
 
     def endpoint(self, peer: ReachedBy) -> Endpoint:
-        """Return what a client of this broker is told to connect to: always an address of the listener that it used."""
+        """Return the advertised address of the listener that a client used."""
         advertised = self.advertised.get(peer.listener_name)
         return advertised or Endpoint(peer.reached_host, peer.reached_port)
 
 
 def advertised_endpoints(settings: Settings, ports: Mapping[str, int]) -> Mapping[str, Endpoint | None]:
-    """Return what clients of each listener are told: what was set, else its own address, unless that is a wildcard.
+    """Return the advertised address of each listener: as set, else its own unless that is a wildcard.
 
     `ports` are the bound ports by listener.
     """
@@ -71,7 +70,7 @@ def advertised_endpoints(settings: Settings, ports: Mapping[str, int]) -> Mappin
 
 
 def epoch_key(node_id: int) -> str:
-    """Return where the metadata has the epoch of a broker's last start."""
+    """Return the key of the epoch of a broker's last start."""
     return f"brokers/{node_id}/epoch"
 
 
@@ -84,9 +83,9 @@ async def register_node(
     advertised: Mapping[str, Endpoint | None],
     rack: str | None = None,
 ) -> Node:
-    """Record durably the epoch that this broker has claimed, and choose the cluster's id at the first start.
+    """Record the epoch of this start, and choose the cluster's id at the first start.
 
-    Raises StartupError if `cluster_id` is given and the metadata is of another cluster.
+    Raises StartupError if the metadata is of another cluster than `cluster_id`.
     """
     known_id = await _known_id(store)
     if known_id is None:

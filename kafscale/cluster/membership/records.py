@@ -29,8 +29,8 @@ NEXT_NUMBER_KEY = f"{CLUSTER}next-number"
 CONTROLLER_KEY = f"{CLUSTER}controller"
 
 NOBODY = -1
-UNDECIDED = -1  # the decided epoch of what no broker of several has led yet
-UNSETTLED_MAX_COUNT = 100  # starts one after the other, each with a new directory, that ended while they waited
+UNDECIDED = -1  # the decided epoch of a partition that no broker of several has led yet
+UNSETTLED_MAX_COUNT = 100  # successive starts, each with a new directory, that ended while they waited
 
 _RECORD = "/record"
 _RECORD_KEY = re.compile(f"{BROKERS}([0-9]+){_RECORD}")
@@ -39,8 +39,8 @@ _RECORD_KEY = re.compile(f"{BROKERS}([0-9]+){_RECORD}")
 class BrokerState(Enum):
     """State of an incarnation.
 
-    An AWAY broker is not heard of, and keeps its partitions; it is LIVE again when it is heard of. A FENCED broker must
-    not go on: its partitions get other leaders.
+    An AWAY broker is not heard of, and keeps its partitions until it is LIVE again. A FENCED broker must not go on: its
+    partitions get other leaders.
     """
 
     LIVE = "live"
@@ -54,16 +54,16 @@ class BrokerState(Enum):
 class BrokerRecord:
     """A broker as the others know it.
 
-    endpoints             by listener; None where clients are told the address that they have reached
+    endpoints             by listener; None if clients are told the address that they have reached
     acknowledges_locally  it runs with `--durability wal`, on the data directory `directory_id`
-    has_stream            it runs with `s3-wal`: the stream of its incarnation has what it acknowledged
-    is_draining           it is to lead nothing, by an operator
-    is_leaving            it is being stopped and leads nothing soon; the next start does not have that
-    is_given_up           its records that are only on its machine are lost, by an operator
+    has_stream            it runs with `s3-wal`: the stream of its incarnation has all acknowledged records
+    is_draining           it must lead nothing, by an operator
+    is_leaving            it is being stopped; cleared by the next start
+    is_given_up           an operator has given up records that are only on its disk
     has_flushed           it has stopped, and all its records are in segments
     unsettled             data directories of earlier incarnations that may still acknowledge, as no start waited
-    has_no_room           its disk takes no more (`kafscale.cluster.membership.placement.leaving`)
-    secret_hash           of the secret by which others know it (`kafscale.cluster.membership.peers.peer_connections`)
+    has_no_room           its disk is full (`kafscale.cluster.membership.placement.leaving`)
+    secret_hash           proves the sender of a heartbeat (`kafscale.cluster.membership.peers.peer_connections`)
     others                fields of later versions
     """
 
@@ -86,31 +86,28 @@ class BrokerRecord:
 
     @property
     def may_fail_over(self) -> bool:
-        """Tell whether the bucket has all that it has acknowledged, or what it has not is given up."""
+        """Tell whether the bucket has all its acknowledged records, or an operator has given up the rest."""
         return self.is_given_up or not self.acknowledges_locally
 
     def unsettled_for(self, directory_id: str) -> tuple[str, ...]:
-        """Return the data directories that a broker must wait for if it replaces this one on that directory."""
+        """Return the data directories that the next incarnation, on this directory, must wait for."""
         may_go_on = self.acknowledges_locally and self.state is not BrokerState.STOPPED
         return to_wait_for(self.unsettled, self.directory_id if may_go_on else None, directory_id)
 
     @property
     def stays(self) -> bool:
-        """Tell whether it serves and is not being stopped. Partitions go only to such brokers."""
+        """Tell whether it serves and is not being stopped."""
         return self.state is BrokerState.LIVE and not self.is_leaving
 
     @property
     def may_lead(self) -> bool:
-        """Tell whether partitions should go to this broker: it stays, is not to lead nothing, and has room on disk."""
+        """Tell whether partitions should go to this broker."""
         return self.stays and not self.is_draining and not self.has_no_room
 
 
 @attrs.frozen(kw_only=True)
 class ControllerRecord:
-    """The broker, and its incarnation, that is the controller for one `term`.
-
-    A controller that steps down leaves the broker id -1.
-    """
+    """The incarnation that is the controller for one `term`; broker id -1 after a controller has stepped down."""
 
     broker_id: int
     incarnation: int
@@ -119,16 +116,16 @@ class ControllerRecord:
 
 @attrs.frozen
 class Placement:
-    """Leader and leader epoch of a partition, and the `target` that is to lead it instead, if there is one.
+    """Leader and leader epoch of a partition, and the `target` that is to lead it next, if any.
 
     `decided_epoch` began at `decided_offset`: records of earlier epochs that end at or behind that offset are not part
     of the log. A partition is served only after that is committed.
 
-    `replicas` are the brokers that an operator has assigned the partition to: the first leads it while it serves, and
-    balance leaves it there. Empty for a partition that balance may move.
+    `replicas` are the brokers that an operator has assigned the partition to: the first leads it while it serves.
+    Balance moves only partitions without.
 
     `recover` are the incarnations whose streams may have records that are in no segment yet, in the order in which they
-    led. The leader ends these streams and replays them. They stay here until all of that is flushed.
+    led. The leader ends and replays these streams; they stay here until all their records are flushed.
 
     `others` holds columns of later versions.
     """
@@ -144,23 +141,22 @@ class Placement:
 
     @property
     def is_decided(self) -> bool:
-        """Tell whether it is committed where the epoch of its leader begins."""
+        """Tell whether the start of the leader's epoch is committed."""
         return self.decided_epoch == self.epoch
 
     def is_decided_at(self, offset: int) -> bool:
-        """Tell whether it is committed that the epoch of its leader begins at an offset."""
         return self.is_decided and self.decided_offset == offset
 
     @property
     def is_settled(self) -> bool:
-        """Tell whether its epoch is decided, and nothing of earlier ones is left to recover."""
+        """Tell whether its epoch is decided, and no earlier stream is left to recover."""
         return self.is_decided and not self.recover
 
     def recover_from(self, leader: BrokerRecord) -> tuple[int, ...]:
-        """Return `recover` for the next leader, where the record of the present one is given and it has not released.
+        """Return `recover` for the next leader after `leader`, which has not released the partition.
 
-        It has served nothing, and so acknowledged nothing, unless its epoch is decided. The next leader must have a
-        stream itself where this is not empty.
+        A leader whose epoch is not decided has acknowledged nothing. If the result is not empty, the next leader must
+        have a stream itself.
         """
         return (*self.recover, leader.incarnation) if leader.has_stream and self.is_decided else self.recover
 
@@ -168,10 +164,7 @@ class Placement:
 @keeping_others
 @attrs.frozen(kw_only=True)
 class _PlacementRow:
-    """Placements, column by column; `targets`, `replicas` and `recovers` have those that there are, by place.
-
-    So has each column that a later version adds, one of the `others`.
-    """
+    """Placements by column; `targets`, `replicas`, `recovers` and columns of later versions are sparse, by place."""
 
     leaders: list[int]
     epochs: list[int]
@@ -184,7 +177,7 @@ class _PlacementRow:
 
 
 def broker_prefix(broker_id: int) -> str:
-    """Return what the keys of all entries about a broker begin with."""
+    """Return the prefix of all keys about a broker."""
     return f"{BROKERS}{broker_id}/"
 
 
@@ -222,7 +215,7 @@ def encode_row(placements: Sequence[Placement]) -> bytes:
 
 
 def decode_row(value: bytes) -> list[Placement]:
-    """Return what `encode_row` was given. Raises DamagedObject."""
+    """Decode a row of placements. Raises DamagedObject."""
     row = decode(_PlacementRow, value)
     if not len(row.leaders) == len(row.epochs) == len(row.decided_epochs) == len(row.decided_offsets):
         raise DamagedObject(f"the metadata store holds a row of placements whose columns differ: {value[:200]!r}")
@@ -241,7 +234,7 @@ def decode_row(value: bytes) -> list[Placement]:
 
 
 def _by_column(others: Iterable[Mapping[str, object]]) -> Mapping[str, Mapping[str, object]]:
-    """Return what a later version has added to placements as columns of their row, each by place."""
+    """Return the columns of later versions, each by place."""
     columns: dict[str, dict[str, object]] = {}
     for place, other in enumerate(others):
         if other:
@@ -251,7 +244,7 @@ def _by_column(others: Iterable[Mapping[str, object]]) -> Mapping[str, Mapping[s
 
 
 def _by_place(columns: Mapping[str, object], count: int) -> Mapping[str, Mapping[str, object]]:
-    """Return what `_by_column` was given, by place. Raises DamagedObject for what no placement could keep."""
+    """Return the values of later versions by place. Raises DamagedObject for a column that is not by place."""
     others: dict[str, dict[str, object]] = {str(place): {} for place in range(count)}
     for name, column in columns.items():
         if not isinstance(column, Mapping) or not column.keys() <= others.keys():
@@ -262,7 +255,7 @@ def _by_place(columns: Mapping[str, object], count: int) -> Mapping[str, Mapping
 
 
 def rows_of(topic_id: bytes, placements: Sequence[Placement], changed: Sequence[int]) -> Mapping[str, bytes]:
-    """The entries that have the placements of these indexes, of all placements of a topic."""
+    """Return the entries that hold the changed indexes of a topic's placements."""
     firsts = {index // ROW_COUNT * ROW_COUNT for index in changed}
     return {row_key(topic_id, first): encode_row(placements[first : first + ROW_COUNT]) for first in sorted(firsts)}
 
@@ -270,7 +263,7 @@ def rows_of(topic_id: bytes, placements: Sequence[Placement], changed: Sequence[
 def changed_rows(
     placements: Mapping[bytes, Sequence[Placement]], changed: Mapping[PartitionId, Placement]
 ) -> dict[str, bytes]:
-    """The entries that have changed placements, of all placements by topic id."""
+    """Return the entries that hold the changed placements."""
     by_topic: dict[bytes, dict[int, Placement]] = {}
     for (topic_id, index), placement in changed.items():
         by_topic.setdefault(topic_id, {})[index] = placement
@@ -282,9 +275,9 @@ def changed_rows(
 
 
 def to_wait_for(unsettled: Sequence[str], last: str | None, directory_id: str) -> tuple[str, ...]:
-    """Return the data directories whose brokers may acknowledge still, for one that starts on a directory.
+    """Return the data directories whose brokers may still acknowledge, for a start on another directory.
 
-    `unsettled` are those that the last start was to wait for, and `last` is its own; None if it does not acknowledge.
+    The last start was to wait for `unsettled`; `last` is its own, None if it can't acknowledge any more.
     """
     known = dict.fromkeys(unsettled if last is None else (*unsettled, last))
     return tuple(directory for directory in known if directory != directory_id)[-UNSETTLED_MAX_COUNT:]

@@ -33,16 +33,15 @@ from kafscale.concurrency.signals import Signal
 from kafscale.formats.manifest import PartitionId
 from kafscale.formats.placements import ASSIGNMENTS, ROW_COUNT, parse_row_key
 
-Listener = Callable[[Collection[bytes]], None]  # told the ids of topics whose placements have changed, perhaps none
+Listener = Callable[[Collection[bytes]], None]  # gets the ids of topics whose placements have changed, perhaps none
 
 
 @attrs.define(eq=False, repr=False)
 class ClusterState:
     """Brokers and placements as the metadata has them. `load` it before use.
 
-    `placements` are by topic id, in order of index. `recovering` are the partitions that need earlier streams, `moving`
-    those on their way to another broker. `revision` grows with each change of these. `unreadable` are the keys of
-    entries that a later version has written and this one can't read: they stay here as they were before.
+    `placements` are by topic id, in order of index. `recovering` partitions need earlier streams, `moving` ones have a
+    target. `revision` grows with each change. `unreadable` are the keys of entries that only a later version can read.
     """
 
     store: MetadataStore
@@ -67,11 +66,11 @@ class ClusterState:
 
     @property
     def registered(self) -> Mapping[int, BrokerRecord]:
-        """Return the brokers by id that the metadata has records of."""
+        """Return the brokers that have a record in the metadata."""
         return self.brokers
 
     async def load(self) -> None:
-        """Read everything from the metadata store. Raises DamagedObject if a later version has written some of it."""
+        """Read the metadata. Raises DamagedObject for entries that only a later version can read."""
         await self.follower.load()
 
     def live(self) -> Mapping[int, BrokerRecord]:
@@ -84,19 +83,19 @@ class ClusterState:
         return placements[index] if 0 <= index < len(placements) else None
 
     def is_current(self, broker_id: int, incarnation: int) -> bool:
-        """Tell whether an incarnation is the one that may act as its broker."""
+        """Tell whether an incarnation may act as its broker."""
         record = self.brokers.get(broker_id)
         return record is not None and record.incarnation == incarnation and record.state is not BrokerState.FENCED
 
     def recover(self, partition_id: PartitionId) -> Sequence[int]:
-        """Return the incarnations from whose streams a partition is to be recovered."""
+        """Return the incarnations from whose streams a partition must be recovered."""
         placement = self.placement(*partition_id)
         return () if placement is None else placement.recover
 
     def needed_streams(self) -> Set[int]:
-        """Return the incarnations whose streams are written, and those from whose streams something is recovered.
+        """Return the incarnations whose streams are written, or recovered from.
 
-        One that has stopped, or was fenced, and leads nothing leads nothing any more: it comes back as another one.
+        One that has stopped, or was fenced, and leads nothing needs its stream no more: it comes back as another one.
         """
         needed = {number for partition_id in self.recovering for number in self.recover(partition_id)}
         leading: set[int] = set()
@@ -109,14 +108,14 @@ class ClusterState:
         }
 
     def led_by(self, broker_id: int) -> Iterator[tuple[bytes, int, Placement]]:
-        """Iterate over what a broker leads: topic id, index and placement."""
+        """Iterate over the partitions of a broker: topic id, index and placement."""
         for topic_id, placements in self.placements.items():
             for index, placement in enumerate(placements):
                 if placement.leader == broker_id:
                     yield topic_id, index, placement
 
     def without_targets(self, gone: Collection[int]) -> dict[PartitionId, Placement]:
-        """Return what is on its way to one of these brokers as it is when it stays: balance names somebody anew."""
+        """Return the placements that have one of these brokers as target, without it: balance chooses anew."""
         moving = {
             partition_id: self.placements[partition_id[0]][partition_id[1]] for partition_id in sorted(self.moving)
         }
@@ -127,10 +126,9 @@ class ClusterState:
         }
 
     async def commit(self, plan: Callable[[], Transaction | None], seen: Callable[[], Iterable[str]] = tuple) -> None:
-        """Commit what is planned from this state, essential as it is; it is planned anew where others change that.
+        """Commit a plan as essential, and plan anew if others change its keys: those that it puts, and `seen` ones.
 
-        That is what it puts, and the keys that `seen` tells once it is planned. None is nothing to do. Raises as
-        `Follower.commit_planned`.
+        `plan` returns None if there is nothing to do. Raises as `Follower.commit_planned`.
         """
 
         async def planned(revision: int) -> Transaction | None:
@@ -143,17 +141,13 @@ class ClusterState:
         await self.follower.commit_planned(planned)
 
     def broker_keys(self) -> Sequence[str]:
-        """Return the keys that change where a broker comes or goes, or a number is taken."""
+        """Return the keys that change when a broker comes or goes, or a number is taken."""
         return [NEXT_NUMBER_KEY, *map(record_key, self.brokers)]
 
     async def wait_until(self, is_so: Callable[[], bool]) -> None:
-        """Return when a function says so that looks at this state; it is called again whenever that changes."""
+        """Return when `is_so` returns True; it is called again whenever this state changes."""
         changed = Signal()
-
-        def tell(_topic_ids: Collection[bytes]) -> None:
-            changed.wake()
-
-        self.listeners.append(tell)
+        self.listeners.append(tell := lambda _topic_ids: changed.wake())
         try:
             while not is_so():
                 await changed.wait()
@@ -238,10 +232,7 @@ class _SamePlacement(Mapping[bytes, Sequence[Placement]]):
 
 @attrs.define(eq=False, repr=False)
 class LoneState(ClusterState):
-    """The state of a broker that has the bucket to itself: one broker, which is the controller.
-
-    It leads every partition with the epoch of its claim, once `lead_all` knows the topics.
-    """
+    """The state of a lone broker, which is the controller, and leads all partitions with the epoch of its claim."""
 
     broker_id: int
     record: BrokerRecord
@@ -267,7 +258,7 @@ class LoneState(ClusterState):
         return ()
 
     async def commit(self, plan: Callable[[], Transaction | None], seen: Callable[[], Iterable[str]] = tuple) -> None:
-        """Plan, which refuses a change of the only broker; there is nothing to write."""
+        """Call `plan`, which raises for a change of the only broker; there is nothing to write."""
         transaction = plan()
         assert transaction is None, "the brokers and placements of a lone broker do not change"
         await trio.lowlevel.checkpoint()

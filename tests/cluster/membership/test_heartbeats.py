@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from types import SimpleNamespace
+from typing import Any, TypeVar, cast
 
 import attrs
 import pytest
@@ -68,6 +69,8 @@ def heartbeats_by(connect: Connect) -> Heartbeats:
         revision=lambda: 1,
         look_soon=lambda _revision: None,
         load=LoadMeter().load,
+        take_surplus=lambda _surplus: None,
+        store_loss=cast(Any, SimpleNamespace(heard=lambda *_: None)),
     )
 
 

@@ -304,7 +304,7 @@ async def test_a_machine_that_was_suspended_has_lost_its_lease(
     liveness.follow({2: 20})
     liveness.answered(2, 20, liveness.clock())
     looked_at = liveness.clock()
-    lease = AcknowledgementLease(liveness, lambda: looked_at, trio.lowlevel.checkpoint, lambda: -math.inf)
+    lease = AcknowledgementLease(liveness, lambda: looked_at, trio.lowlevel.checkpoint)
     assert lease.is_good()
     suspend_machine(monkeypatch, 600.0)
     assert not lease.is_good()

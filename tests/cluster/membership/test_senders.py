@@ -118,7 +118,7 @@ async def test_forged_heartbeats_are_refused_and_cost_at_most_one_look_a_second(
             assert looks(seen) - began <= usual + 1
         assert states(running) == before
         assert several_of(running.brokers[WATCHED_ID]).released_contents.take((topic.topic_id, 0), 0) is None
-        assert several_of(running.brokers[2]).heartbeats.disowned_at < 0
+        assert several_of(running.brokers[2]).liveness.disowned_at < 0
         await check_goes_on(running, 6, [1, 2, WATCHED_ID])
 
 

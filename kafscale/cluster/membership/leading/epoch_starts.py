@@ -3,17 +3,17 @@
     a partition has been recovered, and the start of its epoch is not decided
         tell the controller      together with others that wait: starts that come during a commit are in the next one
         look at the metadata     the start is there; or the controller did not hear it, or is of an earlier version
-        commit it                here, where it is not there
+        commit it here           if it is not there
 
-Each commit replaces the head, so commits of different brokers are made one after the other, and a broker that is
-overtaken reads the head again. When a broker dies that led a little of every topic, all others have something to commit
-at the same time: that took a look and a write for each of them, 5 s with a hundred.
+Each commit replaces the head, so commits of different brokers are made one after the other, and an overtaken broker
+reads the head again. When a broker dies that led a little of every topic, all others have something to commit at once:
+a look and a write for each of them took 5 s with a hundred.
 
-The controller commits what the sender would have committed: only for the incarnation that leads with this epoch, and
-only while the start is not decided. The sender goes on when its own metadata has the start as it was sent. If a late
-message of an earlier attempt, which had found less, was committed instead, the sender recovers the partition again.
+The controller commits as the sender would: only for the incarnation that leads with this epoch, and only while the
+start is not decided. The sender goes on when its own metadata has the start as it was sent. If a late message of an
+earlier attempt, which had found less, was committed instead, the sender recovers the partition again.
 
-When all records of earlier streams are flushed, the leader says the same once more, without these streams.
+When all records of earlier streams are flushed, the leader sends the same again, without these streams.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from kafscale.formats.wal_objects import WalObject
 from kafscale.log.partition.partition import Partition
 from kafscale.wire.messages.brokers import BegunPartition, BrokerHeartbeatResponse, OwnHeartbeatRequest
 
-TOLD_SECONDS = 2.0  # that the controller has to commit them; then this broker does by itself
+TOLD_SECONDS = 2.0  # for the controller to commit them; then this broker does by itself
 TOLD_AT_ONCE_MAX_COUNT = 1_000  # partitions in a request, which are some 30 KiB
 
 logger = logging.getLogger(__name__)
@@ -59,10 +59,10 @@ class EpochStarts:
     )
 
     async def commit(self, partition: Partition) -> bool:
-        """Commit the start of the epoch of a recovered partition that is not served yet and was undecided.
+        """Commit the start of the undecided epoch of a recovered partition.
 
-        Return False if the partition is to be recovered again: another broker leads it by now, or another start was
-        committed. Raises StoreError, KafkaError.
+        Return False if it must be recovered again: another broker leads it, or another start was committed. Raises
+        StoreError, KafkaError.
         """
         placement = self._placement(partition)
         if placement is not None:
@@ -75,7 +75,7 @@ class EpochStarts:
         return begins_at_end and self.state.is_current(self.broker_id, self.incarnation)
 
     async def forget_streams(self, partition: Partition) -> None:
-        """Commit that nothing is to be recovered of a partition any more. Raises StoreError, KafkaError."""
+        """Commit that a partition needs no earlier streams any more. Raises StoreError, KafkaError."""
 
         def recovered(current: Placement, _number: int) -> Placement:
             return attrs.evolve(current, recover=())
@@ -88,12 +88,11 @@ class EpochStarts:
             await self.writer.change(*partition.partition_id, partition.leader_epoch, recovered)
 
     def _placement(self, partition: Partition) -> Placement | None:
-        """Return it, while this broker leads with this epoch."""
         placement = self.state.placement(*partition.partition_id)
         return placement if placement is not None and placement.epoch == partition.leader_epoch else None
 
     async def _tell(self, partition: Partition, offset: int, recover: Sequence[int]) -> None:
-        """Return when another controller has been told, and this broker has looked for the result."""
+        """Tell the controller, if that is another broker, and look for the result."""
         controller = self.state.controller
         if controller is None or controller.broker_id == self.broker_id:
             return
@@ -117,12 +116,12 @@ class EpochStarts:
                     controller.broker_id, request, BrokerHeartbeatResponse, within_seconds=TOLD_SECONDS
                 )
             self.metadata.note_newer(self.metadata.applied.number + 1)
-            with suppress(StoreError, DamagedObject, Fenced):  # which `writer` raises, or who watches that it may act
+            with suppress(StoreError, DamagedObject, Fenced):  # the writer or the watch raises them
                 await self.metadata.refresh()
         return [None] * len(begun)
 
     async def take(self, request: OwnHeartbeatRequest) -> None:
-        """Commit the starts that another broker sends, as far as that broker may decide them."""
+        """Commit the starts that another broker sends and may decide."""
         changes = [
             WantedChange(
                 partition.topic_id, partition.partition_index, partition.leader_epoch, self._change(request, partition)
@@ -148,16 +147,16 @@ class EpochStarts:
 
 
 async def decide_begin(writer: PlacementWriter, partition: Partition) -> bool:
-    """Commit the start of the epoch of a partition that is not served yet; return False if another broker leads it by
-    now.
+    """Commit the start of the epoch of a partition, also over another decided start; return False if another broker
+    leads it.
 
-    Streams with nothing to flush are not needed any more. Raises StoreError, KafkaError.
+    Streams without records of its tail are dropped. Raises StoreError, KafkaError.
     """
     return await writer.change(*partition.partition_id, partition.leader_epoch, _at_end_of(partition, anew=True))
 
 
 def _at_end_of(partition: Partition, *, anew: bool = False) -> Change:
-    """Begin behind the recovered records; with `anew`, also where another start is decided."""
+    """Return a change that begins the epoch behind the recovered records; with `anew` over another decided start."""
 
     def decided(current: Placement, _number: int) -> Placement:
         if current.is_decided and not anew:
@@ -174,7 +173,7 @@ def _decided(current: Placement, offset: int, recover: tuple[int, ...]) -> Place
 def _streams_of(partition: Partition, recover: Sequence[int]) -> tuple[int, ...]:
     """Return the streams among `recover` that hold records of the tail. A lone broker's stream is all epochs up to it.
 
-    Records in a stream that was committed as not needed are recovered by no other broker any more.
+    No other broker recovers records of a dropped stream.
     """
     epochs = {batch.file.position.epoch for batch in partition.tail.batches if isinstance(batch.file, WalObject)}
     ascending = sorted(recover)

@@ -73,7 +73,7 @@ class _ReadOnlyStore(ForwardingStore):
 
 @attrs.define(eq=False, repr=False)
 class _Known:
-    """A partition that was found. Of `stream` come the batches of its tail; None if only segments are read."""
+    """A known partition. Its tail follows `stream`; None if only segments are read."""
 
     partition: Partition
     leader: int
@@ -86,8 +86,8 @@ class _Known:
 class Following:
     """The partitions of other leaders that broker `broker_id` reads; `run` it.
 
-    `refresh` returns when all that was committed before is known; concurrent callers share a look. `spec` makes the
-    log's description of a topic, and `log_start_offsets` returns those of a topic.
+    `refresh` applies all earlier commits; concurrent callers share a look. `spec` describes a topic to the log, and
+    `log_start_offsets` returns those of a topic.
     """
 
     broker_id: int
@@ -96,7 +96,7 @@ class Following:
     spec: Callable[[Topic], TopicSpec]
     log_start_offsets: Callable[[bytes], Mapping[int, int]]
     refresh: Callable[[], Awaitable[None]]
-    _known: dict[PartitionId, _Known] = attrs.field(factory=dict, init=False)  # that was asked for last is last
+    _known: dict[PartitionId, _Known] = attrs.field(factory=dict, init=False)  # the latest asked for is last
     _looking: dict[PartitionId, Flight] = attrs.field(factory=dict, init=False)
     _long: dict[PartitionId, Topic] = attrs.field(factory=dict, init=False)  # to be looked at anew
     _has_long: Signal = attrs.field(factory=Signal, init=False)
@@ -115,7 +115,7 @@ class Following:
         )
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Follow streams for those who wait, until cancelled."""
+        """Follow streams for waiting fetches, until cancelled."""
         self.state.listeners.append(self._note)
         try:
             async with trio.open_nursery() as nursery:
@@ -131,15 +131,15 @@ class Following:
             self.state.listeners.remove(self._note)
 
     def has_tail(self, partition_id: PartitionId) -> bool:
-        """Tell whether any broker can read what the leader acknowledges: it is in a stream, and nowhere else."""
+        """Tell whether a stream has all that the leader acknowledges, so that any broker can read it."""
         placement = self.state.placement(*partition_id)
         return placement is not None and placement.is_settled and self._streaming(placement) is not None
 
     async def find(self, topic: Topic, index: int, offset: int, *, committed: bool = False) -> Partition | None:
-        """Return a partition of which `offset` can be read from the bucket; None if only its leader may have that.
+        """Return a partition of which `offset` can be read from the bucket; None if only its leader may have it.
 
-        It is read like one that is led here. Where its tail is followed, `offset` may be its end. With `committed` the
-        offset is decided there, too, if it is not.
+        It is read like one that is led here. If its tail is followed, `offset` may be its end. With `committed` the
+        offset must be below the last stable offset.
         """
         partition_id = topic.topic_id, index
         known = self._current(partition_id)
@@ -161,7 +161,7 @@ class Following:
         return partition if partition.log_start_offset <= offset and _has(known, offset, committed) else None
 
     async def look_at(self, wanted: Iterable[tuple[Topic, int]]) -> None:
-        """Look at these partitions, all together, where they are not known: then `find` has them."""
+        """Look at those of these partitions together that are not known: then `find` has them."""
         unknown = [(topic, index) for topic, index in wanted if self._current((topic.topic_id, index)) is None]
         if unknown:
             with ungrouped():
@@ -170,7 +170,7 @@ class Following:
                         nursery.start_soon(self._look, topic, index)
 
     def forget(self, partition: Partition) -> None:
-        """Look at a partition again when it is asked for next: what was known of it has gone."""
+        """Look at a partition again when it is asked for next."""
         known = self._known.get(partition.partition_id)
         if known is not None and known.partition is partition:
             self._drop(partition.partition_id)
@@ -182,7 +182,7 @@ class Following:
         self.tails.wake(partition_id)
 
     def _current(self, partition_id: PartitionId) -> _Known | None:
-        """Return what is known of a partition that still has the same leader, with the same epoch."""
+        """Return a known partition, if its leader and leader epoch are the same still."""
         known = self._known.get(partition_id)
         if known is None:
             return None
@@ -200,7 +200,7 @@ class Following:
     # ---- tails -----------------------------------------------------------------------------------------------------
 
     def _streaming(self, placement: Placement) -> int | None:
-        """Return the incarnation of the leader, if a stream has what it acknowledges."""
+        """Return the incarnation of the leader, if it has a stream."""
         leader = self.state.brokers.get(placement.leader)
         return leader.incarnation if leader is not None and leader.has_stream else None
 
@@ -241,7 +241,7 @@ class Following:
     # ---- looks -----------------------------------------------------------------------------------------------------
 
     async def _look(self, topic: Topic, index: int) -> None:
-        """Find out what the bucket has of a partition; several who ask at the same time share a look."""
+        """Look at a partition in the bucket; tasks that ask together share a look."""
         partition_id = topic.topic_id, index
         if (flight := self._looking.get(partition_id)) is not None:
             await flight.wait()
@@ -295,7 +295,7 @@ class Following:
             self._drop(next(iter(self._known)))
 
     def _has_room(self, partition_id: PartitionId) -> bool:
-        """Tell whether one more partition may be kept: where all are read all the time, others are the leader's."""
+        """Tell whether one more partition may be kept; otherwise its consumers go to the leader."""
         if partition_id in self._known or len(self._known) < KEPT_MAX_COUNT:
             return True
         return next(iter(self._known.values())).used_at + IDLE_SECONDS < trio.current_time()
@@ -326,7 +326,7 @@ def _without_producers(contents: RestoredPartition) -> RestoredPartition:
 
 
 def _has(known: _Known, offset: int, committed: bool) -> bool:
-    """Tell whether an offset can be read, or will be where it is known now that it comes next."""
+    """Tell whether an offset can be read, or is the end of a followed tail."""
     partition = known.partition
     if known.stream is not None:
         return offset <= partition.high_watermark
@@ -340,7 +340,7 @@ def _is_long(known: _Known) -> bool:
 
 
 def _follow_all(partition: Partition, stream: FollowedStream) -> bool:
-    """Put what the stream has into the tail; False if what follows the last segment is not known any more."""
+    """Append the stream's objects to the tail; False if they don't continue the last segment."""
     return all(follow_object(partition, number) for number in tuple(stream.objects))
 
 
@@ -355,16 +355,15 @@ CONTENTS_MAX_BYTES = 64 << 20  # of objects that came last; what is older is rea
 class _Followed:
     stream: FollowedStream
     pause_seconds: float = TAIL_LOOK_LEAST_SECONDS
-    is_watched: bool = False  # somebody looks at it again and again
+    is_watched: bool = False  # a task looks at it again and again
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Tails:
-    """Follows streams of incarnations. `run` it.
+    """Follows streams of incarnations, of which `is_current` tells whether they serve; `run` it.
 
-    `is_current` tells of which incarnations that is. `on_object` is told what has come in a stream, before those are
-    woken who wait for it; `on_lost` that a stream can't be read, or has to be anew; `on_evicted` that the bytes of an
-    object go. `stream_of` finds the stream that a partition is read from, if it is.
+    `on_object` is called with each new object before waiting fetches wake; `on_lost` if a stream can't be read, or
+    must be read anew; `on_evicted` before the bytes of an object go. `stream_of` returns the stream of a partition.
     """
 
     store: ObjectStore
@@ -412,7 +411,7 @@ class Tails:
 
     @contextmanager
     def watching(self, partition_id: PartitionId, waiter: FetchWaiter) -> Iterator[None]:
-        """Wake a fetch when more of this partition can be read, or it is to be looked for elsewhere."""
+        """Wake a fetch when more of this partition can be read, or its leader has changed."""
         waiters = self._waiting.setdefault(partition_id, set())
         waiters.add(waiter)
         self._more.set()
@@ -429,11 +428,11 @@ class Tails:
             waiter.event.set()
 
     def watched(self) -> Iterator[PartitionId]:
-        """Iterate over the partitions that somebody waits for."""
+        """Iterate over the partitions that fetches wait for."""
         yield from tuple(self._waiting)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Look at streams for those who wait, until cancelled."""
+        """Look at streams for waiting fetches, until cancelled."""
         async with trio.open_nursery() as nursery:
             task_status.started()
             while True:
@@ -460,7 +459,7 @@ class Tails:
                     await stream.catch_up()
                 except (StoreError, DamagedObject) as exc:
                     logger.warning("the stream of incarnation %d can't be read: %s", stream.incarnation, exc)
-                    self.on_lost(stream)  # who waits is sent to the leader
+                    self.on_lost(stream)  # waiting fetches are sent to the leader
                     await trio.sleep(TAIL_RETRY_SECONDS)
                 longer = min(followed.pause_seconds * TAIL_LOOK_GROWTH, TAIL_LOOK_MOST_SECONDS)
                 followed.pause_seconds = longer if stream.next_number == number else TAIL_LOOK_LEAST_SECONDS

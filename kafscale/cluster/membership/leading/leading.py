@@ -18,7 +18,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from functools import partial
-from typing import Protocol
 
 import attrs
 import trio
@@ -63,19 +62,9 @@ class Superseded(Exception):
     """Raised when another broker is to lead by now, or the epoch is decided to begin elsewhere."""
 
 
-class PartitionLeader(Protocol):
-    """Opens the partitions that this broker leads; `run` it."""
-
-    def open_topic(self, topic: Topic) -> None:
-        """Open what this broker leads of a topic that is new, or has changed."""
-
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Acquire and release partitions until cancelled; reports started."""
-
-
 @attrs.frozen(eq=False, repr=False)
 class AllPartitions:
-    """The `PartitionLeader` of a lone broker, which leads every partition from its creation on."""
+    """Opens the partitions of a lone broker, which leads all from their creation on. Otherwise as `Leading`."""
 
     log: Log
     spec: Callable[[Topic], TopicSpec]
@@ -92,10 +81,9 @@ class AllPartitions:
 class Leading:
     """Partitions that an incarnation of broker `broker_id` leads; once superseded, it opens and acquires nothing more.
 
-    `find_topic` finds a topic by id, and `spec` makes what the log is told of it. `tell` has another broker look at the
-    metadata soon, and sends it the contents of partitions that were released; `released_contents` holds those that
-    other brokers have sent. `look` raises StoreError while the bucket is away. `epoch_starts` commits where epochs
-    begin. `recovering` replays streams, where this broker has one.
+    `find_topic` finds a topic by id, and `spec` describes it to the log. `tell` sends a leader notice with released
+    contents; `released_contents` holds those of other brokers. `look` raises StoreError while the bucket is away.
+    `recovering` replays streams, if this broker has one itself.
     """
 
     broker_id: int
@@ -113,7 +101,7 @@ class Leading:
     _changed: dict[bytes, None] = attrs.field(factory=dict, init=False)  # as a set, in order
     _more: Signal = attrs.field(factory=Signal, init=False)
     _busy: set[PartitionId] = attrs.field(factory=set, init=False)
-    # Whose hand-over is not known to be committed: where each ended, None if it was not open.
+    # Partitions whose hand-over may not be committed: the end of each, None if it was not open.
     _handed_over: dict[PartitionId, int | None] = attrs.field(factory=dict, init=False)
     _acquiring: trio.CapacityLimiter = attrs.field(
         factory=lambda: trio.CapacityLimiter(ACQUIRED_AT_ONCE_COUNT), init=False
@@ -123,7 +111,7 @@ class Leading:
     )
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Follow the placements until cancelled; reports started when it does."""
+        """Acquire and release partitions as placements change, until cancelled; reports started."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._forget_recovered)
             self.state.listeners.append(self.note)
@@ -132,7 +120,7 @@ class Leading:
                 task_status.started()
                 while True:
                     await self._more.wait()
-                    self._more.clear()  # what is noted from here on, while the others are looked at, is not missed
+                    self._more.clear()  # a topic that is noted from here on is not missed
                     changed, self._changed = self._changed, {}
                     for topic_id in changed:
                         self._begin_work(topic_id, nursery)
@@ -141,18 +129,19 @@ class Leading:
                 self.state.listeners.remove(self.note)
 
     def open_topic(self, topic: Topic) -> None:
+        """Open partitions of a new or changed topic."""
         self.log.open_topic(attrs.evolve(self.spec(topic), leader_epochs={}))
         self.note([topic.topic_id])
 
     def note(self, topic_ids: Collection[bytes]) -> None:
-        """Look at the placements of these topics again; of all where a broker has come or gone."""
+        """Look at the placements of these topics again; of all topics if there are none."""
         self._changed.update(dict.fromkeys(topic_ids or self.state.placements))
         for topic_id in topic_ids:
             self._open_new(topic_id)
         self._more.set()
 
     def _open_new(self, topic_id: bytes) -> None:
-        """Open partitions that have never been led before."""
+        """Open partitions that no broker has led before."""
         topic = self.find_topic(topic_id)
         if topic is None or topic.name not in self.log.by_name or not self._is_current():
             return  # it is noted again when it is there
@@ -164,7 +153,6 @@ class Leading:
                 self.log.open_partition(self.log.new_partition(spec, index))
 
     def _is_current(self) -> bool:
-        """Tell whether this incarnation may still lead: what it were to acknowledge behind its fence would be lost."""
         return self.state.is_current(self.broker_id, self.incarnation)
 
     def _mine(self, topic: Topic) -> Iterator[tuple[int, Placement]]:
@@ -200,12 +188,12 @@ class Leading:
                 nursery.start_soon(self._work, topic, index, placement)
 
     def _is_to_leave(self, placement: Placement) -> bool:
-        """Tell whether another broker is named to lead that is there, and stays."""
+        """Tell whether the target is another broker, which serves and stays."""
         target = None if placement.target is None else self.state.brokers.get(placement.target)
         return target is not None and target.stays and placement.target != self.broker_id
 
     async def _work(self, topic: Topic, index: int, placement: Placement) -> None:
-        """Do one step; if it fails, it is tried again after a while, as the placement says then."""
+        """Hand over or acquire; after an error try again in a while, as the placement says then."""
         name = f"{topic.name}-{index}"
         try:
             if self._is_to_leave(placement):
@@ -225,7 +213,7 @@ class Leading:
         self.note([topic.topic_id])
 
     async def _hand_over(self, topic: Topic, index: int) -> None:
-        """Hand over to the target, if there still is one. It recovers a partition that was never open here."""
+        """Hand over to the target, if there still is one; it recovers a partition that was never open here."""
         await self.look()  # or a released partition would have no leader until the store is back
         partition_id = topic.topic_id, index
         placement = self.state.placement(*partition_id)
@@ -249,13 +237,13 @@ class Leading:
         self.tell(placement.target, released)
 
     async def _have_target_lead(self, partition_id: PartitionId, epoch: int, end_offset: int | None) -> int | None:
-        """Commit that the target leads, from where it was released; return its epoch, None if another one leads."""
+        """Commit that the target leads from the released offset on; return its epoch, None if another one leads."""
         next_epoch: int | None = None
 
         def lead_elsewhere(current: Placement, number: int) -> Placement:
             nonlocal next_epoch
             next_epoch = number
-            # Who was named may have gone since: then the partition is opened here again.
+            # The target may have gone since: then the partition is opened here again.
             leader = current.target if current.target is not None and self._is_to_leave(current) else current.leader
             new = attrs.evolve(current, leader=leader, epoch=number, target=None)
             if end_offset is None:
@@ -287,7 +275,7 @@ class Leading:
         self._handed_over.pop((topic.topic_id, index), None)
 
     def _known(self, topic: Topic, index: int, placement: Placement) -> KnownPartition | None:
-        """Return the contents of a partition, if its former leader has sent them and it had no other leader since."""
+        """Return the contents that the former leader sent, unless the partition had another leader since."""
         partition_id = topic.topic_id, index
         contents = self.released_contents.take(partition_id, placement.epoch)
         if contents is None or not placement.is_settled or partition_id in self._handed_over:
@@ -307,11 +295,10 @@ class Leading:
             await acquire_partition(self.log, spec, index, how)
 
     async def _is_decided(self, partition: Partition, found: Placement) -> bool:
-        """Return when the start of its epoch is committed; False if the partition is to be recovered again, if it is
-        here.
+        """Commit the start of its epoch; return False if the partition must be recovered again.
 
         `found` is the placement by which it was recovered. If the former leader has handed it over, the start is
-        committed, and the partition is this broker's since: no other broker takes it without a fence.
+        committed already, and no other broker takes the partition without a fence.
         """
         if not found.is_decided:
             return await self.epoch_starts.commit(partition)
@@ -328,10 +315,10 @@ class Leading:
             return True
         return await decide_begin(self.writer, partition)
 
-    # ---- what has been recovered -----------------------------------------------------------------------------------
+    # ---- recovered partitions --------------------------------------------------------------------------------------
 
     async def _forget_recovered(self) -> None:
-        """Let go of streams, when what partitions have recovered from them is flushed."""
+        """Forget streams when all records that partitions have recovered from them are flushed."""
         while True:
             await trio.sleep(RETRY_SECONDS)
             done = [
@@ -362,7 +349,7 @@ class Leading:
 def _with_recovery(
     how: Acquisition, recovering: Recovering, partition_id: PartitionId, streams: Sequence[int]
 ) -> Acquisition:
-    """End these streams before anything is listed, and replay them."""
+    """End these streams before segments are listed, and replay them."""
 
     async def recover(partition: Partition, restore_before: RestoreBefore) -> None:
         await recovering.replay(partition, streams, restore_before)
@@ -371,5 +358,5 @@ def _with_recovery(
 
 
 def begun(placement: Placement) -> tuple[EpochStart, ...]:
-    """Return where the last epoch that was decided began, as the resolution of segments wants it."""
+    """Return where the last decided epoch began."""
     return decided_begin(placement.decided_epoch, placement.decided_offset)

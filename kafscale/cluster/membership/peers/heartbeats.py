@@ -31,7 +31,7 @@ from contextlib import suppress
 import attrs
 import trio
 
-from kafscale.cluster.membership.peers.liveness import Liveness
+from kafscale.cluster.membership.peers.liveness import Liveness, StoreLoss
 from kafscale.cluster.membership.peers.loads import load_message
 from kafscale.cluster.membership.peers.peer_connections import BrokerCalls, Connect, PeerConnection
 from kafscale.cluster.membership.records import NOBODY, BrokerRecord, BrokerState
@@ -56,48 +56,36 @@ WATCHED_STATES = (BrokerState.LIVE, BrokerState.AWAY)
 logger = logging.getLogger(__name__)
 
 
-def _not_told(_surplus: Mapping[int, float]) -> None:
-    pass
-
-
-def _not_heard(_broker_id: int, _incarnation: int, _silent_ms: int) -> None:
-    pass
-
-
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Heartbeats:
-    """Sends the heartbeats of one incarnation of broker `broker_id`; `run` it as long as that may act.
+    """Sends the heartbeats of an incarnation of broker `broker_id`; `run` it.
 
-    connect       opens a connection to a broker of the given id and record; raises ProtocolError, KafkaError, and
-                  BrokerUnavailable, which is caused by ConnectionRefusedError where that is why. Without it there are
-                  no heartbeats, and no broker is lost
-    revision      returns the revision of the metadata that is known here
-    look_soon     is told a later revision to look for
+    connect       opens a connection to a broker; raises ProtocolError, KafkaError, and BrokerUnavailable, caused by
+                  ConnectionRefusedError if the address refuses. Without it no broker is lost
+    revision      returns the revision of the local metadata
+    look_soon     called with a later revision to look for
     load          measures this broker's load
-    take_surplus  is told the weight of each broker's partitions beyond their number
-    take_silence  is told, with id and incarnation of another broker, for how many milliseconds the store has not
-                  answered that one
+    take_surplus  called with the weight of each broker's partitions beyond their number
     """
 
     broker_id: int
     incarnation: int
     state: ClusterState
     liveness: Liveness
+    store_loss: StoreLoss
     connect: Connect | None
     revision: Callable[[], int]
     look_soon: Callable[[int], None]
     load: Callable[[], BrokerLoad]
-    take_surplus: Callable[[Mapping[int, float]], None] = _not_told
-    take_silence: Callable[[int, int, int], None] = _not_heard
+    take_surplus: Callable[[Mapping[int, float]], None]
     _changed: Signal = attrs.field(factory=Signal, init=False)
-    disowned_at: float = attrs.field(default=-math.inf, init=False)  # when another broker said last that this is over
-    _refusing: set[int] = attrs.field(factory=set, init=False)  # for want of a right; that they answer is enough
+    _refusing: set[int] = attrs.field(factory=set, init=False)  # brokers where this one lacks a right; they answer
     _tasks: dict[int, tuple[BrokerRecord, trio.CancelScope]] = attrs.field(factory=dict, init=False)
-    _told_at: float = attrs.field(default=-math.inf, init=False)  # by the controller, how far it knows the metadata
+    _told_at: float = attrs.field(default=-math.inf, init=False)  # by the controller
     _told_revision: int = attrs.field(default=0, init=False)
 
     def watched(self) -> dict[int, BrokerRecord]:
-        """Return the brokers to send heartbeats to: all others that may run, or the one that decides."""
+        """Return the brokers to send heartbeats to: all others that may run, or the controller."""
         controller = NOBODY if self.state.controller is None else self.state.controller.broker_id
         watches_all = controller in (self.broker_id, NOBODY) or controller in self.liveness.lost()
         return {
@@ -109,10 +97,7 @@ class Heartbeats:
         }
 
     def heard(self, broker_id: int, incarnation: int, revision: int) -> bool:
-        """Note a heartbeat, which says that its sender knows the metadata up to this revision.
-
-        Returns whether that incarnation may act as its broker.
-        """
+        """Note a heartbeat with its sender's revision of the metadata; return whether that incarnation may act."""
         self.liveness.heard(broker_id, incarnation)
         controller = self.state.controller
         if controller is not None and (controller.broker_id, controller.incarnation) == (broker_id, incarnation):
@@ -120,14 +105,13 @@ class Heartbeats:
         return self.state.is_current(broker_id, incarnation)
 
     def is_told_of_all(self) -> bool:
-        """Tell whether the controller has said a moment ago that all its metadata is known here.
+        """Tell whether this broker knew all metadata of the controller a moment ago.
 
-        It looks twice a second, and each broker that commits something tells it.
+        The controller looks twice a second, and each broker that commits something tells it.
         """
         return elapsed() - self._told_at <= TOLD_SECONDS and self._told_revision <= self.revision()
 
     async def run(self) -> None:
-        """Send them until cancelled."""
         if self.connect is None:
             return
         self.state.store.follow(lambda _change: self._changed.wake())
@@ -158,17 +142,17 @@ class Heartbeats:
     async def _beat(self, connect: Connect, broker_id: int, record: BrokerRecord, scope: trio.CancelScope) -> None:
         with scope:
             while True:
-                if not await self._use_one_line(connect, broker_id, record):
+                if not await self._use_one_connection(connect, broker_id, record):
                     await trio.sleep(self.liveness.interval_seconds)
 
-    async def _use_one_line(self, connect: Connect, broker_id: int, record: BrokerRecord) -> bool:
+    async def _use_one_connection(self, connect: Connect, broker_id: int, record: BrokerRecord) -> bool:
         """Send heartbeats as long as a connection lasts; return False if none was answered on it."""
-        line: PeerConnection | None = None
+        connection: PeerConnection | None = None
         is_answered = False
         load_told_at, is_settled = -math.inf, False
         try:
             with trio.fail_after(self.liveness.session_timeout_seconds):
-                line = await connect(broker_id, record)
+                connection = await connect(broker_id, record)
             while True:
                 told, asked_at = self.revision(), self.liveness.clock()
                 request = heartbeat(self.broker_id, self.incarnation, told)
@@ -178,8 +162,8 @@ class Heartbeats:
                     is_settled = load.is_settled
                     request.load = load_message(load)
                 with trio.fail_after(self.liveness.session_timeout_seconds):
-                    response = await self._ask(broker_id, line, request)
-                self.take_silence(broker_id, record.incarnation, response.store_silent_ms)
+                    response = await self._ask(broker_id, connection, request)
+                self.store_loss.heard(broker_id, record.incarnation, response.store_silent_ms)
                 is_answered = True
                 self.liveness.answered(broker_id, record.incarnation, asked_at)
                 await self._pause(told)
@@ -189,27 +173,27 @@ class Heartbeats:
             self.liveness.failed(broker_id, record.incarnation, why, is_refusing=was_refused(exc))
             return is_answered
         finally:
-            if line is not None:
-                await line.aclose()
+            if connection is not None:
+                await connection.aclose()
 
     def _decides(self, broker_id: int) -> bool:
         return self.state.controller is not None and self.state.controller.broker_id == broker_id
 
     async def _pause(self, told: int) -> None:
-        """Wait for the next heartbeat, for less if there is more to tell."""
         await trio.sleep(PAUSE_LEAST_SECONDS)
         with trio.move_on_after(max(0.0, self.liveness.interval_seconds - PAUSE_LEAST_SECONDS)):
             while self.revision() == told:
                 await self._changed.wait()
 
-    async def _ask(self, broker_id: int, line: PeerConnection, request: OwnHeartbeatRequest) -> OwnHeartbeatResponse:
-        response = await line.request(request, OwnHeartbeatResponse)
+    async def _ask(
+        self, broker_id: int, connection: PeerConnection, request: OwnHeartbeatRequest
+    ) -> OwnHeartbeatResponse:
+        response = await connection.request(request, OwnHeartbeatResponse)
         if response.surpluses and self._decides(broker_id):
             self.take_surplus({surplus.broker_id: surplus.weight for surplus in response.surpluses})
         if response.error_code == error_codes.NONE and response.is_fenced:
-            self.disowned_at = elapsed()
-            # which ends this incarnation, if it is true and the bucket can be reached
-            self.look_soon(request.current_metadata_offset + 1)
+            self.liveness.disowned_at = elapsed()
+            self.look_soon(request.current_metadata_offset + 1)  # this ends the incarnation if the bucket confirms it
         is_refused = response.error_code == error_codes.CLUSTER_AUTHORIZATION_FAILED
         if is_refused and broker_id not in self._refusing:
             logger.warning(
@@ -222,7 +206,7 @@ class Heartbeats:
 
 
 def heartbeat(broker_id: int, incarnation: int, revision: int) -> OwnHeartbeatRequest:
-    """Return what an incarnation of a broker sends that knows the metadata up to a revision."""
+    """Return the heartbeat of an incarnation that knows the metadata up to a revision."""
     return OwnHeartbeatRequest(
         broker_id=broker_id,
         broker_epoch=incarnation,
@@ -250,11 +234,7 @@ TOLD_MAX_BYTES = 32 << 20  # of contents that wait to be taken: a thousand times
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class LeaderNotices:
-    """Sends the notices of an incarnation of broker `broker_id`; `run` it. `revision` is that of the metadata, as known
-    here.
-
-    A broker that misses a notice learns of it from its next look at the metadata.
-    """
+    """Sends notices of an incarnation of broker `broker_id`; `run` it. `revision` is that of the local metadata."""
 
     broker_id: int
     incarnation: int
@@ -272,7 +252,7 @@ class LeaderNotices:
         self._more.set()
 
     async def run(self) -> None:
-        """Tell until cancelled; each broker with one request at a time, however much there is to tell."""
+        """Tell until cancelled; each broker with one request at a time."""
         async with trio.open_nursery() as nursery:
             while True:
                 await self._more.wait()
@@ -298,7 +278,7 @@ class ReleasedContents:
     _size_bytes: int = attrs.field(default=0, init=False)
 
     def note(self, released: Iterable[ReleasedPartition]) -> None:
-        """Keep what a broker has told, and of it all the newest, as far as there is room: anybody may send it."""
+        """Keep the newest contents, as far as there is room: any client may send some."""
         for partition in released:
             partition_id = partition.topic_id, partition.partition_index
             self._remove(partition_id)
@@ -308,7 +288,7 @@ class ReleasedContents:
             self._remove(next(iter(self._released)))
 
     def take(self, partition_id: PartitionId, leader_epoch: int) -> bytes | None:
-        """Return, once, what there was of a partition when this epoch of it began, if somebody has told that."""
+        """Return, once, the contents of a partition at the beginning of this epoch, if they were sent."""
         told = self._remove(partition_id)
         return told.contents if told is not None and told.leader_epoch == leader_epoch else None
 

@@ -1,21 +1,20 @@
 """Decides whether this broker may still act: the lease of a log on the local disk, and a check after a suspension.
 
 With `--durability wal` an acknowledgement touches no store, so a broker would not notice that an operator has given it
-up (`kafscale.cluster.membership.placement.administration`), as while it is suspended, or cut off. So it acknowledges
-only
+up (`kafscale.cluster.membership.placement.administration`) while it was suspended or cut off. So it acknowledges only
 
-    within LEASE_SECONDS of a look at the head that found it to be the one it was
-    or while at least half of those that it watches answer it, as when the bucket is away: no broker is fenced then
+    within LEASE_SECONDS of a look at the head that found it current
+    or while at least half of the brokers that it watches answer it: then the bucket may be away, and none is fenced
 
-and otherwise waits for the next look. Where it is cut off from the bucket alone, and was replaced by an incarnation on
-another data directory, those that answer tell it so: then they count no more until it has looked. Others lead
-GIVEN_UP_WAIT_SECONDS after the fence at the earliest. Who knows of no other broker has the looks alone: one that has
-joined since, which only the bucket tells of, may give it up.
+and otherwise waits for the next look. If it is cut off from the bucket alone, and another incarnation on another data
+directory has replaced it, the answers say so: then they count no more until it has looked. Others lead
+GIVEN_UP_WAIT_SECONDS after the fence at the earliest. A broker that knows no other one has the looks alone: one that
+has joined since, which only the bucket tells of, may give it up.
 
-A process that was suspended may have been declared dead, and not know it. Until it has looked at the bucket it would
-answer that an offset which others have written is out of range, so that a consumer reads everything again, or tell
-offsets that a group had committed before. So each answer waits for `SuspensionCheck.wait` first. That costs a
-comparison; after a pause, one look at the bucket of LOOK_MAX_SECONDS at most.
+A process that was suspended may have been declared dead without knowing it. Before it looks at the bucket it would
+answer that an offset of its successor is out of range, so that a consumer reads everything again, or return outdated
+offsets of a group. So each answer waits for `SuspensionCheck.wait` first: a comparison; after a suspension one look at
+the bucket of LOOK_MAX_SECONDS at most.
 """
 
 from __future__ import annotations
@@ -39,32 +38,30 @@ LOOK_MAX_SECONDS = 3.0
 
 
 def wait_seconds(session_timeout_seconds: float) -> float:
-    """Return how long others wait before they lead what such a broker led: it looks, or hears that it is replaced."""
+    """Return how long others wait before they lead the partitions of a broker with its own log that was given up."""
     return max(GIVEN_UP_WAIT_SECONDS, session_timeout_seconds)
 
 
 @attrs.frozen(eq=False, repr=False)
 class AcknowledgementLease:
-    """The lease of one incarnation to acknowledge. `look` asks the bucket whether the incarnation is current.
+    """The lease of an incarnation to acknowledge. `look` asks the bucket whether it is current.
 
-    `looked_at` tells when the last look began that found it current, `disowned_at` when another broker last said that
-    the incarnation is over.
+    `looked_at` returns the beginning of the last look that found it current.
     """
 
     liveness: Liveness
     looked_at: Callable[[], float]
     look: Callable[[], Awaitable[None]]
-    disowned_at: Callable[[], float]
 
     def is_good(self) -> bool:
         """Tell whether it may acknowledge now."""
         looked_at = self.looked_at()
         if elapsed() - looked_at <= LEASE_SECONDS:
             return True
-        return self.disowned_at() < looked_at and self.liveness.hears_half()
+        return self.liveness.disowned_at < looked_at and self.liveness.hears_half()
 
     async def wait(self) -> None:
-        """Wait until it may. Raises Fenced."""
+        """Wait until it may acknowledge. Raises Fenced."""
         while not self.is_good():
             with suppress(StoreError, DamagedObject):
                 await self.look()
@@ -74,21 +71,21 @@ class AcknowledgementLease:
 
 @attrs.define(eq=False, repr=False)
 class SuspensionCheck:
-    """`look` looks at the bucket whether this broker may go on. Raises Fenced, StoreError, DamagedObject."""
+    """Lets no answer out after a suspension before a look at the bucket. `look` raises Fenced, StoreError."""
 
     look: Callable[[], Awaitable[None]]
     _ticked_at: float = attrs.field(factory=elapsed, init=False)
     _has_looked: trio.Event | None = attrs.field(default=None, init=False)  # while one looks
 
     async def run(self) -> None:
-        """Notice pauses, until cancelled. Raises Fenced."""
+        """Notice suspensions until cancelled. Raises Fenced."""
         while True:
             await trio.sleep(TICK_SECONDS)
             await self.wait()
             self._ticked_at = elapsed()
 
     async def wait(self) -> None:
-        """Return at once, without a checkpoint; behind a pause of this process when it has looked. Raises Fenced."""
+        """Return at once, without a checkpoint; after a suspension when it has looked. Raises Fenced."""
         while self._was_paused():
             await self._look()
 
@@ -96,7 +93,7 @@ class SuspensionCheck:
         return elapsed() - self._ticked_at > PAUSE_SECONDS
 
     async def _look(self) -> None:
-        """Look, or wait for a look that is under way. That one may be cancelled, without a result."""
+        """Look, or wait for a look that is under way, which may be cancelled."""
         if self._has_looked is not None:
             await self._has_looked.wait()
             return

@@ -35,7 +35,7 @@ HEARTBEATS_COUNT = 6  # in a session timeout
 REFUSED_INTERVALS = 1.5
 NEW_INTERVALS = 2.0
 PATIENCE_TIMEOUTS = 3.0  # session timeouts
-LATE_INTERVALS = 2.0  # between two looks; what is more is time in which this process did not run
+LATE_INTERVALS = 2.0  # between two looks; the rest is time in which this process did not run
 
 
 @attrs.define(eq=False, repr=False)
@@ -43,17 +43,21 @@ class _Heard:
     incarnation: int
     at: float
     is_refusing: bool = False
-    failure: str = ""  # why no heartbeat reaches it
+    failure: str = ""
     is_new: bool = True
-    asked_at: float = -math.inf  # when that of our heartbeats was sent that it has answered last
+    asked_at: float = -math.inf  # when the heartbeat was sent that it has answered last
 
 
 @attrs.define(eq=False, repr=False)
 class Liveness:
-    """Records what was heard of the watched brokers. Call `follow` with their incarnations all the time."""
+    """Records what was heard of the watched brokers. Call `follow` with their incarnations all the time.
+
+    `disowned_at`: when another broker last said that the incarnation of this broker is over.
+    """
 
     session_timeout_seconds: float
     clock: Callable[[], float] = elapsed
+    disowned_at: float = attrs.field(default=-math.inf, init=False)
     is_watching: bool = attrs.field(default=False, init=False)
     _heard: dict[int, _Heard] = attrs.field(factory=dict, init=False)
     _looked_at: float = attrs.field(init=False)
@@ -67,7 +71,7 @@ class Liveness:
         return self.session_timeout_seconds / HEARTBEATS_COUNT
 
     def follow(self, incarnations: Mapping[int, int]) -> None:
-        """Watch these brokers from now on; one that was not watched, or has another incarnation, counts as heard of."""
+        """Watch these brokers from now on; a new one, or one with another incarnation, counts as heard of."""
         now = self.clock()
         lost_seconds = now - self._looked_at - LATE_INTERVALS * self.interval_seconds
         self._looked_at = now
@@ -83,7 +87,7 @@ class Liveness:
         }
 
     def heard(self, broker_id: int, incarnation: int) -> None:
-        """A heartbeat of this broker has come, or an answer to ours."""
+        """Note a heartbeat of a broker, or an answer to ours."""
         known = self._find(broker_id, incarnation)
         if known is not None:
             known.at = self.clock()
@@ -91,30 +95,29 @@ class Liveness:
             known.failure = ""
 
     def answered(self, broker_id: int, incarnation: int, asked_at: float) -> None:
-        """Note that a broker has answered a heartbeat that was sent at this time."""
+        """Note an answer to a heartbeat that was sent at `asked_at`."""
         self.heard(broker_id, incarnation)
         known = self._find(broker_id, incarnation)
         if known is not None:
             known.asked_at = max(known.asked_at, asked_at)
 
     def failed(self, broker_id: int, incarnation: int, why: str, *, is_refusing: bool = False) -> None:
-        """A heartbeat to it failed; `is_refusing` is whether its address refuses connections."""
+        """Note a heartbeat that failed; `is_refusing`: the address refuses connections."""
         known = self._find(broker_id, incarnation)
         if known is not None:
             known.failure = why
             known.is_refusing |= is_refusing
 
     def lost(self) -> Mapping[int, str]:
-        """Return which of the watched brokers are lost, and why; none before it was looked whether this process ran."""
+        """Return the lost brokers, and why; none after a suspension of this process, before the next `follow`."""
         now = self.clock()
         found = ((broker_id, self._why_lost(known, now)) for broker_id, known in self._heard.items())
         return {broker_id: why for broker_id, why in found if why}
 
     def _why_lost(self, known: _Heard, now: float) -> str:
-        """Return why a broker is lost; nothing if it is not."""
         silent_seconds, interval_seconds = now - known.at, self.interval_seconds
         if silent_seconds < interval_seconds or now - self._looked_at > LATE_INTERVALS * interval_seconds:
-            return ""  # mostly, and soon: either of what follows takes longer
+            return ""  # the usual case
         if silent_seconds >= self.session_timeout_seconds:
             why = f" ({known.failure})" if known.failure else ""
             return f"nothing was heard of it for {silent_seconds:.1f} s{why}"
@@ -122,20 +125,20 @@ class Liveness:
         return "its address refuses connections" if known.is_refusing and silent_seconds >= refused_seconds else ""
 
     def watches(self, broker_id: int, incarnation: int) -> bool:
-        """Tell whether what is said of a broker is about this incarnation."""
+        """Tell whether the watched incarnation of a broker is this one."""
         return self._find(broker_id, incarnation) is not None
 
     def is_heard(self, broker_id: int) -> bool:
-        """Tell whether this incarnation was heard of lately; always true while this broker does not watch."""
+        """Tell whether a broker was heard of lately; always true while this broker does not watch."""
         if not self.is_watching:
             return True
         known = self._heard.get(broker_id)
         return known is not None and not known.is_new and not self._is_silent(known, self.clock())
 
     def is_replaceable(self, broker_id: int) -> bool:
-        """Tell whether a broker is lost that decides for others.
+        """Tell whether a controller is lost.
 
-        Who has never heard of it is more likely the one that is cut off, and waits for longer.
+        A broker that has never heard of it is more likely cut off itself, and waits for longer.
         """
         known, now = self._heard.get(broker_id), self.clock()
         if known is None or not self._why_lost(known, now):
@@ -144,16 +147,13 @@ class Liveness:
         return not known.is_new or known.is_refusing or now - known.at >= patience_seconds
 
     def hears_half(self) -> bool:
-        """Tell whether at least half of the watched brokers answer; false where none is watched.
-
-        Only answers to recent heartbeats count: others may have waited while this process was suspended.
-        """
+        """Tell whether at least half of the watched brokers answer recent heartbeats; False if none is watched."""
         since = self.clock() - self.session_timeout_seconds / 2
         answering_count = sum(known.asked_at > since for known in self._heard.values())
         return self.is_watching and 2 * answering_count >= max(1, len(self._heard))
 
     def silent(self) -> Collection[int]:
-        """Return which are lost, or will be soon if nothing is heard of them."""
+        """Return the brokers that are lost, or will be soon."""
         now = self.clock()
         return {broker_id for broker_id, known in self._heard.items() if self._is_silent(known, now)}
 
@@ -161,7 +161,7 @@ class Liveness:
         return known.at <= now - self.session_timeout_seconds / 2 or bool(self._why_lost(known, now))
 
     def oldest_seconds(self) -> float:
-        """Return how long ago the watched broker was heard of that was longest ago; 0 if none is watched."""
+        """Return the longest time since a watched broker was heard of; 0 if none is watched."""
         return self.clock() - min((known.at for known in self._heard.values()), default=self.clock())
 
     def _find(self, broker_id: int, incarnation: int) -> _Heard | None:
@@ -170,13 +170,13 @@ class Liveness:
 
 
 NOTICED_SECONDS = 3.0  # a probe a second, of two seconds at most
-TOLD_SECONDS = 3.0  # for which counts what a broker has told; it does so every few tenths of a second
+TOLD_SECONDS = 3.0  # for which a report counts; there is one every few tenths of a second
 TICK_SECONDS = 0.25
 
 
 @attrs.frozen
 class _Silence:
-    """A broker's report, at `told_at`, that the store does not answer it; it answers here since `answered_since`."""
+    """A broker's report that the store does not answer it; it answers this one since `answered_since`."""
 
     incarnation: int
     seconds: float
@@ -186,30 +186,27 @@ class _Silence:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class StoreLoss:
-    """Brokers that have lost the store, as broker `broker_id` knows. `reach` is how it reaches the store itself.
-
-    `disowned_at` returns when another broker said last that this incarnation is over.
-    """
+    """Brokers that have lost the store, as broker `broker_id` knows; `reach` tells how it reaches the store itself."""
 
     broker_id: int
     timeout_seconds: float
     reach: Reach
-    disowned_at: Callable[[], float]
+    liveness: Liveness
     _silences: dict[int, _Silence] = attrs.field(factory=dict, init=False)
 
     @property
     def silent_ms(self) -> int:
-        """Return for how long the store has not answered this broker; 0 if that is not worth telling."""
+        """Return for how long the store has not answered this broker; 0 if that is short."""
         seconds = self.reach.silent_seconds
         return int(1000 * seconds) if seconds >= SILENT_SECONDS else 0
 
     def is_suspected(self) -> bool:
-        """Tell whether a broker has told of a silence lately, so that this one should ask the store often."""
+        """Tell whether a broker has reported a silence lately, so that this one should ask the store often."""
         after = trio.current_time() - TOLD_SECONDS
         return any(silence.told_at >= after for silence in self._silences.values())
 
     def heard(self, broker_id: int, incarnation: int, silent_ms: int) -> None:
-        """Take what another broker has told of the store."""
+        """Note for how long the store has not answered another broker."""
         if not silent_ms:
             self._silences.pop(broker_id, None)
             return
@@ -222,7 +219,7 @@ class StoreLoss:
         self._silences[broker_id] = _Silence(incarnation, seconds, now, answered_since)
 
     def lost(self, records: Mapping[int, BrokerRecord]) -> Mapping[int, str]:
-        """Return which of these brokers have lost the store that answers this one, and say so of each."""
+        """Return those of these brokers that have lost the store while it answers this one, and why."""
         if self.silent_ms:
             return {}
         now = trio.current_time()
@@ -237,11 +234,11 @@ class StoreLoss:
         }
 
     async def run(self) -> None:
-        """Watch whether this broker was declared dead while it can't ask the store. Raises DeclaredDead."""
+        """Raise DeclaredDead when others have declared this broker dead and it can't ask the store."""
         while True:
             await trio.sleep(TICK_SECONDS)
             seconds = self.reach.silent_seconds
-            if seconds >= self.timeout_seconds and elapsed() - self.disowned_at() < seconds:
+            if seconds >= self.timeout_seconds and elapsed() - self.liveness.disowned_at < seconds:
                 raise DeclaredDead(
                     f"broker {self.broker_id} was declared dead by the others, which lead what it led, as the store "
                     f"has not answered it for {seconds:.1f} s"

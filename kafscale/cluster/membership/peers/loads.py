@@ -19,10 +19,10 @@ from kafscale.formats.manifest import PartitionId
 from kafscale.log.load import TOLD_MOST_COUNT, BrokerLoad
 from kafscale.wire.messages.brokers import Load, PartitionLoad, TopicLoad
 
-FRESH_SECONDS = 20.0  # in which a broker tells it a few times
+FRESH_SECONDS = 20.0  # in which a broker reports a few times
 CARRIED_SECONDS = 45.0  # in which the present leader of a partition has measured it
 PATIENCE_SECONDS = 30.0
-CARRIED_MOST_COUNT = 50_000  # partitions, those that were told last: what 250 brokers tell
+CARRIED_MOST_COUNT = 50_000  # partitions, those reported last: of 250 brokers
 
 
 @attrs.frozen
@@ -46,7 +46,7 @@ class _Told:
 
 @attrs.define(eq=False, repr=False)
 class HeardLoads:
-    """Loads that a broker has heard of; complete where that broker is the controller."""
+    """Loads that were reported to this broker; complete if it is the controller."""
 
     clock: Callable[[], float] = trio.current_time
     _told: dict[int, _Told] = attrs.field(factory=dict, init=False)
@@ -54,7 +54,7 @@ class HeardLoads:
     _missed_since: dict[int, float] = attrs.field(factory=dict, init=False)
 
     def take(self, broker_id: int, incarnation: int, load: BrokerLoad) -> None:
-        """A broker tells its load."""
+        """Note the load that a broker reports."""
         now = self.clock()
         self._told[broker_id] = _Told(incarnation, load, now)
         for partition_id, bytes_per_second in load.busiest.items():
@@ -64,7 +64,7 @@ class HeardLoads:
             del self._busiest[next(iter(self._busiest))]
 
     def look(self, brokers: Mapping[int, int]) -> Loads | None:
-        """Return the loads of these brokers, which are by id their incarnations; None while it is worth to wait."""
+        """Return the loads of these brokers, given as incarnations by id; None while it is worth to wait."""
         now = self.clock()
         told = {broker_id: self.of_broker(broker_id, incarnation) for broker_id, incarnation in brokers.items()}
         missed = [broker_id for broker_id, load in told.items() if load is None]
@@ -77,7 +77,7 @@ class HeardLoads:
         return Loads(self._current(now), {broker: load.of_others for broker, load in known.items()})
 
     def of_broker(self, broker_id: int, incarnation: int) -> BrokerLoad | None:
-        """Return what an incarnation of a broker has told lately."""
+        """Return the recent report of an incarnation."""
         told = self._told.get(broker_id)
         is_fresh = told is not None and told.incarnation == incarnation and self.clock() - told.at <= FRESH_SECONDS
         return told.load if told is not None and is_fresh else None
@@ -100,7 +100,7 @@ def by_topic(loads: Iterable[tuple[PartitionId, float]]) -> Mapping[bytes, Mappi
 
 
 def load_message(load: BrokerLoad) -> Load:
-    """Return what a heartbeat has of a load."""
+    """Return a load as a heartbeat has it."""
     return Load(
         is_settled=load.is_settled,
         busiest=[
@@ -118,7 +118,7 @@ def load_message(load: BrokerLoad) -> Load:
 
 
 def load_of(message: Load) -> BrokerLoad:
-    """Return what a heartbeat tells; not more partitions than any broker tells of, and no load below 0."""
+    """Return the load of a heartbeat, with bounds: any client may send one."""
     told = (
         ((topic.topic_id, partition.partition_index), max(0, partition.bytes_per_second))
         for topic in message.busiest

@@ -64,10 +64,7 @@ Connect = Callable[[int, BrokerRecord], Awaitable[PeerConnection]]
 
 @attrs.define(eq=False, repr=False)
 class InterBrokerLogin:
-    """Credentials of this broker towards others, and the certificates it trusts: the file of `--inter-broker-config`.
-
-    It is made from that file and those that it names, and can be read again (`kafscale.server.watched_files`).
-    """
+    """Credentials of this broker towards others, and trusted certificates: the file of `--inter-broker-config`."""
 
     path: Path
     security: ClientSecurity = attrs.field(init=False)
@@ -84,7 +81,7 @@ class InterBrokerLogin:
         return login
 
     def load(self) -> None:
-        """Read it again, for connections that are made from now on. Raises StartupError, and leaves what was there."""
+        """Read the file again, for new connections. Raises StartupError, and changes nothing then."""
         security, paths = self._read()
         if security.protocol is not self.security.protocol:
             raise StartupError(
@@ -106,10 +103,7 @@ class InterBrokerLogin:
 
 
 def peer_connector(settings: Settings, login: InterBrokerLogin | None) -> Connect | None:
-    """Return what connects to other brokers; None if no listener is secured as this broker can be.
-
-    Raises ConfigError.
-    """
+    """Return `connect`, or None if no listener is secured as this broker connects. Raises ConfigError."""
     protocol = _protocol(login)
     listener = settings.inter_broker_listener or _first_listener(settings, protocol)
     if listener is None:
@@ -138,7 +132,6 @@ def peer_connector(settings: Settings, login: InterBrokerLogin | None) -> Connec
 
 
 def _protocol(login: InterBrokerLogin | None) -> SecurityProtocol:
-    """Return how this broker connects."""
     return SecurityProtocol.PLAINTEXT if login is None else login.security.protocol
 
 
@@ -147,16 +140,15 @@ def _first_listener(settings: Settings, protocol: SecurityProtocol) -> str | Non
 
 
 SECRET_BYTES = 32
-CLAIM_LOOK_SECONDS = 1.0  # between two looks at the metadata for claims that can't be checked
+CLAIM_LOOK_SECONDS = 1.0  # between two looks at the metadata for unknown incarnations
 
 
 def hash_of(secret: bytes) -> bytes:
-    """Return the hash of a secret, as a broker record has it."""
     return sha256(secret).digest()
 
 
 def introduced(connect: Connect, broker_id: int, incarnation: int, secret: bytes) -> Connect:
-    """Return a `connect` whose connections name this incarnation as the sender of each heartbeat."""
+    """Return a `connect` whose connections put this incarnation and its secret in each heartbeat."""
 
     async def connect_as_broker(to: int, record: BrokerRecord) -> PeerConnection:
         return _IntroducedConnection(await connect(to, record), broker_id, incarnation, secret)
@@ -166,7 +158,7 @@ def introduced(connect: Connect, broker_id: int, incarnation: int, secret: bytes
 
 @attrs.frozen(eq=False, repr=False)
 class _IntroducedConnection:
-    line: PeerConnection
+    connection: PeerConnection
     broker_id: int
     incarnation: int
     secret: bytes
@@ -174,19 +166,15 @@ class _IntroducedConnection:
     async def request(self, message: object, response_class: type[R]) -> R:
         if isinstance(message, OwnHeartbeatRequest):
             message.broker_id, message.broker_epoch, message.secret = self.broker_id, self.incarnation, self.secret
-        return await self.line.request(message, response_class)
+        return await self.connection.request(message, response_class)
 
     async def aclose(self) -> None:
-        await self.line.aclose()
+        await self.connection.aclose()
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Senders:
-    """Tells genuine brokers from clients.
-
-    `revision` is that of the metadata, as far as it is known here, and `look_soon` has this broker look for a later
-    one.
-    """
+    """Tells genuine brokers from clients. `look_soon` makes this broker look for a later revision of the metadata."""
 
     state: ClusterState
     revision: Callable[[], int]
@@ -194,11 +182,9 @@ class Senders:
     _looked_at: float = attrs.field(default=-math.inf, init=False)
 
     def error_code(self, request: OwnHeartbeatRequest) -> int:
-        """Return NONE for a sender to believe.
-
-        STALE_BROKER_EPOCH for an incarnation that has a successor, CLUSTER_AUTHORIZATION_FAILED for a wrong secret, and
-        BROKER_ID_NOT_REGISTERED for an incarnation without a record here. The last has this broker look, as that one
-        may have begun a moment ago.
+        """Return NONE for a genuine sender, STALE_BROKER_EPOCH for an incarnation that has a successor,
+        CLUSTER_AUTHORIZATION_FAILED for a wrong secret, and BROKER_ID_NOT_REGISTERED for an unknown incarnation: then
+        this broker looks, as that one may have begun a moment ago.
         """
         record = self.state.brokers.get(request.broker_id)
         if record is None or record.incarnation < request.broker_epoch:
@@ -209,13 +195,13 @@ class Senders:
         return NONE if _fits(request.secret, record) else CLUSTER_AUTHORIZATION_FAILED
 
     def look_for_newer(self, request: OwnHeartbeatRequest) -> None:
-        """Look for metadata that a believed sender knows and this broker does not."""
+        """Look for metadata that a genuine sender knows and this broker does not."""
         revision = request.current_metadata_offset
         if revision > self.revision():
             self.look_soon(revision)
 
     def _look_seldom(self) -> None:
-        """Look for later metadata, once in CLAIM_LOOK_SECONDS however often this is called."""
+        """Look for later metadata, at most once in CLAIM_LOOK_SECONDS."""
         now = elapsed()
         if now - self._looked_at >= CLAIM_LOOK_SECONDS:
             self._looked_at = now
@@ -234,19 +220,16 @@ _Place = tuple[int, type]  # a broker, and a kind of request
 
 @attrs.define(eq=False)
 class _Kept:
-    """A connection, and the incarnation that it leads to.
-
-    `silent_since` is when the first of the unanswered requests was sent, also one whose caller was cancelled meanwhile.
-    """
+    """A connection to an incarnation. The first unanswered request was sent at `silent_since`."""
 
     incarnation: int
-    line: PeerConnection
+    connection: PeerConnection
     silent_since: float = math.inf
 
 
 @attrs.define(eq=False, repr=False)
 class BrokerCalls:
-    """Asks other brokers; `run` it, which closes the connections. Without `connect` no broker can be reached."""
+    """Requests to other brokers; `run` it, which closes the connections. Without `connect` none can be reached."""
 
     state: ClusterState
     connect: Connect | None
@@ -277,20 +260,20 @@ class BrokerCalls:
     async def ask(
         self, broker_id: int, message: object, response_class: type[R], *, within_seconds: float | None = None
     ) -> R:
-        """Send one request to a broker that serves, and wait for its reply, for `timeout_seconds` or less.
+        """Send one request to a live broker, and wait for its reply, for `timeout_seconds` or less.
 
-        Raises BrokerUnavailable: it may have had its effect, or not. KafkaError UNSUPPORTED_VERSION, ProtocolError.
+        Raises BrokerUnavailable (the request may have had its effect), KafkaError UNSUPPORTED_VERSION, ProtocolError.
         """
         kept, place = None, (broker_id, type(message))
         began = trio.current_time()
         try:
             with trio.fail_after(self.timeout_seconds if within_seconds is None else within_seconds) as limit:
-                kept = await self._line_to(place)
+                kept = await self._connection_to(place)
                 now = trio.current_time()
                 kept.silent_since = min(kept.silent_since, now)
                 silent_until = max(kept.silent_since + self.timeout_seconds, now + LEAST_SECONDS)
                 limit.deadline = min(limit.deadline, silent_until)
-                reply = await kept.line.request(message, response_class)
+                reply = await kept.connection.request(message, response_class)
                 kept.silent_since = math.inf
                 return reply
         except (BrokerUnavailable, ProtocolError, trio.TooSlowError) as exc:
@@ -301,8 +284,8 @@ class BrokerCalls:
                 raise BrokerUnavailable(f"no answer from broker {broker_id} in {waited_seconds:.3g} s") from exc
             raise
 
-    async def _line_to(self, place: _Place) -> _Kept:
-        """Return the connection, which may be new. Raises BrokerUnavailable, ProtocolError, KafkaError."""
+    async def _connection_to(self, place: _Place) -> _Kept:
+        """Return the connection, perhaps a new one. Raises BrokerUnavailable, ProtocolError, KafkaError."""
         broker_id, _ = place
         async with self._connecting.setdefault(place, trio.Lock()):
             record = self._serving(broker_id)
@@ -329,4 +312,4 @@ class BrokerCalls:
     async def _drop(self, place: _Place, kept: _Kept) -> None:
         if self._kept.get(place) is kept:
             del self._kept[place]
-        await kept.line.aclose()
+        await kept.connection.aclose()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol
 
 import attrs
 import trio
@@ -32,10 +31,10 @@ from kafscale.wire.error_codes import (
 
 @attrs.frozen(eq=False, repr=False)
 class BrokerAdministration:
-    """Changes registrations of brokers. Each change is a commit of the metadata.
+    """Changes registrations of brokers; each change is a commit of the metadata.
 
-    `catch_up` returns when all that other brokers had committed before is known here: the operator may have seen one of
-    them stop a moment ago.
+    `catch_up` returns when all earlier commits of other brokers are known here: the operator may have seen one of them
+    stop a moment ago. Methods raise KafkaError BROKER_ID_NOT_REGISTERED, and REQUEST_TIMED_OUT if the store is away.
     """
 
     state: ClusterState
@@ -43,14 +42,13 @@ class BrokerAdministration:
 
     @property
     def records(self) -> Mapping[int, BrokerRecord]:
-        """Return the registered brokers by id, also those that do not serve now. A lone broker is not registered."""
+        """Return the registered brokers by id. A lone broker is not registered."""
         return self.state.registered
 
     async def set_draining(self, broker_id: int, is_draining: bool) -> None:
         """Set a broker's draining flag; the controller then moves its partitions away, or back.
 
-        Raises KafkaError INVALID_REQUEST if no other broker may lead them, BROKER_ID_NOT_REGISTERED, and
-        REQUEST_TIMED_OUT if the store is away.
+        Raises KafkaError INVALID_REQUEST if no other broker may lead them.
         """
 
         def change() -> Transaction | None:
@@ -70,12 +68,10 @@ class BrokerAdministration:
         await self._commit(change)
 
     async def give_up(self, broker_id: int) -> None:
-        """Give the partitions of a broker that does not serve to others, and lose the records that only its machine
-        has.
+        """Fence a broker that does not serve, so that others get its partitions; records only on its disk are lost.
 
-        When this returns, it is fenced. The controller assigns its partitions as soon as it has had the time to notice,
-        so that `state.led_by` has none of them any more. Raises KafkaError INVALID_REQUEST if it serves, or does again,
-        BROKER_ID_NOT_REGISTERED, and REQUEST_TIMED_OUT if the store is away.
+        The controller assigns its partitions when the broker has had the time to notice. Raises KafkaError
+        INVALID_REQUEST if it serves.
         """
 
         def change() -> Transaction | None:
@@ -90,10 +86,9 @@ class BrokerAdministration:
         await self._commit(change)
 
     async def unregister(self, broker_id: int) -> None:
-        """Forget a broker that does not serve and leads nothing. Started again with the same id, it joins anew.
+        """Forget a broker. Started again with the same id, it joins anew.
 
-        Raises KafkaError INVALID_REQUEST if it serves or leads something, BROKER_ID_NOT_REGISTERED,
-        REQUEST_TIMED_OUT if the store is away.
+        Raises KafkaError INVALID_REQUEST if it serves or leads something.
         """
 
         def change() -> Transaction:
@@ -119,7 +114,6 @@ class BrokerAdministration:
         return record
 
     async def _commit(self, change: Callable[[], Transaction | None]) -> None:
-        """Commit a change that depends on all brokers and their partitions."""
         await self.catch_up()
         try:
             await self.state.commit(change, self.state.broker_keys)
@@ -127,62 +121,20 @@ class BrokerAdministration:
             raise KafkaError(REQUEST_TIMED_OUT, f"The metadata can't be changed just now, try again: {exc}") from exc
 
 
-class Mover(Protocol):
-    """Moves partitions to other brokers.
+@attrs.frozen(eq=False, repr=False)
+class Mover:
+    """Moves partitions to other brokers: a target is named, and the leader hands over when it sees that.
 
     `move`, `stay` and `release` return when the change is committed; the hand-over follows. They raise KafkaError
-    REQUEST_TIMED_OUT if the leader changes meanwhile or the store is away.
+    REQUEST_TIMED_OUT if the leader changes meanwhile or the store is away. For a lone broker they do nothing.
     """
-
-    async def move(self, topic: Topic, index: int, replicas: Sequence[int]) -> None:
-        """Assign a partition to brokers; the first is to lead it whenever it can. Replaces an earlier assignment."""
-
-    async def stay(self, topic: Topic, index: int) -> None:
-        """Cancel the move of a partition, and assign it to its present leader."""
-
-    async def release(self, topic: Topic, index: int) -> None:
-        """Remove the assignment of a partition, so that balance chooses its leader."""
-
-    def assigned(self, topic: Topic) -> Mapping[int, Sequence[int]]:
-        """Return the assigned partitions of a topic, each with its brokers."""
-
-    def targets(self, topic: Topic) -> Mapping[int, int]:
-        """Return the partitions of a topic that are on their way to another broker, each with that broker."""
-
-    async def wait_until(self, is_so: Callable[[], bool]) -> None:
-        """Return when `is_so` returns True; it is called again whenever brokers or placements change."""
-
-
-class NoMover:
-    """The mover of a lone broker: every partition is where it can be."""
-
-    async def move(self, topic: Topic, index: int, replicas: Sequence[int]) -> None:
-        pass
-
-    async def stay(self, topic: Topic, index: int) -> None:
-        pass
-
-    async def release(self, topic: Topic, index: int) -> None:
-        pass
-
-    def assigned(self, topic: Topic) -> Mapping[int, Sequence[int]]:
-        return {}
-
-    def targets(self, topic: Topic) -> Mapping[int, int]:
-        return {}
-
-    async def wait_until(self, is_so: Callable[[], bool]) -> None:
-        assert is_so(), "nothing changes who leads the partitions of a lone broker"
-
-
-@attrs.frozen(eq=False, repr=False)
-class PlacementMover:
-    """The mover of several brokers. Its decisions are placements, so that they hold on every broker."""
 
     state: ClusterState
     writer: PlacementWriter
 
     async def move(self, topic: Topic, index: int, replicas: Sequence[int]) -> None:
+        """Assign a partition to brokers; the first is to lead it whenever it can. Replaces an earlier assignment."""
+
         def assign(current: Placement, _number: int) -> Placement:
             target = None if current.leader == replicas[0] else replicas[0]
             return attrs.evolve(current, target=target, replicas=tuple(replicas))
@@ -190,15 +142,20 @@ class PlacementMover:
         await self._change(topic, index, assign)
 
     async def stay(self, topic: Topic, index: int) -> None:
+        """Cancel the move of a partition, and assign it to its present leader."""
+
         def keep(current: Placement, _number: int) -> Placement:
             return attrs.evolve(current, target=None, replicas=(current.leader,) * topic.replication_factor)
 
         await self._change(topic, index, keep)
 
     async def release(self, topic: Topic, index: int) -> None:
+        """Remove the assignment of a partition, so that balance chooses its leader."""
         await self._change(topic, index, lambda current, _number: attrs.evolve(current, replicas=()))
 
     async def _change(self, topic: Topic, index: int, change: Change) -> None:
+        if not self.state.registered:
+            return  # a lone broker leads every partition
         placement = self.state.placement(topic.topic_id, index)
         if placement is None:
             raise KafkaError(UNKNOWN_TOPIC_OR_PARTITION)
@@ -212,12 +169,15 @@ class PlacementMover:
             raise KafkaError(REQUEST_TIMED_OUT, f"{topic.name}-{index} has got another leader meanwhile: try again.")
 
     async def wait_until(self, is_so: Callable[[], bool]) -> None:
+        """Return when `is_so` returns True; it is called again whenever brokers or placements change."""
         await self.state.wait_until(is_so)
 
     def targets(self, topic: Topic) -> Mapping[int, int]:
+        """Return the partitions of a topic that are on their way to another broker, each with that broker."""
         row = self.state.placements.get(topic.topic_id, ())
         return {index: placement.target for index, placement in enumerate(row) if placement.target is not None}
 
     def assigned(self, topic: Topic) -> Mapping[int, Sequence[int]]:
+        """Return the assigned partitions of a topic, each with its brokers."""
         row = self.state.placements.get(topic.topic_id, ())
         return {index: placement.replicas for index, placement in enumerate(row) if placement.replicas}

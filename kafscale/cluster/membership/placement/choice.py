@@ -30,11 +30,11 @@ from kafscale.formats.manifest import PartitionId
 from kafscale.log.load import SAMPLE_SECONDS, BrokerLoad, LoadMeter
 
 BEGIN, END = 0.15, 0.05  # of the average weight
-TURN_MOST = 0.75  # of the distance between two brokers: what weighs more would turn it round rather than close it
-CLASSES = 8  # what leaves the distance between two brokers as large, by eighths of it, is as good
-LEAST = 0.05  # of the distance between two brokers, that all which could move together has to be
+TURN_MOST = 0.75  # of the distance between two brokers: a heavier partition would turn it round
+CLASSES = 8  # moves that close as many eighths of the distance are as good
+LEAST = 0.05  # of the distance: the least sum of the weights that could move
 PARTITION_BYTES_PER_SECOND = 16 << 10  # an upload of a few KiB every few seconds takes about as much CPU
-IDLE_BYTES_PER_SECOND = 1 << 20  # of a broker: where they have less to do on average, numbers count for more than that
+IDLE_BYTES_PER_SECOND = 1 << 20  # of a broker: with less load on average, numbers count more than load
 
 
 @attrs.frozen
@@ -48,7 +48,7 @@ class Move:
 
 
 def leaders_count(placements: Mapping[bytes, Sequence[Placement]]) -> dict[int, int]:
-    """Count the partitions that each broker leads or, where one is to move, is to lead."""
+    """Count the partitions that each broker leads; a moving one counts for its target."""
     counts: dict[int, int] = {}
     for row in placements.values():
         for placement in row:
@@ -60,10 +60,9 @@ def leaders_count(placements: Mapping[bytes, Sequence[Placement]]) -> dict[int, 
 def leaders_of_new(
     count: int, brokers: Collection[int], led: Mapping[int, float], of_topic: Mapping[int, int]
 ) -> list[int]:
-    """Choose a leader for each of `count` new partitions of a topic.
+    """Choose a leader for each of `count` new partitions of a topic, which weigh 1 each.
 
-    `led` is how many partitions each broker leads, or what they weigh, `of_topic` how many of this topic. There is at
-    least one broker. Their load is not known yet, so each weighs 1.
+    `led` is the number or weight of the partitions of each broker, `of_topic` the number of those of this topic.
     """
     total, own = {broker: led.get(broker, 0) for broker in brokers}, Counter(of_topic)
     chosen: list[int] = []
@@ -86,9 +85,9 @@ def moves_for_balance(
 ) -> Sequence[Move]:
     """Choose partitions to move, `max_count` at most.
 
-    `brokers` are those that may lead. Only what a broker of `movable` leads can move, which are those that serve; of
-    these, who is not in `brokers` gives everything away. What is assigned to a broker goes back to it. What is on its
-    way counts for where it goes. Without `evens` that is all.
+    `brokers` may lead; only partitions of the `movable` brokers, which serve, can move. A movable broker that may not
+    lead gives everything away. Assigned partitions go back to their broker. Moving ones count for their target. Without
+    `evens` nothing else moves.
     """
     if not brokers:
         return ()
@@ -98,7 +97,7 @@ def moves_for_balance(
 
 @attrs.frozen
 class Weights:
-    """Weights of partitions: 1 for each, and 1 for each `unit_bytes_per_second`, which is None without known loads."""
+    """Weights of partitions: 1, and 1 for each `unit_bytes_per_second`; None without known loads."""
 
     loads: Loads
     unit_bytes_per_second: float | None
@@ -107,28 +106,26 @@ class Weights:
     def of(
         cls, placements: Mapping[bytes, Sequence[Placement]], brokers: Collection[int], loads: Loads = UNKNOWN
     ) -> Weights:
-        """Choose the unit for these brokers."""
         if not loads.is_known:
             return cls(loads, None)
         idle = IDLE_BYTES_PER_SECOND * len(brokers) / max(1, sum(map(len, placements.values())))
         return cls(loads, max(PARTITION_BYTES_PER_SECOND, idle))
 
     def busiest(self, topic_id: bytes) -> Mapping[int, float]:
-        """Return the weights of the partitions of a topic whose loads are known one by one."""
+        """Return the weights of the busiest partitions of a topic."""
         return {index: self._of(load) for index, load in self.loads.busiest.get(topic_id, {}).items()}
 
     def other(self, leader: int) -> float:
-        """Return the weight of each of the other partitions that a broker leads."""
+        """Return the weight of every other partition of a broker."""
         return self._of(self.loads.others.get(leader, 0.0))
 
     def of_one(self, placements: Mapping[bytes, Sequence[Placement]], partition_id: PartitionId) -> float:
-        """Return what a single partition weighs."""
         topic_id, index = partition_id
         load = self.loads.busiest.get(topic_id, {}).get(index)
         return self.other(placements[topic_id][index].leader) if load is None else self._of(load)
 
     def surplus(self, placements: Mapping[bytes, Sequence[Placement]], brokers: Collection[int]) -> dict[int, float]:
-        """Return what the partitions of each of these brokers weigh beyond their number; nothing without loads."""
+        """Return the weight of each broker's partitions beyond their number; empty without loads."""
         if self.unit_bytes_per_second is None:
             return {}
         weights, counts = self.of_brokers(placements), leaders_count(placements)
@@ -139,7 +136,7 @@ class Weights:
         return 1 if unit is None else 1 + bytes_per_second / unit
 
     def of_brokers(self, placements: Mapping[bytes, Sequence[Placement]]) -> dict[int, float]:
-        """Return what each broker leads or, where a partition is to move, is to lead, together."""
+        """Return the weight of each broker's partitions; a moving one counts for its target."""
         weights: dict[int, float] = {}
         for topic_id, row in placements.items():
             busiest = self.busiest(topic_id)
@@ -152,7 +149,7 @@ class Weights:
 
 @attrs.frozen
 class _LeaderCandidate:
-    """A partition that may move, and how many more of its topic its leader has than the other broker."""
+    """A partition that may move; its leader has `surplus` more of its topic than the other broker."""
 
     weight: float
     surplus: int
@@ -176,9 +173,9 @@ class _MovePlan:
         self.number: Counter[int] = Counter()
         self.weight: dict[int, float] = dict.fromkeys(brokers, 0)
         self.of_topic: dict[bytes, Counter[int]] = {}
-        self.busy: dict[int, dict[PartitionId, float]] = {}  # by leader: what may be moved, and has its own weight
-        self.free: dict[int, dict[bytes, list[int]]] = {}  # by leader and topic, last first: what else may be moved
-        self.away: list[PartitionId] = []  # what is led by another broker than it is assigned to
+        self.busy: dict[int, dict[PartitionId, float]] = {}  # by leader: movable, with a weight of its own
+        self.free: dict[int, dict[bytes, list[int]]] = {}  # by leader and topic, last first: other movable ones
+        self.away: list[PartitionId] = []  # not led by the broker that they are assigned to
         for topic_id, row in placements.items():
             self._count_topic(topic_id, row)
 
@@ -213,10 +210,10 @@ class _MovePlan:
     def _add_weight(self, broker_id: int, weight: float) -> None:
         self.weight[broker_id] = self.weight.get(broker_id, 0) + weight
 
-    # ---- what has to move ------------------------------------------------------------------------------------------
+    # ---- necessary moves -------------------------------------------------------------------------------------------
 
     def returns(self) -> Iterator[Move]:
-        """Yield what leads back to the broker that it is assigned to."""
+        """Yield moves of partitions back to the broker that they are assigned to."""
         for topic_id, index in self.away:
             placement = self.placements[topic_id][index]
             if placement.leader in self.movable:
@@ -224,20 +221,20 @@ class _MovePlan:
                 yield self._move((topic_id, index), weight, placement.replicas[0])
 
     def evictions(self) -> Iterator[Move]:
-        """Yield what brokers lead that may not, what weighs most first."""
+        """Yield moves away from brokers that may not lead, heaviest first."""
         for leader in sorted(set(self.movable) - set(self.brokers)):
             busy = self.busy.get(leader, {})
-            for partition_id in sorted(busy, key=lambda each: (-busy[each], each)):
-                yield self._move(partition_id, busy.pop(partition_id), self._heir(partition_id[0]))
+            for partition_id in sorted(busy, key=lambda busy_id: (-busy[busy_id], busy_id)):
+                yield self._move(partition_id, busy.pop(partition_id), self._new_leader(partition_id[0]))
             for topic_id, free in self.free.get(leader, {}).items():
                 while free:
-                    yield self._move((topic_id, free.pop()), self.weights.other(leader), self._heir(topic_id))
+                    yield self._move((topic_id, free.pop()), self.weights.other(leader), self._new_leader(topic_id))
 
-    def _heir(self, topic_id: bytes) -> int:
+    def _new_leader(self, topic_id: bytes) -> int:
         own = self.of_topic[topic_id]
         return min(self.brokers, key=lambda each: (own[each], self.weight[each], each))
 
-    # ---- what makes it more even -----------------------------------------------------------------------------------
+    # ---- balance ---------------------------------------------------------------------------------------------------
 
     def evening(self) -> Iterator[Move]:
         """Yield moves until none is worth it: first by weight, if that is far from even, and then by number."""
@@ -254,7 +251,6 @@ class _MovePlan:
         return sum(self.weight[broker_id] for broker_id in self.brokers) / len(self.brokers)
 
     def _far(self) -> set[int]:
-        """Return the brokers that are far from the average."""
         average = self._average
         return {broker_id for broker_id in self.brokers if abs(self.weight[broker_id] - average) > BEGIN * average}
 
@@ -266,7 +262,7 @@ class _MovePlan:
         ]
 
     def _next_by_weight(self, far: Collection[int]) -> Move | None:
-        """Choose what brings a heavy broker and the lightest closest together, unless those that were far are close."""
+        """Choose the best move from a heavy broker to the lightest, until the far ones are close to the average."""
         weight, average = self.weight, self._average
         target = min(self.brokers, key=lambda each: (weight[each], each))
         is_light = target in far and weight[target] < (1 - END) * average
@@ -284,7 +280,7 @@ class _MovePlan:
         return None
 
     def _next_by_number(self) -> Move | None:
-        """Choose a partition of a broker that leads more than another one, if weights are as even without it."""
+        """Choose a partition of a broker that leads more than another, if weights stay as even."""
         number, average, is_uneven = self.number, self._average, bool(self._far())
         targets = sorted(self.brokers, key=lambda each: (number[each], self.weight[each], each))
         for source in sorted(self._sources(), key=lambda each: (-number[each], each)):
@@ -303,7 +299,7 @@ class _MovePlan:
         return None
 
     def _movable_weight(self, source: int, most: float) -> float:
-        """Return the weight of all together that weigh no more than `most` each."""
+        """Return the sum of the weights that are `most` at most."""
         other = self.weights.other(source)
         free_count = sum(map(len, self.free.get(source, {}).values())) if other <= most else 0
         return free_count * other + sum(load for load in self.busy.get(source, {}).values() if load <= most)
@@ -313,7 +309,7 @@ class _MovePlan:
         return min([*others, *self.busy.get(source, {}).values()])
 
     def _candidates(self, source: int, target: int) -> list[_LeaderCandidate]:
-        """Return what has a weight of its own, and of the others, which all weigh the same, the best."""
+        """Return the busy partitions, and the best of the others, which all weigh the same."""
         of_topic = self.of_topic
 
         def surplus(topic_id: bytes) -> int:
@@ -350,17 +346,17 @@ class _MovePlan:
 
 
 def _worth(distance: float, candidate: _LeaderCandidate) -> tuple[int, int, PartitionId]:
-    """Tell what is better to move: first by how many eighths of the distance between two brokers would be closed."""
+    """Return the sort key of candidates: first by closed eighths of the distance between two brokers."""
     closed = distance - abs(distance - 2 * candidate.weight)
     return int(CLASSES * closed // distance), candidate.surplus, candidate.partition_id
 
 
-PLANNED_MOST_COUNT = 1000  # moves in an answer to a client that asks what would move
+PLANNED_MOST_COUNT = 1000  # moves in the answer to a client
 
 
 @attrs.define(kw_only=True)
 class Led:
-    """Partitions and load that a broker leads or is to lead; 0 bytes a second where the load is not known."""
+    """Partitions and load of a broker; 0 bytes a second if the load is unknown."""
 
     partition_count: int = 0
     bytes_per_second: float = 0.0
@@ -368,9 +364,9 @@ class Led:
 
 @attrs.frozen(kw_only=True)
 class BalancePlan:
-    """Partitions that brokers lead `now`, and `then`, when all `moves` are done, by broker id.
+    """Partitions of each broker `now`, and `then`, when all `moves` are done.
 
-    `loads` has the busiest partitions. `is_waiting`: balance waits until all brokers report their load.
+    `is_waiting`: balance waits until all brokers report their load.
     """
 
     is_waiting: bool
@@ -382,9 +378,9 @@ class BalancePlan:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class BalancePlanner:
-    """The part of an incarnation of broker `broker_id` in it, which decides where that is the controller.
+    """Plans balance for an incarnation of broker `broker_id`; it decides if that is the controller.
 
-    `meter` measures what it leads itself, `liveness` tells which of the others it hears of.
+    `meter` measures this broker's own partitions.
     """
 
     broker_id: int
@@ -397,24 +393,23 @@ class BalancePlanner:
     _surplus_at: float = attrs.field(default=-math.inf, init=False)
 
     def take(self, broker_id: int, incarnation: int, load: BrokerLoad) -> None:
-        """Take the load that a broker reports, if it is registered with this incarnation."""
+        """Note a reported load, if the broker is registered with this incarnation."""
         record = self.state.brokers.get(broker_id)
         if record is not None and record.incarnation == incarnation:
             self._heard.take(broker_id, incarnation, load)
 
     def loads(self) -> Loads | None:
-        """Return the loads of all brokers that are heard of; None while it is not known whether all tell theirs."""
+        """Return the loads of all brokers that are heard of; None while some have not reported yet."""
         if not self.liveness.is_watching:
             return UNKNOWN
         self.take(self.broker_id, self.incarnation, self.meter.load())
         return self._heard.look({broker_id: record.incarnation for broker_id, record in self._serving().items()})
 
     def known_loads(self) -> Loads:
-        """Return the loads as far as they are known."""
         return self.loads() or UNKNOWN
 
     def loads_of_own(self) -> Loads:
-        """Return the loads as far as they are known, which those of what this broker leads itself always are."""
+        """Return the known loads; those of this broker's own partitions always are."""
         known = self.loads()
         if known is not None and known.is_known:
             return known
@@ -422,26 +417,25 @@ class BalancePlanner:
         return Loads(by_topic(load.busiest.items()), {self.broker_id: load.of_others})
 
     def surplus(self) -> Mapping[int, float]:
-        """Return what the partitions of each broker weigh beyond their number, where that is known lately."""
+        """Return the weight of each broker's partitions beyond their number; empty if the last report is old."""
         return self._surplus if trio.current_time() - self._surplus_at <= FRESH_SECONDS else {}
 
     def take_surplus(self, surplus: Mapping[int, float]) -> None:
-        """The controller tells it."""
+        """Take the controller's report."""
         self._surplus, self._surplus_at = surplus, trio.current_time()
 
     def weigh(self) -> Mapping[int, float]:
-        """Find it out, as the controller: anew when brokers have measured anew."""
+        """Return the surplus as the controller: computed anew when brokers have measured anew."""
         if trio.current_time() - self._surplus_at >= SAMPLE_SECONDS:
             placements, serving = self.state.placements, self._serving()
             self.take_surplus(Weights.of(placements, serving, self.known_loads()).surplus(placements, serving))
         return self._surplus
 
     def moves(self, max_count: int) -> Sequence[Move]:
-        """Choose what should move now."""
         return self._moves(self.state.placements, max_count, self.loads())
 
     def plan(self, released: Collection[bytes] | None = ()) -> BalancePlan:
-        """Choose what would move, if nothing of these topics were assigned to a broker; of all topics with None."""
+        """Plan moves as if the partitions of these topics, or of all with None, were not assigned."""
         loads = self.loads()
         placements = {
             topic_id: [attrs.evolve(placement, replicas=()) for placement in row]
@@ -474,7 +468,7 @@ class BalancePlanner:
         )
 
     def _serving(self) -> Mapping[int, BrokerRecord]:
-        """Return whose partitions may move; one that leaves names targets itself, unless others leave, too."""
+        """Return the brokers whose partitions may move; a leaving one names targets itself."""
         return {
             broker_id: record
             for broker_id, record in self.state.live().items()

@@ -7,9 +7,9 @@ checkpoints are older than those of the later term.
 
 A controller that hears nothing of most brokers, of three or more, may itself be cut off. So it declares no broker dead
 before it has heard of at least half of them. If that takes too long it steps down, and a broker that hears more of them
-becomes the controller: all brokers that matter reach the bucket. If none has for PATIENCE_TIMEOUTS, the others are
-dead, or can't do it either. A broker that is itself AWAY waits as long. A broker that alone has lost the store is
-declared dead, too, or replaced as the controller (`kafscale.cluster.membership.peers.liveness`).
+becomes the controller. If none has for PATIENCE_TIMEOUTS, the others are dead or cut off, too, and it claims again. An
+AWAY broker waits as long. A broker that alone has lost the store is declared dead, or replaced as the controller
+(`kafscale.cluster.membership.peers.liveness`).
 
 A broker that can't read all entries of brokers and placements, because a later version has written them, leaves all
 decisions to a broker of that version.
@@ -54,10 +54,10 @@ logger = logging.getLogger(__name__)
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Controller:
-    """The controller's work as broker `broker_id` does it while it is the controller; `run` it.
+    """The work of the controller, done while an incarnation of broker `broker_id` is it; `run` it.
 
-    `store` is the background view. `liveness` tells which brokers were heard of. Set `serving` when this broker answers
-    requests: from then on it can hear of others, and becomes the controller if there is no other.
+    `store` is the background view. Set `serving` when this broker answers requests: from then on it hears of others,
+    and becomes the controller if there is no other.
     """
 
     broker_id: int
@@ -72,14 +72,14 @@ class Controller:
     store_loss: StoreLoss
     fail_over: FailOver = attrs.field(init=False)
     serving: trio.Event = attrs.field(factory=trio.Event, init=False)
-    _vacancy: ControllerRecord | None = attrs.field(default=None, init=False)  # that this broker has left
+    _vacancy: ControllerRecord | None = attrs.field(default=None, init=False)  # after this broker stepped down
     _claims_not_before: float = attrs.field(default=0.0, init=False)
     _is_last_resort: bool = attrs.field(default=False, init=False)
     _checkpointer_term: int = attrs.field(default=-1, init=False)
     _checkpointer: Checkpointer | None = attrs.field(default=None, init=False)
     _kept_until: int = attrs.field(default=0, init=False)
     _balance_at: float = attrs.field(default=0.0, init=False)
-    _needed: Set[int] | None = attrs.field(default=None, init=False)  # the streams that were when it looked last
+    _needed: Set[int] | None = attrs.field(default=None, init=False)  # streams at the last look
 
     def __attrs_post_init__(self) -> None:
         self.fail_over = FailOver(self.state, self.liveness.session_timeout_seconds, self.balance.known_loads)
@@ -87,7 +87,7 @@ class Controller:
 
     @property
     def is_mine(self) -> bool:
-        """Tell whether this broker is the controller, as far as it knows; not if it can't read who is."""
+        """Tell whether this broker is the controller, as far as it knows; not if it can't read the record."""
         controller = self.state.controller
         return controller is not None and self._is_self(controller) and CONTROLLER_KEY not in self.state.unreadable
 
@@ -95,7 +95,6 @@ class Controller:
         return (controller.broker_id, controller.incarnation) == (self.broker_id, self.incarnation)
 
     def register(self, metrics: Metrics) -> None:
-        """Export the brokers as this one sees them, and its decisions as the controller."""
         state = self.state
         metrics.callback(
             "kafscale_brokers", "Brokers that share the bucket, by state.", "state", samples=self._brokers_by_state
@@ -114,7 +113,7 @@ class Controller:
         yield from (((state.value,), counts[state]) for state in BrokerState)
 
     async def run(self) -> None:
-        """Do it, while it is this broker's to do, until cancelled. Raises Fenced, StorageFailed."""
+        """Run until cancelled. Raises Fenced, StorageFailed."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._look_after_others)
             nursery.start_soon(self._every, LOOK_SECONDS, self._keep_short)
@@ -130,7 +129,7 @@ class Controller:
                 logger.warning("the controller tries again later: %s", exc)
             await trio.sleep(seconds)
 
-    # ---- who it is -------------------------------------------------------------------------------------------------
+    # ---- the choice of the controller ------------------------------------------------------------------------------
 
     async def _look_after_others(self) -> None:
         await self.serving.wait()
@@ -153,7 +152,7 @@ class Controller:
         return trio.current_time() >= self._claims_not_before
 
     def _is_replaceable(self) -> bool:
-        """Tell whether the controller can't do its part any more."""
+        """Tell whether the controller is lost, or has lost the store."""
         controller = self.state.controller
         if controller is None:
             return False
@@ -180,7 +179,6 @@ class Controller:
             logger.info("this broker is the controller")
 
     def _new_term(self, broker_id: int, incarnation: int) -> Transaction:
-        """Begin a term of a controller."""
         term = self.state.next_number
         record = ControllerRecord(broker_id=broker_id, incarnation=incarnation, term=term)
         return Transaction(puts={CONTROLLER_KEY: encode(record), NEXT_NUMBER_KEY: encode(term + 1)})
@@ -194,7 +192,7 @@ class Controller:
             return True
         return record.state is not BrokerState.LIVE
 
-    # ---- who is lost -----------------------------------------------------------------------------------------------
+    # ---- lost brokers ----------------------------------------------------------------------------------------------
 
     async def _declare(self) -> None:
         controller = self.state.controller
@@ -208,12 +206,12 @@ class Controller:
         unheard = [
             broker_id for broker_id in live if broker_id != self.broker_id and not self.liveness.is_heard(broker_id)
         ]
-        counted = {*live, self.broker_id}  # this one may be away itself
+        counted = {*live, self.broker_id}  # this one may be AWAY
         if not self._is_last_resort and _are_most(unheard, counted):
             if _are_most(lost, counted):
                 why = f"nothing is heard of {len(lost)} brokers, which are most"
                 await self._step_down(controller, f"{why}: another one may be the controller")
-            return  # soon more is known
+            return
         self._is_last_resort = self._is_last_resort and _are_most(unheard, counted)
         without_store = self.store_loss.lost(
             {broker_id: record for broker_id, record in live.items() if record.may_fail_over}
@@ -224,7 +222,7 @@ class Controller:
         )
 
     def _why_others(self) -> str:
-        """Return why another broker has to be the controller; nothing if this one may be."""
+        """Return why another broker must be the controller; empty if this one may be."""
         if self.state.unreadable:
             unreadable = ", ".join(self.state.unreadable)
             return f"{unreadable} can't be read here: a broker of a later version is to be the controller"
@@ -262,7 +260,7 @@ class Controller:
             await self.metadata.trim()
 
     async def write_checkpoint(self) -> None:
-        """Write one if this broker is the controller and something has changed. Raises StoreError, Fenced."""
+        """Write a checkpoint if this broker is the controller and something has changed. Raises StoreError, Fenced."""
         if not self.is_mine:
             self._end_checkpoints()
             return
@@ -294,8 +292,8 @@ class Controller:
     # ---- streams ---------------------------------------------------------------------------------------------------
 
     async def _delete_streams(self) -> None:
-        """Delete streams that are not needed any more; looks at the bucket only when another set is needed."""
-        if not self.is_mine or self.state.unreadable:  # the last may need some
+        """Delete unneeded streams; look at the bucket only when the set of needed ones has changed."""
+        if not self.is_mine or self.state.unreadable:  # an unreadable placement may need some
             self._needed = None
             return
         needed, before = self.state.needed_streams(), self.state.next_number
@@ -318,5 +316,5 @@ class Controller:
 
 
 def _are_most(some: Collection[int], counted: Set[int]) -> bool:
-    """Tell whether these are most of the brokers that count, where that means something."""
+    """Tell whether these are more than half of the counted brokers, of three or more."""
     return len(counted) >= MOST_LEAST_COUNT and 2 * len(counted & set(some)) > len(counted)

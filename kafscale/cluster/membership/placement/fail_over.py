@@ -1,7 +1,7 @@
 """Gives the partitions of a lost broker to others, in one commit that also fences it.
 
     away       it acknowledges by its own disk: its partitions wait for it, and it may go on
-    fenced     it may not go on: it can commit nothing, and so acknowledge nothing that is not in the bucket already;
+    fenced     it may not go on: it can commit nothing, and so acknowledge nothing that the bucket lacks;
                its partitions get other leaders, each with a new epoch
 
 Why nothing acknowledged is lost, without any assumption about clocks. With `--durability segment` a broker looks at the
@@ -11,7 +11,7 @@ segment. If it is fenced, it acknowledges nothing, and the segment is not part o
 the next epoch. So a broker that was suspended in between may wake up at any time.
 
 With `s3-wal` it acknowledges by its stream, without a look at the head. The next leader ends the stream before it reads
-anything, and then replays it: all that was acknowledged before is found, and nothing is acknowledged from then on
+anything, and then replays it: all earlier acknowledged records are found, and none is acknowledged from then on
 (`kafscale.log.wal.streams`). Only a broker that has a stream itself can do that.
 
 With `--durability wal` the last acknowledged records are only on the lost broker's disk. So only an operator can give
@@ -46,25 +46,21 @@ from kafscale.cluster.metadata.converter import encode
 from kafscale.formats.manifest import PartitionId
 from kafscale.metrics import CounterFamily, Metrics
 
-STOPPED_WAIT_SECONDS = 10.0  # for one to come back that has not handed over, as all were stopped
+STOPPED_WAIT_SECONDS = 10.0  # for a broker that could not hand over, as all were stopped
 
 logger = logging.getLogger(__name__)
 
 
-def _no_loads() -> Loads:
-    return UNKNOWN
-
-
 @attrs.define(eq=False, repr=False)
 class FailOver:
-    """Gives partitions of brokers that do not serve any more to those with the least load, by what `loads` tells."""
+    """Gives the partitions of lost brokers to those with the least load; `loads` returns the loads."""
 
     state: ClusterState
     session_timeout_seconds: float
-    loads: Callable[[], Loads] = _no_loads
+    loads: Callable[[], Loads] = lambda: UNKNOWN
     _seen_revision: int = attrs.field(default=-1, init=False)
-    _since: dict[tuple[int, int, BrokerState], float] = attrs.field(factory=dict, init=False)  # seen here as it is now
-    _next_at: float = attrs.field(default=math.inf, init=False)  # when others may lead for one more
+    _since: dict[tuple[int, int, BrokerState], float] = attrs.field(factory=dict, init=False)  # seen here first
+    _next_at: float = attrs.field(default=math.inf, init=False)  # when the next one may fail over
     _declared: CounterFamily | None = attrs.field(default=None, init=False)
     _moved_count: int = attrs.field(default=0, init=False)
 
@@ -76,7 +72,7 @@ class FailOver:
         metrics.count("kafscale_partitions_failed_over_total", help, lambda: self._moved_count)
 
     async def run_once(self, by: ControllerRecord, lost: Mapping[int, str], back: Collection[int]) -> None:
-        """Declare who is lost, by id and why, and who is back, and assign what may be led by others.
+        """Declare brokers lost (id and reason) or back, and give their partitions to others if these may lead them.
 
         Nothing happens unless `by` is the controller. Raises StoreError, KafkaError.
         """
@@ -102,7 +98,7 @@ class FailOver:
         return self._seen_revision != self.state.revision or trio.current_time() >= self._next_at
 
     def _ripe(self) -> Collection[int]:
-        """Return the brokers that others may lead for, once they are fenced or have stopped."""
+        """Return the brokers that have been in their state for long enough to fail over."""
         now = trio.current_time()
         since = {
             (broker_id, record.incarnation, record.state): self._wait_seconds(record)
@@ -114,7 +110,7 @@ class FailOver:
         return [broker_id for (broker_id, _, _), at in ripe_at.items() if at <= now]
 
     def _wait_seconds(self, record: BrokerRecord) -> float:
-        """Return how long a broker is to have been as it is before others lead what it led."""
+        """Return how long a broker must be in its state before others lead its partitions."""
         if record.state is BrokerState.STOPPED:
             return STOPPED_WAIT_SECONDS
         if not record.acknowledges_locally:
@@ -125,23 +121,23 @@ class FailOver:
 
 @attrs.define(eq=False, repr=False)
 class _FailOverPlan:
-    """One commit, which is made anew where others have changed something; `declared`, `returned` and `moved` tell."""
+    """One commit, planned anew if others change something; `declared`, `returned` and `moved` are its results."""
 
     state: ClusterState
     lost: Mapping[int, str]
     back: Collection[int]
     ripe: Collection[int]
     loads: Loads
-    _incarnations: Mapping[int, int] = attrs.field(init=False)  # as of the plan's beginning; later ones are not meant
+    _incarnations: Mapping[int, int] = attrs.field(init=False)  # at the beginning of the plan
     declared: dict[int, BrokerRecord] = attrs.field(factory=dict, init=False)
     returned: list[int] = attrs.field(factory=list, init=False)
-    moved: Counter[tuple[int, int]] = attrs.field(factory=Counter, init=False)  # from whom, to whom
+    moved: Counter[tuple[int, int]] = attrs.field(factory=Counter, init=False)  # old and new leader
 
     def __attrs_post_init__(self) -> None:
         self._incarnations = {broker_id: record.incarnation for broker_id, record in self.state.brokers.items()}
 
     def make(self) -> Transaction | None:
-        """Plan it; None if there is nothing to do."""
+        """Plan the transaction; None if there is nothing to do."""
         brokers = self._brokers()
         changed = {other_id: record for other_id, record in brokers.items() if record != self.state.brokers[other_id]}
         number = self.state.next_number
@@ -155,13 +151,13 @@ class _FailOverPlan:
         return Transaction(puts=puts)
 
     def forget(self) -> None:
-        """Tell of nothing, as nothing is planned."""
+        """Clear the results."""
         self.declared.clear()
         self.returned.clear()
         self.moved.clear()
 
     def _brokers(self) -> dict[int, BrokerRecord]:
-        """Return the records as they are to be."""
+        """Return the new records."""
         self.forget()
         brokers = dict(self.state.brokers)
         for broker_id, record in self.state.brokers.items():
@@ -213,7 +209,7 @@ class _FailOverPlan:
         new_leaders: Collection[int],
         new_leaders_with_stream: Collection[int],
     ) -> Mapping[PartitionId, int]:
-        """Choose who is to lead what, in the order of what weighs most."""
+        """Choose the new leaders, heaviest partition first."""
         if not orphans:
             return {}
         placements = self.state.placements

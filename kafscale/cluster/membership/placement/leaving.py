@@ -50,10 +50,10 @@ logger = logging.getLogger(__name__)
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class Departure:
-    """The last work of an incarnation of broker `broker_id`. `refresh` looks at what others have committed.
+    """The last work of an incarnation of broker `broker_id`. `refresh` applies the commits of others.
 
-    `silent` returns the brokers that were not heard of lately: they may be dead, and get nothing. `loads` returns the
-    loads of partitions as far as they are known, so that no target gets all the busy ones.
+    `silent` returns the brokers that were not heard of lately, which get nothing. `loads` returns the known loads, so
+    that no target gets all busy partitions.
     """
 
     broker_id: int
@@ -65,9 +65,9 @@ class Departure:
     loads: Callable[[], Loads]
 
     async def run(self) -> None:
-        """Return when nothing is led here any more, or no other broker can lead it, or the store fails.
+        """Return when nothing is led here any more, no other broker can lead it, or the store fails.
 
-        It takes as long as that takes: cancelled, it leaves partitions here that have not moved yet.
+        If it is cancelled, partitions that have not moved stay here.
         """
         try:
             if not self._others():
@@ -94,7 +94,7 @@ class Departure:
         return not (self._others() and any(True for _ in self.state.led_by(self.broker_id)))
 
     async def tell_stopped(self, *, has_flushed: bool) -> None:
-        """Tell that this broker serves no more, for now, and whether all it has is in segments.
+        """Record that this broker has stopped, and whether all its records are in segments.
 
         Raises StoreError, KafkaError.
         """
@@ -105,7 +105,6 @@ class Departure:
         await self._change_record(stopped)
 
     async def _change_record(self, change: Callable[[BrokerRecord], BrokerRecord]) -> None:
-        """Change this broker's record, unless another incarnation has its own there."""
 
         def plan() -> Transaction | None:
             record = self.state.brokers.get(self.broker_id)
@@ -116,7 +115,7 @@ class Departure:
         await self.state.commit(plan)
 
     async def _name_targets(self) -> None:
-        """Name a target for each partition that is led here and has no target that stays."""
+        """Name a target for each partition that is led here and has none that stays."""
         others = self._others()
         led = self.state.led_by(self.broker_id)
         lacking = {(topic_id, index) for topic_id, index, placement in led if placement.target not in others}
@@ -134,10 +133,10 @@ class Departure:
             await self.writer.name_targets(moves)
 
 
-FULL_SECONDS = 10.0  # half of what who produces is kept waiting for
+FULL_SECONDS = 10.0  # half of the time that a producer waits
 ROOM_SECONDS = 60.0
 DISK_LOOK_SECONDS = 1.0
-AWAY_SECONDS = 10.0  # since the last look at the bucket, of which there are some in this time
+AWAY_SECONDS = 10.0  # since the last look at the bucket: it is away then
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
@@ -145,7 +144,7 @@ class DiskRoom:
     """Watches the disk of an incarnation of broker `broker_id`; `run` it.
 
     `check_metadata` raises StorageFull while there is no room for metadata that can wait, and `log_lacks_room` tells
-    whether what is appended waits for room on the disk. `looked_at` tells when the bucket was looked at last.
+    whether appends wait for room. `looked_at` returns the time of the last look at the bucket.
     """
 
     broker_id: int
@@ -158,7 +157,6 @@ class DiskRoom:
     _since: float = attrs.field(default=-math.inf, init=False)
 
     async def run(self) -> None:
-        """Say whether there is room, until cancelled."""
         while True:
             await trio.sleep(DISK_LOOK_SECONDS)
             try:
@@ -174,7 +172,6 @@ class DiskRoom:
             await self.state.commit(self._plan, lambda: map(record_key, self.state.brokers))
 
     def _plan(self) -> Transaction | None:
-        """Update the record with whether there is room; whether it may, depends on the other brokers."""
         record = self._untold()
         if record is None:
             return None
@@ -188,7 +185,7 @@ class DiskRoom:
         return Transaction(puts={record_key(self.broker_id): encode(changed)})
 
     def _untold(self) -> BrokerRecord | None:
-        """Return this broker's record if it says otherwise."""
+        """Return this broker's record if it is outdated."""
         record = self.state.brokers.get(self.broker_id)
         if record is None or record.incarnation != self.incarnation or record.has_no_room is not self._has_room:
             return None

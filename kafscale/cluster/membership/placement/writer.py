@@ -1,10 +1,8 @@
-"""Changes of placements: those that are wanted at the same time share a commit, whatever partitions they are of.
-
-`place_topics` adds the placements of new partitions to the transaction that creates them; rows go with their topic.
+"""Commits changes of placements: changes that are wanted at the same time share a commit, whatever their partitions.
 
 A change is made only of a placement that still has the leader epoch that its maker has seen; so it is made once, also
-where the outcome of a first attempt was not known. One that gives no new leader epoch takes no number, so that brokers
-which commit such changes of different rows at once are not in each other's way.
+if the outcome of a first attempt is unknown. A change without a new leader epoch takes no number, so that brokers which
+commit such changes of different rows do not outdate each other's plans.
 """
 
 from __future__ import annotations
@@ -31,14 +29,14 @@ Change = Callable[[Placement, int], Placement]  # is given a number that no lead
 
 @attrs.define(eq=False, repr=False)
 class WantedChange:
-    """A change of the placement with this leader epoch, and what has become of it."""
+    """A change of the placement with this leader epoch, and its outcome."""
 
     topic_id: bytes
     index: int
     epoch: int
     change: Change
-    is_made: bool | None = attrs.field(default=None, init=False)  # False: somebody else has changed the leader epoch
-    is_given_up: bool = attrs.field(default=False, init=False)  # its maker does not wait for it any more
+    is_made: bool | None = attrs.field(default=None, init=False)  # False: the leader epoch has changed
+    is_given_up: bool = attrs.field(default=False, init=False)  # its maker waits no more
 
 
 @attrs.define(eq=False, repr=False)
@@ -50,16 +48,16 @@ class PlacementWriter:
     _committing: trio.Lock = attrs.field(factory=trio.Lock, init=False)
 
     async def change(self, topic_id: bytes, index: int, epoch: int, change: Change) -> bool:
-        """Make a change of the placement with this leader epoch; False if it has another one by now.
+        """Change the placement with this leader epoch; return False if it has another one.
 
-        Raises StoreError, KafkaError REQUEST_TIMED_OUT: it may or may not have been made then.
+        Raises StoreError, KafkaError REQUEST_TIMED_OUT: the change may have been made then.
         """
         wanted = WantedChange(topic_id, index, epoch, change)
         await self.change_all([wanted])
         return bool(wanted.is_made)
 
     async def change_all(self, wanted: Sequence[WantedChange]) -> None:
-        """Make changes in a commit that they share, each of which tells whether it is made. Raises as `change`."""
+        """Make changes in one commit, and set `is_made` of each. Raises as `change`."""
         self._waiting += wanted
         try:
             async with self._committing:
@@ -72,7 +70,7 @@ class PlacementWriter:
             raise
 
     async def name_targets(self, moves: Iterable[Move]) -> None:
-        """Say who is to lead what, in a commit that they share. Raises as `change`."""
+        """Name the targets of moves in one commit. Raises as `change`."""
         await self.change_all(
             [WantedChange(move.topic_id, move.index, move.epoch, _with_target(move.target)) for move in moves]
         )
@@ -82,14 +80,12 @@ class PlacementWriter:
         try:
             await self._commit(batch)
         except BaseException:
-            self._waiting[:0] = [
-                change for change in batch if not change.is_given_up
-            ]  # each tries by itself, in its turn
+            self._waiting[:0] = [change for change in batch if not change.is_given_up]  # their makers try in turn
             raise
 
     async def _commit(self, batch: Iterable[WantedChange]) -> None:
         made: set[WantedChange] = set()
-        leaders: set[int] = set()  # whose records tell whether they are there, and stay
+        leaders: set[int] = set()  # the plan depends on their records
 
         def plan() -> Transaction | None:
             number = self.state.next_number
@@ -125,10 +121,10 @@ def _with_target(target: int) -> Change:
 def place_topics(
     state: ClusterState, surplus: Mapping[int, float], draft: TopicDraft, transaction: Transaction
 ) -> Transaction:
-    """Choose leaders among live brokers that are not being drained. Raises KafkaError if there is no such broker.
+    """Add placements of new partitions to the transaction that creates them; rows of deleted topics go with them.
 
     `surplus` is the weight of each broker's partitions beyond their number; unless it has all brokers, numbers count
-    alone. The number of brokers is part of the plan, which is made anew where one has come or gone meanwhile.
+    alone. The plan depends on all brokers. Raises KafkaError if no broker may lead.
     """
     brokers = [broker_id for broker_id, record in state.live().items() if record.may_lead]
     counts = leaders_count(state.placements)

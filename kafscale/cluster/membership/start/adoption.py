@@ -48,16 +48,16 @@ GiveBack = Callable[[Mapping[bytes, str]], Awaitable[None]]  # of the topics wit
 
 
 async def give_nothing_back(_names: Mapping[bytes, str]) -> None:
-    """Put no batches back into the log: there is no log on a disk."""
+    """Do nothing, without a log on a disk."""
     await trio.lowlevel.checkpoint()
 
 
 @attrs.frozen(kw_only=True)
 class FoundPartition:
-    """A partition that was found: offsets `first_offset` to `next_offset` (exclusive).
+    """Found offsets of a partition, from `first_offset` to `next_offset` (exclusive).
 
-    The last `batch_count` batches of it are in the local write-ahead log only. `producer_id_end` is above every
-    producer id in its last footers and in these batches, `leader_epoch` the greatest there; -1 for none.
+    The last `batch_count` batches are in the local write-ahead log only. `producer_id_end` is above every producer id
+    in its last footers and these batches, `leader_epoch` the greatest there; -1 for none.
     """
 
     first_offset: int
@@ -71,9 +71,9 @@ class FoundPartition:
 
 @attrs.frozen(kw_only=True)
 class UnknownTopic:
-    """A topic that the metadata does not know, or of which it does not know these partitions.
+    """A topic that the metadata does not know, or lacks these partitions of.
 
-    `name` is empty where nothing tells it. `damage` says why the topic can't be adopted, if so.
+    `name` is empty if it is unknown. `damage` is the reason why the topic can't be adopted, if any.
     """
 
     name: str
@@ -84,12 +84,11 @@ class UnknownTopic:
 
     @property
     def partition_count(self) -> int:
-        """The least number of partitions. Those behind the last one with a record have left no trace."""
+        """Return the least number of partitions; those behind the last one with a record have left no trace."""
         return max(self.partitions, default=0) + 1
 
     @property
     def segment_count(self) -> int:
-        """Count the segments that the bucket has of it."""
         return sum(partition.segment_count for partition in self.partitions.values())
 
 
@@ -104,9 +103,9 @@ class Adoption:
 async def find_unknown_topics(
     store: ObjectStore, namespace: str, is_known: Callable[[bytes, int], bool], on_progress: Callable[[int], None]
 ) -> Sequence[UnknownTopic]:
-    """The topics of a namespace with partitions that are not known, in order of name.
+    """Return the topics of a namespace with partitions that are not known, in order of name.
 
-    `is_known` tells it of the id of a topic and a partition. Writes nothing. Raises StoreError.
+    `is_known` gets the id of a topic and a partition. Writes nothing. Raises StoreError.
     """
     listed = await list_segments(store, namespace, on_progress)
     segments: dict[bytes, dict[int, Sequence[ListedSegment]]] = defaultdict(dict)
@@ -142,7 +141,7 @@ async def find_unknown_topics(
 
 
 async def _look_at_partition(store: ObjectStore, listed: Sequence[ListedSegment]) -> FoundPartition:
-    """Read the footers that tell where the partition ends: of the last segments, and of merged ones."""
+    """Read the footers of the last segments, and of merged ones, which have the end of the partition."""
     ends = assumed_ends(segment.key for segment in listed)
     footers = [
         await read_footer(store, segment.key) for segment in listed if segment.key.generation or segment.key not in ends
@@ -173,10 +172,10 @@ async def adopt(
     broker_id: int,
     give_back: GiveBack | None,
 ) -> Sequence[Adoption]:
-    """Register topics, all in one transaction; one that can't be is left out.
+    """Register topics in one transaction, without those that are refused.
 
-    `overrides` are the configs of all of them, on top of KEEP_EVERYTHING. `give_back` is called before that with the
-    names of those that can be registered; without it, this only tells what would be done. Raises StorageFailed.
+    `overrides` are the configs of all of them, on top of KEEP_EVERYTHING. `give_back` is called before with the names
+    of topics that can be registered; without it, this is a dry run. Raises StorageFailed.
     """
     refusals = _refusals(topics, found)
     await _register(topics, found, overrides, refusals, validate_only=True)
@@ -196,7 +195,7 @@ async def _register(
     *,
     validate_only: bool,
 ) -> None:
-    """Register the topics that are not refused; add to `refusals` why one could not be."""
+    """Register the topics that are not refused, and add new `refusals`."""
     wanted = [topic for topic in found if topic.topic_id not in refusals]
     new = [topic for topic in wanted if topics.by_id(topic.topic_id) is None]
     larger = [topic for topic in wanted if topics.by_id(topic.topic_id) is not None]
@@ -243,7 +242,7 @@ def _new_topic(topic: UnknownTopic, overrides: Mapping[str, str]) -> NewTopic:
 
 
 async def _make_room(store: MetadataStore, found: Sequence[UnknownTopic], broker_id: int) -> None:
-    """Producer ids and leader epochs go on behind those that the footers have, also where the metadata was lost.
+    """Continue producer ids and leader epochs behind those of the footers.
 
     A producer that got an id which a footer remembers would be taken for that producer.
     """
@@ -266,7 +265,7 @@ Knows = Callable[[bytes, int], bool]  # whether the metadata knows a partition, 
 
 @attrs.frozen
 class _LogFile:
-    """A file of the log, or the copy of one that was kept aside, and the batches in it whose partitions are unknown."""
+    """Batches of unknown partitions in a file of the log, or in the copy of one that was kept aside."""
 
     is_copy: bool
     batches: Sequence[CheckedEntry]
@@ -274,7 +273,7 @@ class _LogFile:
 
 @attrs.define(eq=False, repr=False)
 class _End:
-    """The end of a partition so far, while its batches are looked at in order."""
+    """The end of a partition so far, while its batches are read in order."""
 
     first_offset: int
     next_offset: int
@@ -284,7 +283,7 @@ class _End:
     gap: str | None = None  # what is missing before a later batch
 
     def take(self, entry: WalEntry, header: BatchHeader) -> bool:
-        """Go on with a batch if it is the next one; tell whether it is."""
+        """Append a batch if it is the next one; return whether it is."""
         if entry.base_offset > self.next_offset and self.gap is None:
             self.gap = (
                 f"partition {entry.partition} has no records at offsets {self.next_offset} to {entry.base_offset - 1}, "
@@ -301,10 +300,7 @@ class _End:
 
 @attrs.define(eq=False, repr=False)
 class UnknownBatches:
-    """The batches of unknown partitions in the log on a disk: `find` them, then `give_back` those of some topics.
-
-    `extents` has the note on which files the log has, where it is changed.
-    """
+    """Batches of unknown partitions in the log on a disk: `find` them, then `give_back` those of some topics."""
 
     disk: Disk
     knows: Knows
@@ -314,7 +310,7 @@ class UnknownBatches:
     _kept: set[bytes] = attrs.field(factory=set, init=False)  # topics that have batches in copies
 
     async def find(self, in_bucket: Sequence[UnknownTopic]) -> Sequence[UnknownTopic]:
-        """Return the unknown topics of the bucket with what the log has of them, and those of the log alone.
+        """Return the unknown topics of the bucket, with their batches in the log, and those of the log alone.
 
         Raises OSError.
         """
@@ -339,10 +335,7 @@ class UnknownBatches:
         return sorted(by_id.values(), key=lambda topic: (topic.name, topic.topic_id))
 
     async def give_back(self, names: Mapping[bytes, str], segment_bytes: int) -> None:
-        """Append the batches of these topics, by id, to the log. What was there before stays.
-
-        Raises OSError, DamagedObject, StorageFailed.
-        """
+        """Append the batches of these topics to the log. Raises OSError, DamagedObject, StorageFailed."""
         wanted = self._kept & names.keys()
         if not wanted:
             return
@@ -382,11 +375,11 @@ class UnknownBatches:
                     await rounds[-1].wait()
 
     def _next_batches(self, file: _LogFile, ends: dict[PartitionId, _End]) -> Iterator[tuple[WalEntry, BatchHeader]]:
-        """Yield those batches of a file that go on where their partition ends so far."""
+        """Yield the batches of a file that continue their partition."""
         for batch in file.batches:
             entry, header = batch.entry, batch.header
             if header is None:
-                continue  # damaged: what is behind it will not go on
+                continue  # damaged: later batches don't continue the partition
             partition_id = entry.topic_id, entry.partition
             if partition_id not in ends:
                 first = self._begins.get(partition_id, entry.base_offset)
@@ -395,7 +388,7 @@ class UnknownBatches:
                 yield entry, header
 
     async def _files(self) -> AsyncGenerator[_LogFile, None]:
-        """Go through the files, oldest first, each copy before the file that it is of; one at a time is in memory."""
+        """Yield the files, oldest first, each copy before its file; one at a time is in memory."""
         sizes = {
             name: size
             for name, size in (await self.disk.list()).items()
@@ -418,7 +411,7 @@ class UnknownBatches:
 
 
 def _with_log(topic: UnknownTopic, ends: Mapping[int, _End]) -> UnknownTopic:
-    """Add what the log has of a topic to what the bucket has of it."""
+    """Add the ends of a topic's partitions in the log to those in the bucket."""
     partitions = dict(topic.partitions)
     damage = topic.damage
     for index, end in ends.items():

@@ -15,10 +15,11 @@ import trio
 
 from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.membership.assignment import Assignment
-from kafscale.cluster.membership.leading.leading import AllPartitions, PartitionLeader
+from kafscale.cluster.membership.leading.leading import AllPartitions, Leading
 from kafscale.cluster.membership.node import Endpoint, Node
-from kafscale.cluster.membership.placement.administration import Mover, NoMover
+from kafscale.cluster.membership.placement.administration import Mover
 from kafscale.cluster.membership.placement.choice import BalancePlan
+from kafscale.cluster.membership.placement.writer import PlacementWriter
 from kafscale.cluster.membership.start.claim import WATCH_SECONDS, Claimed, LeadCheck, release, watch_claim
 from kafscale.cluster.membership.start.recovery import MetadataExtents
 from kafscale.cluster.membership.state import ClusterState, LoneState
@@ -53,22 +54,20 @@ class HeldLease:
     """A lease that is always good: a successor waits until this broker has looked at the claim."""
 
     def is_good(self) -> bool:
-        """Return True."""
         return True
 
     async def wait(self) -> None:
-        """Return at once."""
+        pass
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
 class ClusterMember:
     """A broker that may lead partitions; `run` it before `metadata` is changed.
 
-    `views` are those of the store, guarded: nothing is deleted that a successor may want. `epoch` is the number of this
-    start, which no other has. `journal` is the log in the bucket, None if this broker writes none. `earlier` is what
-    earlier logs in the bucket hold for this broker. `check` looks in the bucket whether this broker may still act,
-    every `watch_seconds` at least. `leads_all`: it leads every partition of the namespace. `lease` is that of a log on
-    the local disk, and `mover` moves partitions.
+    `views` of the store are guarded: nothing is deleted that a successor may want. `epoch` is the unique number of this
+    start. `journal` is the log in the bucket, if this broker writes one, and `earlier` reads earlier ones. `check`
+    looks in the bucket whether this broker may still act, every `watch_seconds` at least. `leads_all`: it leads every
+    partition of the namespace. `lease` is that of a log on the local disk.
     """
 
     settings: Settings
@@ -82,11 +81,16 @@ class ClusterMember:
     watch_seconds: float = attrs.field(default=WATCH_SECONDS, init=False)
     leads_all: bool = attrs.field(default=True, init=False)
     lease: Lease = attrs.field(factory=HeldLease, init=False)
-    mover: Mover = attrs.field(factory=NoMover, init=False)
+    writer: PlacementWriter = attrs.field(init=False)
+    mover: Mover = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.writer = PlacementWriter(self.state)
+        self.mover = Mover(self.state, self.writer)
 
     @property
     def deletes_topics(self) -> bool:
-        """Tell whether this broker deletes the objects of deleted topics, which one broker does for all."""
+        """Tell whether this broker deletes the objects of deleted topics, as one broker does for all."""
         return True
 
     @property
@@ -95,46 +99,37 @@ class ClusterMember:
         return self.state.brokers[self.settings.broker_id].endpoints
 
     def local_log(self, disk: Disk) -> LocalLog:
-        """Return the parts of a log on the local disk."""
         return LocalLog(disk=disk, lease=self.lease, extents=MetadataExtents(self.metadata.local))
 
     # ---- parts that need the log or the topics ---------------------------------------------------------------------
 
     def assign(self, node: Node, topics: TopicRegistry) -> Assignment:
-        """Make what answers which broker leads what."""
         return Assignment(node, self.state, topics.get)
 
-    def leader_of(self, log: Log, topics: TopicRegistry, spec: Spec) -> PartitionLeader:
-        """Make what opens partitions that this broker is to lead, and gives others away."""
+    def leader_of(self, log: Log, topics: TopicRegistry, spec: Spec) -> AllPartitions | Leading:
+        """Make the part that opens partitions which this broker is to lead, and hands over others."""
         return AllPartitions(log, spec)
 
     def remote_coordinators(
         self, leader: Callable[[TopicPartition], int | None], coordinated_at: Callable[[str], TopicPartition]
     ) -> RemoteCoordinators:
-        """Make the requests to other brokers about transactions."""
         return no_peers()
 
     # ---- recovery, before anything is served -----------------------------------------------------------------------
 
     async def end_earlier(self, partitions: Collection[PartitionId]) -> None:
-        """End the streams that hold records of partitions led here, before segments are listed.
-
-        Raises DamagedObject, StoreError.
-        """
+        """End the streams that these partitions recover from. Raises DamagedObject, StoreError."""
 
     async def replay_earlier(self, handle: Handle) -> None:
-        """Hand the record batches of earlier logs in the bucket to `handle`, where no `Log` replays them.
-
-        Raises DamagedObject, StoreError.
-        """
+        """Pass the batches of earlier logs in the bucket to `handle`. Raises DamagedObject, StoreError."""
         await (self.earlier if self.journal is None else self.journal).replay(handle)
 
     def begun(self, partition_id: PartitionId) -> Sequence[EpochStart]:
-        """Return where the last decided epoch of a partition began, as `resolve` wants it."""
+        """Return where the last decided epoch of a partition began."""
         return ()
 
     def is_lost(self, entry: WalEntry) -> bool:
-        """Tell whether other brokers lead the partition of an entry of this broker's log, and began before it."""
+        """Tell whether another broker leads the partition since before this entry of the log."""
         return False
 
     async def is_deleted(self, partition_id: PartitionId) -> bool:
@@ -142,7 +137,7 @@ class ClusterMember:
         return False
 
     async def decide(self, partitions: Sequence[Partition]) -> None:
-        """Commit where the epochs of recovered partitions begin. Raises Fenced if another broker leads one by now."""
+        """Commit where the epochs of recovered partitions begin. Raises Fenced if another broker leads one."""
 
     # ---- while it serves -------------------------------------------------------------------------------------------
 
@@ -151,44 +146,41 @@ class ClusterMember:
         return transaction
 
     async def catch_up(self) -> None:
-        """Return when all that other brokers had committed before is known here, or the store can't be asked."""
+        """Return when all earlier commits of other brokers are known here, or the store is away."""
 
     def has_led_lately(self) -> bool:
-        """Tell whether a look has found a moment ago that this broker may act; if not, look soon."""
+        """Tell whether a recent look found that this broker may act; if not, look soon."""
         return True
 
     async def wait_awake(self) -> None:
-        """Return at once; after a suspension of this process, when the bucket was asked. Raises Fenced."""
+        """Return at once; after a suspension of this process when it has looked at the bucket. Raises Fenced."""
 
     async def heard(self, request: OwnHeartbeatRequest) -> OwnHeartbeatResponse:
         """Answer a heartbeat of another broker."""
         return OwnHeartbeatResponse(error_code=BROKER_ID_NOT_REGISTERED)
 
     def plan_balance(self, released: Collection[bytes] | None) -> BalancePlan | None:
-        """Return the moves that would be made if nothing of these topics, or of any, were assigned to a broker.
+        """Return the moves for balance if these topics, or all with None, had no assigned partitions.
 
-        None unless this broker decides that.
+        None unless this broker is the controller.
         """
         return None
 
     async def serve(self, log: Log) -> None:
-        """Do this broker's part for the cluster while it serves, until cancelled."""
+        """Work for the cluster while this broker serves, until cancelled."""
 
     # ---- the end ---------------------------------------------------------------------------------------------------
 
     async def hand_over(self) -> None:
-        """Move what this broker leads to other brokers, as long as that takes."""
+        """Move the partitions of this broker to others, however long that takes."""
 
     @abstractmethod
     async def write_last_checkpoint(self) -> None:
-        """Write a checkpoint of the metadata if it is this broker's to do and something has changed.
-
-        Raises StoreError, Fenced.
-        """
+        """Write a checkpoint of the metadata if that is up to this broker. Raises StoreError, Fenced."""
 
     @abstractmethod
     async def tell_stopped(self, *, has_flushed: bool) -> None:
-        """Record in the bucket that this broker has stopped, and whether all it has is in segments.
+        """Record in the bucket that this broker has stopped, and whether all its records are in segments.
 
         Raises StoreError, KafkaError.
         """
@@ -196,21 +188,20 @@ class ClusterMember:
     # ---- tasks -----------------------------------------------------------------------------------------------------
 
     def register(self, metrics: Metrics) -> None:
-        """Export the metadata, and the log in the bucket if this broker writes one."""
         self.metadata.register(metrics)
         if self.journal is not None:
             self.journal.register(metrics)
 
     @abstractmethod
     def tasks(self) -> Sequence[Callable[[], Awaitable[None]]]:
-        """Return what runs beside the metadata until the broker ends."""
+        """Return the tasks that run beside the metadata until the broker ends."""
 
     def may_rest(self) -> bool:
-        """Tell whether the next look at the bucket can be left out."""
+        """Tell whether the next look at the bucket may be skipped."""
         return False
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keep the metadata durable, and look whether another broker has taken over. Raises Fenced, StorageFailed."""
+        """Keep the metadata durable, and look whether this broker may still act. Raises Fenced, StorageFailed."""
         with ungrouped():
             async with trio.open_nursery() as nursery:
                 if self.journal is not None:
@@ -238,7 +229,7 @@ class LoneMember(ClusterMember):
         await self.checkpointer.write_if_changed()
 
     async def tell_stopped(self, *, has_flushed: bool) -> None:
-        """Release the claim, so that a broker with another id may follow; not if the disk has what the bucket lacks."""
+        """Release the claim, so that a broker with another id may follow, if the bucket has all records."""
         if has_flushed or self.settings.durability is not Durability.WAL:
             with suppress(DamagedObject):
                 await release(self.views.background, self.settings.namespace, self.claimed.claim)

@@ -11,17 +11,16 @@ import trio
 
 from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.membership.leading.epoch_starts import EpochStarts, decide_begin
-from kafscale.cluster.membership.leading.leading import Leading, PartitionLeader, begun
+from kafscale.cluster.membership.leading.leading import Leading, begun
 from kafscale.cluster.membership.peers.heartbeats import Heartbeats, LeaderNotices, ReleasedContents, heartbeat
 from kafscale.cluster.membership.peers.lease import AcknowledgementLease, SuspensionCheck
 from kafscale.cluster.membership.peers.liveness import Liveness, StoreLoss
 from kafscale.cluster.membership.peers.loads import load_of
 from kafscale.cluster.membership.peers.peer_connections import BrokerCalls, Connect, Senders
-from kafscale.cluster.membership.placement.administration import PlacementMover
 from kafscale.cluster.membership.placement.choice import BalancePlan, BalancePlanner
 from kafscale.cluster.membership.placement.controller import Controller
 from kafscale.cluster.membership.placement.leaving import Departure, DiskRoom
-from kafscale.cluster.membership.placement.writer import PlacementWriter, place_topics
+from kafscale.cluster.membership.placement.writer import place_topics
 from kafscale.cluster.membership.start.member import ClusterMember, Spec
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.shared import SharedMetadataStore
@@ -51,14 +50,12 @@ ASKED_SECONDS = 10.0
 
 @attrs.define(kw_only=True, eq=False, repr=False)
 class SharingMember(ClusterMember):
-    """An incarnation, `epoch`, of one of several brokers. `connect` opens connections to the others, if it can."""
+    """An incarnation, `epoch`, of one of several brokers. `connect` opens connections to the others, if possible."""
 
     metadata: SharedMetadataStore
     connect: Connect | None
     leads_all: bool = attrs.field(default=False, init=False)
     liveness: Liveness = attrs.field(init=False)
-    writer: PlacementWriter = attrs.field(init=False)
-    mover: PlacementMover = attrs.field(init=False)
     calls: BrokerCalls = attrs.field(init=False)
     balance: BalancePlanner = attrs.field(init=False)
     store_loss: StoreLoss = attrs.field(init=False)
@@ -73,9 +70,8 @@ class SharingMember(ClusterMember):
     suspension_check: SuspensionCheck = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
         self.watch_seconds = LOOK_SECONDS
-        self.writer = PlacementWriter(self.state)
-        self.mover = PlacementMover(self.state, self.writer)
         self._make_peers()
         self._make_controller()
         self.streams = Streams(
@@ -90,7 +86,6 @@ class SharingMember(ClusterMember):
         return self.settings.broker_id
 
     def _make_peers(self) -> None:
-        """Make what this broker knows of the others, and asks or tells them."""
         settings, state, check = self.settings, self.state, self.check
         named = {"broker_id": self.broker_id, "incarnation": self.epoch}
         self.liveness = Liveness(settings.broker_session_timeout_seconds)
@@ -99,29 +94,26 @@ class SharingMember(ClusterMember):
             broker_id=self.broker_id,
             timeout_seconds=settings.broker_store_timeout_seconds,
             reach=self.views.reach,
-            disowned_at=lambda: self.heartbeats.disowned_at,
+            liveness=self.liveness,
         )
         self.heartbeats = Heartbeats(
             **named,
             state=state,
             liveness=self.liveness,
+            store_loss=self.store_loss,
             connect=self.connect,
             revision=self._revision,
             look_soon=self._look_soon,
             load=self.balance.meter.load,
             take_surplus=self.balance.take_surplus,
-            take_silence=self.store_loss.heard,
         )
         self.calls = BrokerCalls(state, self.connect)
         self.leader_notices = LeaderNotices(**named, calls=self.calls, revision=self._revision)
         self.senders = Senders(state=state, revision=self._revision, look_soon=self._look_soon)
-        self.lease = AcknowledgementLease(
-            self.liveness, lambda: check.led_at, check.confirm, lambda: self.heartbeats.disowned_at
-        )
+        self.lease = AcknowledgementLease(self.liveness, lambda: check.led_at, check.confirm)
         self.suspension_check = SuspensionCheck(check.confirm)
 
     def _make_controller(self) -> None:
-        """Make what decides about all brokers, where this one is the controller, or tells the controller."""
         self.controller = Controller(
             broker_id=self.broker_id,
             incarnation=self.epoch,
@@ -156,7 +148,7 @@ class SharingMember(ClusterMember):
 
     # ---- parts that need the log or the topics ---------------------------------------------------------------------
 
-    def leader_of(self, log: Log, topics: TopicRegistry, spec: Spec) -> PartitionLeader:
+    def leader_of(self, log: Log, topics: TopicRegistry, spec: Spec) -> Leading:
         recovering: Recovering | None = None
         if self.journal is not None:
             recovering = Recovering(log=log, journal=self.journal, streams=self.streams)
@@ -197,7 +189,6 @@ class SharingMember(ClusterMember):
         return () if placement is None else begun(placement)
 
     def is_lost(self, entry: WalEntry) -> bool:
-        """Tell whether others lead the partition and began before the entry, as where this broker was given up."""
         placement = self.state.placement(entry.topic_id, entry.partition)
         return (
             placement is not None
@@ -229,7 +220,7 @@ class SharingMember(ClusterMember):
         return place_topics(self.state, surplus, draft, transaction)
 
     async def catch_up(self) -> None:
-        with suppress(StoreError, DamagedObject, Fenced):  # which are left to the watch
+        with suppress(StoreError, DamagedObject, Fenced):  # the watch raises them
             await self.check.confirm()
 
     def has_led_lately(self) -> bool:
@@ -242,10 +233,9 @@ class SharingMember(ClusterMember):
         await self.suspension_check.wait()
 
     async def heard(self, request: OwnHeartbeatRequest) -> OwnHeartbeatResponse:
-        """Answer a heartbeat: the sender learns whether it may still act, and what all have to do.
+        """Answer a heartbeat: tell its sender whether it may act and, as the controller, the surplus of each broker.
 
-        If it may, this returns when the epoch starts that it reports are committed, or can't be. A sender that is not
-        the broker that it claims to be changes nothing.
+        Returns when the reported epoch starts are committed, or can't be. A false sender changes nothing.
         """
         code = self.senders.error_code(request)
         if code == STALE_BROKER_EPOCH:
@@ -253,7 +243,7 @@ class SharingMember(ClusterMember):
         if code:
             return OwnHeartbeatResponse(error_code=code)
         self.senders.look_for_newer(request)
-        self.released_contents.note(request.released)  # before anybody looks what is committed, and acts on it
+        self.released_contents.note(request.released)  # before a look at the metadata that acts on it
         is_current = self.heartbeats.heard(request.broker_id, request.broker_epoch, request.current_metadata_offset)
         response = OwnHeartbeatResponse(
             is_caught_up=True, is_fenced=not is_current, store_silent_ms=self.store_loss.silent_ms
@@ -273,7 +263,6 @@ class SharingMember(ClusterMember):
         return self.balance.plan(released) if is_mine else None
 
     async def serve(self, log: Log) -> None:
-        """Measure the load, become the controller if there is no other, and watch the disk."""
         self.balance.meter.partitions = log.partitions.values
         self.controller.serving.set()
         room = DiskRoom(
@@ -333,7 +322,7 @@ class SharingMember(ClusterMember):
     def may_rest(self) -> bool:
         """Tell whether the controller reports changes to this broker, and no client asks for a look.
 
-        Not while it may acknowledge for a while after a look (`kafscale.cluster.membership.peers.lease`).
+        Never with a log of its own, which acknowledges for a while after a look (`membership.peers.lease`).
         """
         record, now = self.state.brokers.get(self.broker_id), elapsed()
         is_leased = record is None or record.acknowledges_locally
