@@ -1,4 +1,4 @@
-"""The batches of a segment, read from front to back in pieces, so that a large one does not have to fit into memory."""
+"""Read the batches of a segment from front to back in pieces, so that a large one need not fit into memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CUTS_MAX_COUNT = 20  # of the replies for one object; each is gone on from, but 
 
 @attrs.frozen
 class LocatedBatch:
-    """One record batch and where it begins, from the start of the `.kfs`."""
+    """One record batch and its position in the `.kfs`."""
 
     position: int
     data: memoryview
@@ -25,10 +25,9 @@ class LocatedBatch:
 
 @attrs.define(eq=False, repr=False)
 class BatchSplitter:
-    """Cuts pieces of a segment, given in order, into whole batches.
+    """Cuts consecutive pieces of a segment into whole batches, keeping at most one batch in between.
 
-    `position` is that of the first byte not yet given back, `end` that where the batches end. What is kept from piece
-    to piece is at most one batch.
+    `position` is that of the next batch to return, `end` where the batches end.
     """
 
     position: int
@@ -38,7 +37,7 @@ class BatchSplitter:
     _wanted_bytes: int = attrs.field(default=HEADER_BYTES, init=False)
 
     def feed(self, piece: Buffer) -> Iterator[LocatedBatch]:
-        """The batches that end in this piece; take them all. Raises KafkaError where none begins or can end."""
+        """Yield the batches that end in this piece; take them all. Raises KafkaError."""
         self._kept.append(piece)
         self._kept_bytes += len(piece)
         if self._kept_bytes < self._wanted_bytes:
@@ -66,15 +65,15 @@ class BatchSplitter:
         return header.size_bytes
 
     def finish(self) -> None:
-        """End the body: nothing more comes. Raises CorruptBatch if a batch is cut off."""
+        """End the input. Raises CorruptBatch if a batch is cut off."""
         if self._kept_bytes:
             raise CorruptBatch(f"a record batch is cut off after {self._kept_bytes} bytes")
 
 
 async def read_pieces(store: ObjectStore, key: str, start: int, end: int) -> AsyncGenerator[Buffer, None]:
-    """The bytes of an object from `start` to `end` (exclusive), piece by piece.
+    """Yield the bytes of an object from `start` to `end` (exclusive), piece by piece.
 
-    Raises NotFound, StoreError; StoreUnavailable if replies come cut off again and again.
+    Raises NotFound, StoreError; StoreUnavailable if replies are cut off repeatedly.
     """
     cut_count = 0
     while start < end:

@@ -1,7 +1,6 @@
-"""Reading the footer of a segment: one GET of the last 64 KiB of its `.kfs`, or the whole of its `.index`.
+"""Read the footer of a segment: one GET of the last 64 KiB of its `.kfs`, or all of its `.index`.
 
-The last bytes tell the version; the footer reads the same for all of them. Imports no trio: these coroutines wait for
-nothing but the store, and Spark's readers run them on a store that blocks.
+The last bytes tell the version. Imports no trio: Spark's readers run these coroutines on a store that blocks.
 """
 
 from __future__ import annotations
@@ -25,14 +24,12 @@ FOOTER_READ_BYTES = 64 << 10  # as klite; a 64 MiB segment's footer is about 25 
 
 
 async def read_footer(store: ObjectStore, segment_key: SegmentKey) -> Footer:
-    """The footer at the end of a `.kfs`. Raises NotFound, DamagedObject, StoreError."""
+    """Read the footer of a `.kfs`. Raises NotFound, DamagedObject, StoreError."""
     return (await read_footer_and_tail(store, segment_key))[0]
 
 
 async def read_footer_and_tail(store: ObjectStore, segment_key: SegmentKey) -> tuple[Footer, ObjectPart]:
-    """Read a footer as `read_footer` does, and return with it the end of the object that was read, which has some of
-    the batches.
-    """
+    """Read a footer, and return the end of the object that was read, which has some of the batches."""
     part = await store.get_tail(segment_key.key, FOOTER_READ_BYTES)
     if segment_v1.is_version_1(part.data):
         return await read_footer_v1(store, segment_key, part), part
@@ -44,14 +41,14 @@ async def read_footer_and_tail(store: ObjectStore, segment_key: SegmentKey) -> t
 
 
 def footer_in_tail(part: ObjectPart, segment_key: SegmentKey) -> Footer | None:
-    """The footer that this end of an object holds; None if it takes more than that to know it. Raises DamagedObject."""
+    """Return the footer in this end of an object; None if it is longer. Raises DamagedObject."""
     if segment_v1.is_version_1(part.data) or footer_bytes_needed(part.data, segment_key.key) > len(part.data):
         return None
     return decode_end(part.data, part.object_size_bytes, segment_key)
 
 
 def decode_end(tail: Buffer, object_size_bytes: int, segment_key: SegmentKey) -> Footer:
-    """The footer of a `.kfs` of version 2, from the end of the object. Raises DamagedObject."""
+    """Decode the footer at the end of a `.kfs` of version 2. Raises DamagedObject."""
     key = segment_key.key
     footer = decode_footer(tail, key)
     check_index_order(footer, key)
@@ -62,10 +59,7 @@ def decode_end(tail: Buffer, object_size_bytes: int, segment_key: SegmentKey) ->
 
 
 async def read_footer_with_timestamps(store: ObjectStore, segment_key: SegmentKey) -> Footer:
-    """Read a footer that tells timestamps. Where version 1 tells none, the whole object is read.
-
-    Raises as `read_footer` does.
-    """
+    """Read a footer with timestamps; for version 1 the whole object is read. Raises as `read_footer`."""
     footer = await read_footer(store, segment_key)
     if footer.identity.max_timestamp_ms == MAX_TIMESTAMP_UNKNOWN:
         footer = await read_exact_footer_v1(store, segment_key)
@@ -73,9 +67,9 @@ async def read_footer_with_timestamps(store: ObjectStore, segment_key: SegmentKe
 
 
 async def index_of(store: ObjectStore, segment_key: SegmentKey, footer: Footer) -> Buffer:
-    """The `.index` that goes with the `.kfs` of this footer. Raises NotFound, StoreError.
+    """Return the content of the `.index` for this footer. Raises NotFound, StoreError.
 
-    From version 2 on it is the end of that object, byte for byte, with what a later version has added.
+    From version 2 on it is the end of the `.kfs`, with what a later version has added.
     """
     if footer.version == segment_v1.VERSION:
         return segment_v1.encode_index(footer.index)
@@ -83,7 +77,6 @@ async def index_of(store: ObjectStore, segment_key: SegmentKey, footer: Footer) 
 
 
 async def index_goes_with(store: ObjectStore, segment_key: SegmentKey, footer: Footer) -> bool:
-    """Tell whether the `.index` is there and is that of the `.kfs` with this footer."""
     if footer.version != segment_v1.VERSION:
         return await read_index(store, segment_key) == footer
     key = segment_key.of_kind("index").key
@@ -96,7 +89,7 @@ async def index_goes_with(store: ObjectStore, segment_key: SegmentKey, footer: F
 
 
 async def read_index(store: ObjectStore, segment_key: SegmentKey) -> Footer | None:
-    """The footer as its own object, the `.index`; None if it is missing or damaged: the `.kfs` has it too."""
+    """Read the `.index`; None if it is missing or damaged: the `.kfs` has the footer, too."""
     key = segment_key.of_kind("index").key
     try:
         footer = decode_footer((await store.get(key)).data, key)
@@ -108,7 +101,7 @@ async def read_index(store: ObjectStore, segment_key: SegmentKey) -> Footer | No
 
 
 def check_identity(footer: Footer, key: SegmentKey) -> None:
-    """A footer of another segment, copied or renamed, is as good as a damaged one."""
+    """Raise DamagedObject for the footer of another segment, which was copied or renamed."""
     identity = footer.identity
     told = (identity.topic_id, identity.partition, identity.base_offset, identity.generation)
     of_its_writer = key.epoch in (EPOCH_UNKNOWN, identity.leader_epoch)

@@ -46,8 +46,8 @@ _HEAD_BEFORE = struct.Struct(">qI")
 class LogEnd:
     """The state after the record at `last_offset`.
 
-    `kept_in` has, by producer id, the base offset of the segment whose footer holds the latest state of that producer,
-    where that is not the last segment.
+    `kept_in` has, by producer id, the base offset of the segment whose footer holds that producer's latest state, if it
+    is not the last segment.
     """
 
     last_offset: int
@@ -58,14 +58,12 @@ class LogEnd:
 
     @property
     def stable_end(self) -> int:
-        """Return where the oldest open transaction begins; behind the last offset if none is open."""
+        """The begin of the oldest open transaction, or the end of the log."""
         return stable_end(self.open_transactions, self.last_offset + 1)
 
     @classmethod
     def of(cls, last: Footer, earlier: Iterable[Footer] = ()) -> LogEnd:
-        """Make the log's end of the last segment's footer and, in order of offset, the `earlier` ones that have its
-        other producers.
-        """
+        """Combine the last footer with `earlier` ones, in order of offset, that have its other producers."""
         latest: dict[int, Producer] = {}
         kept_in: dict[int, int] = {}
         for footer in earlier:
@@ -78,7 +76,7 @@ class LogEnd:
         return cls(last.last_offset, list(latest.values()), last.epochs, kept_in, last.open_transactions)
 
     def encode(self) -> bytes:
-        """Empty for more than PRODUCERS_MAX_COUNT producers, and if the last footer has not all of them."""
+        """Encode; empty for more than PRODUCERS_MAX_COUNT producers, and if the last footer lacks some."""
         if len(self.producers) > PRODUCERS_MAX_COUNT or self.kept_in:
             return b""
         told = [
@@ -90,7 +88,7 @@ class LogEnd:
 
     @classmethod
     def decode(cls, data: Buffer) -> LogEnd | None:
-        """Decode; None for empty data. Raises struct.error or ValueError for data that `encode` did not make."""
+        """Decode; None for empty data. Raises struct.error or ValueError."""
         if not data:
             return None
         view = memoryview(data)
@@ -108,7 +106,7 @@ class LogEnd:
 
     @classmethod
     def decode_before(cls, data: Buffer) -> LogEnd | None:
-        """Decode what a checkpoint before version 3 has. As `decode`."""
+        """Decode the form before version 3 of the checkpoint."""
         if not data:
             return None
         last_offset, size = _HEAD_BEFORE.unpack_from(data)

@@ -1,9 +1,8 @@
-"""The list of a partition's segments, and what is left out of it because something newer covers it.
+"""The list of a partition's segments, without those that newer ones cover.
 
-A flush writes generation 0. Merged and compacted objects are higher generations. Of two objects the one that a later
-leader epoch has written is the newer one, and of the same epoch that of the higher generation. The newest complete one
-wins over what it covers. What a broker of an earlier epoch wrote too late is sorted out before, by
-`kafscale.formats.resolution`.
+A flush writes generation 0; merging and compaction write higher ones. Of two objects the one of the later leader epoch
+is newer, and of the same epoch that of the higher generation. The newest complete one wins over what it covers. Late
+segments of earlier epochs are removed before, by `kafscale.formats.resolution`.
 """
 
 from __future__ import annotations
@@ -33,9 +32,7 @@ ABORTED_COUNT_UNKNOWN = -1  # alike
 
 
 def fingerprint(object_size_bytes: int, etag: str) -> int:
-    """Return what a listing tells of an object's content, in 8 bytes: the lower half of its size, and a hash of its
-    ETag.
-    """
+    """Return 8 bytes that identify listed content: the lower half of the size, and a hash of the ETag."""
     return (object_size_bytes & 0xFFFF_FFFF) << 32 | crc32c(etag.encode())
 
 
@@ -57,12 +54,10 @@ class ListedSegment:
 class Segment:
     """One segment in the bucket: the key of its `.kfs`, its last offset (inclusive), and sizes in bytes.
 
-    `size_bytes` counts the record batches, and footer and header too as long as the footer has not been read.
-    `max_timestamp_ms` is -1 if no record has a timestamp, and MAX_TIMESTAMP_UNKNOWN before the footer is read.
-    `first_dirty_offset` is that of `Footer`; generation 0 has none.
-    `fingerprint` is that of the `.kfs`, by which a later start knows it again; FINGERPRINT_UNKNOWN makes it look.
-    `stable_end` is where the oldest transaction begins that is open at its end, or behind its end, and `aborted_count`
-    how many aborted ones its footer has: both so that readers need not look into every footer.
+    `size_bytes` counts the record batches; before the footer is read, footer and header too. `max_timestamp_ms` is -1
+    without timestamps, MAX_TIMESTAMP_UNKNOWN before the footer is read. `first_dirty_offset` is that of `Footer`. By
+    the `fingerprint` of the `.kfs` a later start recognises it, unless FINGERPRINT_UNKNOWN. `stable_end` is the begin
+    of the oldest transaction that is open at its end, or its end; `aborted_count` counts aborted ones in its footer.
     """
 
     key: SegmentKey
@@ -88,7 +83,7 @@ class Segment:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Epoch and generation: what has the greater one is newer."""
+        """Epoch and generation: the greater one is newer."""
         return self.key.epoch, self.key.generation
 
     @property
@@ -101,7 +96,7 @@ class Segment:
 
 
 def segment_of(key: SegmentKey, footer: Footer, *, fingerprint: int = FINGERPRINT_UNKNOWN) -> Segment:
-    """Return what the manifest keeps of a segment; `fingerprint` is that of its `.kfs`, if it is known."""
+    """Make a segment from its footer; `fingerprint` is that of its `.kfs`, if known."""
     return Segment(
         key=key,
         last_offset=footer.last_offset,
@@ -117,13 +112,12 @@ def segment_of(key: SegmentKey, footer: Footer, *, fingerprint: int = FINGERPRIN
 def without_covered(segments: Iterable[Segment]) -> Sequence[Segment]:
     """Return the segments in order of offset, without those that newer ones cover.
 
-    One of which newer ones cover a part is left out too, if what is left of it is in older ones: what was made later
-    did not know of it, so it is what an attempt that was cut short left behind, and its sources are still there. Others
-    that overlap are both kept; who reads prefers the larger base offset, then the newer one.
+    A segment that newer ones cover in part is left out too if older ones hold the rest: it is the leftover of an
+    interrupted attempt whose sources still exist. Others that overlap are kept; readers prefer the larger base offset,
+    then the newer one.
 
-    A flushed segment is left out if it begins within a newer merged segment and ends behind it. Merges take whole
-    segments, so it was not a source: it was sent before another broker took over, and arrived after the segment at its
-    key had been merged and deleted.
+    A flushed segment that begins within a newer merged one and ends behind it is left out: merges take whole segments,
+    so it arrived late, after the segment at its key had been merged and deleted.
     """
     ordered = sorted(segments, key=_order)
     if all(before.last_offset < after.key.base_offset for before, after in pairwise(ordered)):
@@ -169,7 +163,7 @@ def _is_left_over(segment: Segment, newer: OffsetRanges, others: Iterable[Segmen
 
 @attrs.define(eq=False, repr=False)
 class OffsetRanges:
-    """A set of offsets, as ranges (both ends inclusive) in order, of which no two overlap or touch."""
+    """A set of offsets, as ordered ranges (both ends inclusive), of which no two overlap or touch."""
 
     _firsts: list[int] = attrs.field(factory=list)
     _lasts: list[int] = attrs.field(factory=list)
@@ -178,7 +172,6 @@ class OffsetRanges:
         return OffsetRanges(self._firsts[:], self._lasts[:])
 
     def meet(self, first: int, last: int) -> bool:
-        """Tell whether any of these offsets is in the set."""
         index = bisect_right(self._firsts, last) - 1
         return index >= 0 and self._lasts[index] >= first
 
@@ -207,13 +200,13 @@ class Manifest:
         self.size_bytes = sum(segment.size_bytes for segment in self.segments)
 
     def add(self, segment: Segment) -> None:
-        """A flush has put another segment behind the last one."""
+        """Append a flushed segment."""
         assert not self.segments or segment.base_offset > self.segments[-1].last_offset
         self.segments.append(segment)
         self.size_bytes += segment.size_bytes
 
     def find(self, offset: int) -> Segment | None:
-        """The segment that holds `offset`, or the first one after it (offsets may have been compacted away)."""
+        """Return the segment that holds `offset`, or the first one after it: offsets may be compacted away."""
         following = bisect_right(self.segments, offset, key=_base_offset)
         for index in range(following - 1, -1, -1):  # goes on to a second one only in a hole, or where two overlap
             if self.segments[index].last_offset >= offset:
@@ -221,7 +214,6 @@ class Manifest:
         return self.segments[following] if following < len(self.segments) else None
 
     def refers_to(self, key: SegmentKey) -> bool:
-        """Tell whether this segment is one of those that are read."""
         return self._index_of(key) is not None
 
     def _index_of(self, key: SegmentKey) -> int | None:
@@ -242,9 +234,9 @@ class Manifest:
         return newer.hold(first, last)
 
     def take_below(self, offset: int) -> Sequence[Segment]:
-        """Remove and return the segments that end before `offset`, but for the one that ends last.
+        """Remove and return the segments that end before `offset`, except for the one that ends last.
 
-        That one's footer says where the log ends, and has the producers and leader epochs that a restart needs.
+        A restart needs the producers and leader epochs in that one's footer.
         """
         newest = max(self.segments, key=_last_offset, default=None)
         taken = [segment for segment in self.segments if segment.last_offset < offset and segment is not newest]
@@ -254,7 +246,7 @@ class Manifest:
         return taken
 
     def remove(self, segment: Segment) -> bool:
-        """Leave a segment out; False if it was not in here any more."""
+        """Leave a segment out; False if it was not in here."""
         index = self._index_of(segment.key)
         if index is None:
             return False
@@ -262,15 +254,12 @@ class Manifest:
         return True
 
     def key_before(self, base_offset: int) -> SegmentKey | None:
-        """Return the key of the segment before the one that begins at this offset; None if it is the first."""
+        """Return the key of the segment before this base offset, or None."""
         index = bisect_left(self.segments, base_offset, key=_base_offset)
         return self.segments[index - 1].key if index else None
 
     def replace(self, sources: Sequence[Segment], merged: Segment) -> None:
-        """Read `merged` instead of these segments, all of which are in here and of older generations.
-
-        It must hold all of their offsets: so a restart that finds the sources too comes to the same.
-        """
+        """Read `merged` instead of these older segments, all of whose offsets it covers."""
         assert sources, merged
         assert all(source.generation < merged.generation for source in sources), (sources, merged)
         assert all(source.rank < merged.rank for source in sources), (sources, merged)
@@ -281,7 +270,7 @@ class Manifest:
         self._exchange(indexes, [merged])
 
     def _exchange(self, indexes: Collection[int], added: Iterable[Segment]) -> None:
-        """Replace segments in a copy of the list, since others may be going through it.
+        """Replace segments in a copy of the list, since others may be iterating over it.
 
         No step looks at each segment: for 100,000 of them that would take 50 ms.
         """
@@ -295,7 +284,7 @@ class Manifest:
         self.segments = kept
 
     def learn_timestamp(self, known: Segment) -> None:
-        """The footer of a segment has been read; `known` is the segment with its `max_timestamp_ms`."""
+        """Set the `max_timestamp_ms` of `known`, whose footer has been read."""
         index = self._index_of(known.key)
         if index is not None:
             self.segments[index] = attrs.evolve(self.segments[index], max_timestamp_ms=known.max_timestamp_ms)

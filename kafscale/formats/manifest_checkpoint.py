@@ -61,7 +61,7 @@ _ROWS = {
 
 @attrs.frozen
 class MissingSegment:
-    """A segment that was there when the checkpoint was taken; both offsets are inclusive."""
+    """A segment of the checkpoint that is gone; both offsets are inclusive."""
 
     base_offset: int
     last_offset: int
@@ -70,7 +70,7 @@ class MissingSegment:
     version: Literal[1, 2] = 2
 
     def may_be_in(self, segment: Segment) -> bool:
-        """Tell whether that one, of a newer generation, may have been made of it."""
+        """Tell whether a newer segment may have been made from it."""
         return (
             segment.generation > self.generation
             and segment.base_offset <= self.last_offset
@@ -80,9 +80,9 @@ class MissingSegment:
 
 @attrs.frozen
 class Recognised:
-    """A listing compared with a checkpoint. `segments` are those listed that the checkpoint vouches for, `missing`
-    those that it knows and the listing lacks. `changed` has the last offset that the checkpoint knows of segments whose
-    objects are others now, or damaged.
+    """A listing compared with a checkpoint: vouched `segments`, and `missing` ones.
+
+    `changed` has the checkpoint's last offset of segments whose objects have changed or are damaged.
     """
 
     segments: Sequence[Segment]
@@ -92,7 +92,7 @@ class Recognised:
 
 @attrs.frozen(eq=False, repr=False)
 class KnownPartition:
-    """One partition of a checkpoint, decoded only when it is needed."""
+    """One partition of a checkpoint, decoded only when needed."""
 
     _end: memoryview
     _rows: memoryview
@@ -100,7 +100,7 @@ class KnownPartition:
     decided_by: int = EPOCH_UNKNOWN  # the epoch of the broker that wrote the checkpoint
 
     def end(self) -> LogEnd | None:
-        """The state after the last segment; None if it was too large."""
+        """Return the state after the last segment; None if it was too large."""
         return LogEnd.decode(self._end) if self._row is _SEGMENT else LogEnd.decode_before(self._end)
 
     @property
@@ -108,11 +108,11 @@ class KnownPartition:
         return len(self._rows) // self._row.size
 
     def last_base_offset(self) -> int:
-        """The largest; -1 if there is no segment."""
+        """Return the largest base offset; -1 without segments."""
         return max((row[0] for row in self._row.iter_unpack(self._rows)), default=-1)
 
     def listed(self, any_key: SegmentKey) -> Sequence[ListedSegment]:
-        """Return what a listing would have shown of these segments; `any_key` is of an object of the partition."""
+        """Return what a listing would have shown; `any_key` is of an object of the partition."""
         return [
             ListedSegment(
                 attrs.evolve(any_key, base_offset=base_offset, epoch=epoch, generation=generation, version=version),
@@ -124,20 +124,18 @@ class KnownPartition:
         ]
 
     def _by_key(self) -> dict[tuple[int, int, int, Literal[1, 2]], tuple[int, ...]]:
-        """Return what the checkpoint tells of each segment, by base offset, epoch, generation and version."""
         rows = self._row.iter_unpack(self._rows)
         if self._row is _SEGMENT_WITHOUT_EPOCH:
             return {(row[0], EPOCH_UNKNOWN, *row[1:3]): row[3:] for row in rows}
         return {row[:4]: row[4:] for row in rows}
 
     def decided(self, keys: Iterable[SegmentKey]) -> Decided:
-        """Tell which of these its writer took for parts of the log."""
+        """Return which of these segments the checkpoint's writer took for parts of the log."""
         rows = self._by_key()
         known = {key for key in keys if (key.base_offset, key.epoch, key.generation, key.version) in rows}
         return Decided(self.decided_by, known)
 
     def recognise(self, listed: Iterable[ListedSegment]) -> Recognised:
-        """Compare with the listed objects."""
         rows = self._by_key()
         vouched: list[Segment] = []
         changed: dict[SegmentKey, int] = {}
@@ -172,7 +170,6 @@ class KnownPartition:
 
 
 def _index_may_be_its_own(segment: Segment, listed: ListedSegment) -> bool:
-    """Tell whether the `.index` can still be the one of the checkpoint: it may have been cut off or deleted since."""
     footer_is_read = segment.size_bytes != listed.object_size_bytes
     if footer_is_read and segment.key.version != VERSION_1:
         return listed.index_size_bytes == listed.object_size_bytes - segment.size_bytes - HEADER.size
@@ -183,7 +180,7 @@ ManifestCheckpoint = Mapping[PartitionId, KnownPartition]
 
 
 def decode_manifests(key: str, data: Buffer) -> ManifestCheckpoint:
-    """Raises DamagedObject, naming the key."""
+    """Decode a checkpoint. Raises DamagedObject, naming the key."""
     view = memoryview(data)
     header, checksum, body = view[: _HEADER.size], view[_HEADER.size : HEADER_BYTES], view[HEADER_BYTES:]
     if len(checksum) < 4 or crc32c(body, crc32c(header)) != int.from_bytes(checksum, "big"):
@@ -214,7 +211,7 @@ def decode_manifests(key: str, data: Buffer) -> ManifestCheckpoint:
 
 @attrs.frozen(eq=False, repr=False)
 class ManifestSnapshot:
-    """A partition's segments at one moment. `end` is the log's end, encoded; empty if it is not told."""
+    """A partition's segments at one moment. `end` is the encoded log's end, or empty."""
 
     topic_id: bytes
     partition: int
@@ -223,16 +220,15 @@ class ManifestSnapshot:
 
     @property
     def size_bytes(self) -> int:
-        """The number of bytes that the partition takes in a checkpoint."""
+        """The partition's size in a checkpoint."""
         return _PARTITION.size + len(self.end) + len(self.segments) * _SEGMENT.size
 
     def head(self) -> bytes:
-        """Return the bytes that go before the partition's segments."""
+        """Return the bytes before the partition's segments."""
         return _PARTITION.pack(self.topic_id, self.partition, len(self.end), len(self.segments)) + self.end
 
 
 def encode_segments(segments: Iterable[Segment]) -> bytes:
-    """Encode some segments of a snapshot."""
     return b"".join(map(_encode_segment, segments))
 
 
@@ -254,7 +250,7 @@ def _encode_segment(segment: Segment) -> bytes:
 
 
 def encode_header(partition_count: int, body: Sequence[Buffer]) -> list[bytes]:
-    """Make what goes before the partitions that `body` has: header and checksum."""
+    """Encode header and checksum for the partitions in `body`."""
     header = _HEADER.pack(MAGIC, VERSION, partition_count, size_of(body))
     checksum = crc32c(header)
     for part in body:

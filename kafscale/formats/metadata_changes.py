@@ -26,8 +26,8 @@ _LENGTH = struct.Struct(">I")
 class PlannedFrom:
     """The basis of a planned transaction: a revision, and the keys that the plan has read.
 
-    The plan has become wrong where one of `keys`, or a key that begins with one of `prefixes`, was put or deleted after
-    that revision. A prefix ends in `/`.
+    The plan is void if one of `keys`, or a key under one of `prefixes` (ending in `/`), has changed since that
+    revision.
     """
 
     revision: int
@@ -37,12 +37,10 @@ class PlannedFrom:
 
 @attrs.frozen
 class Transaction:
-    """All of `puts` and `deletes`, if what it expects holds; otherwise nothing of it.
+    """Changes that are made together, if what they expect holds.
 
-    Every key of `expect` has the revision given (0: does not exist), and nothing of `planned_from` has changed.
-
-    `essential` is what must go on while the local disk is full: what a start writes, and what leads to free space. It
-    may use the room that is reserved for that.
+    Every key of `expect` must have the given revision (0: does not exist), and nothing of `planned_from` has changed.
+    `essential` ones may use reserved room while the local disk is full: those of a start, and those that free space.
     """
 
     puts: Mapping[str, bytes] = attrs.field(factory=dict)
@@ -54,16 +52,16 @@ class Transaction:
 
     @property
     def is_conditional(self) -> bool:
-        """Tell whether it expects something, so that it may be refused."""
+        """Tell whether it expects something."""
         return bool(self.expect) or self.planned_from is not None
 
     def unconditionally(self) -> Transaction:
-        """Return the same, for those who have looked already whether what it expects holds."""
+        """Return the same without conditions, which the caller has checked."""
         return attrs.evolve(self, expect={}, planned_from=None)
 
 
 def encode_transaction(transaction: Transaction) -> bytes:
-    """Encode all but the expected revisions and `essential`."""
+    """Encode all but the conditions and `essential`."""
     pairs = [(key.encode(), value) for key, value in transaction.puts.items()]
     deletes, prefixes = ([key.encode() for key in keys] for keys in (transaction.deletes, transaction.delete_prefixes))
     return encode_pairs(pairs, deletes, prefixes)
@@ -72,7 +70,6 @@ def encode_transaction(transaction: Transaction) -> bytes:
 def encode_pairs(
     pairs: Sequence[tuple[bytes, bytes]], deletes: Sequence[bytes] = (), delete_prefixes: Sequence[bytes] = ()
 ) -> bytes:
-    """A transaction of keys that are encoded already."""
     parts = [bytes((VERSION,)), _LENGTH.pack(len(pairs))]
     for key, value in pairs:
         parts += (_LENGTH.pack(len(key)), key, _LENGTH.pack(len(value)), value)
@@ -87,7 +84,7 @@ def _encode_keys(keys: Sequence[bytes]) -> bytes:
 
 
 def decode_transaction(data: memoryview) -> Transaction:
-    """Return what `encode_transaction` was given. Raises DamagedObject."""
+    """Decode a transaction. Raises DamagedObject."""
     return _decode_one(_Values(data, 0))
 
 
@@ -116,8 +113,6 @@ def _decode_one(values: _Values) -> Transaction:
 
 
 class _Values:
-    """Reads one value after the other."""
-
     def __init__(self, data: memoryview, position: int) -> None:
         self.data = data
         self.position = position
@@ -139,7 +134,7 @@ class _Values:
 
 
 def folded(transactions: Iterable[Transaction], max_count: int) -> Iterator[Transaction]:
-    """Fewer transactions, each of about `max_count` changes, with the same effect one after the other."""
+    """Combine transactions into fewer ones of about `max_count` changes, with the same effect."""
     puts: dict[str, bytes] = {}
     deletes: dict[str, None] = {}
     prefixes: dict[str, None] = {}

@@ -45,7 +45,7 @@ _FULL, _CHANGES = range(2)
 class Checkpoint:
     """A position in the metadata's log, and the transaction that creates the metadata as of that position.
 
-    One of changes makes it of a full one: of number `base`, or of a later one.
+    With a `base` it holds changes since the full checkpoint of that number.
     """
 
     position: WalPosition
@@ -55,24 +55,22 @@ class Checkpoint:
 
 @attrs.define(eq=False, repr=False)
 class CheckpointBody:
-    """The body behind the header, built piece by piece: deletions of prefixes first, and each key once."""
+    """The body behind the header, built in pieces: deletions of prefixes first, and each key once."""
 
     size_bytes: int = attrs.field(default=0, init=False)  # before it is compressed
     _parts: list[bytes] = attrs.field(factory=list, init=False)
     _compressor: zlib._Compress = attrs.field(factory=lambda: zlib.compressobj(LEVEL), init=False)
 
     def add(self, encoded: bytes) -> None:
-        """Add an encoded transaction."""
         self.size_bytes += len(encoded)
         self._parts.append(self._compressor.compress(encoded))
 
     def finish(self) -> Sequence[bytes]:
-        """Return all of the body."""
         return [*filter(None, self._parts), self._compressor.flush()]
 
 
 def encode_header(position: WalPosition, body: Sequence[Buffer], base: int | None) -> bytes:
-    """Encode what comes before the body."""
+    """Encode the header of a body."""
     kind = _FULL if base is None else _CHANGES
     length = size_of(body)
     header = _HEADER.pack(MAGIC, VERSION, kind, position.epoch, position.number, base or 0, length)
@@ -85,7 +83,7 @@ def encode_header(position: WalPosition, body: Sequence[Buffer], base: int | Non
 def encode_checkpoint(
     position: WalPosition, transactions: Iterable[Transaction], base: int | None = None
 ) -> Sequence[bytes]:
-    """A whole one, of transactions that are at hand."""
+    """Encode a whole checkpoint."""
     body = CheckpointBody()
     for transaction in transactions:
         body.add(encode_transaction(transaction))
@@ -94,7 +92,7 @@ def encode_checkpoint(
 
 
 def decode_checkpoint(key: str, data: Buffer) -> Checkpoint:
-    """Raises DamagedObject, naming the key."""
+    """Decode a checkpoint. Raises DamagedObject, naming the key."""
     view = memoryview(data)
     magic, version = _BEGINNING.unpack_from(view) if len(view) >= _BEGINNING.size else (b"", 0)
     if magic != MAGIC:
@@ -139,14 +137,14 @@ def _decode_body(key: str, body: memoryview) -> Transaction:
 
 @attrs.frozen
 class FoundCheckpoint:
-    """The newest full checkpoint that the intact objects give, or None, and the damaged ones."""
+    """The newest full checkpoint that intact objects give, or None, and the damaged ones."""
 
     newest: Checkpoint | None
     damage: Sequence[DamagedObject]
 
 
 def newest_checkpoint(keys: Sequence[NumberedKey]) -> Generator[NumberedKey, Buffer, FoundCheckpoint]:
-    """Find it among the keys, oldest first. Yields the key of each object that it needs, and is sent the content."""
+    """Find the newest checkpoint among keys, oldest first. Yields needed keys, and expects their content."""
     damage: list[DamagedObject] = []
     changes: Checkpoint | None = None
     changes_key: NumberedKey | None = None
@@ -175,13 +173,12 @@ def newest_checkpoint(keys: Sequence[NumberedKey]) -> Generator[NumberedKey, Buf
 
 
 def has_base(key: NumberedKey, changes: Checkpoint, full: Collection[NumberedKey]) -> bool:
-    """Tell whether one of changes can be applied on any of the full ones."""
+    """Tell whether a checkpoint of changes fits any of the full ones."""
     assert changes.base is not None
     return any(checkpoint.epoch == key.epoch and changes.base <= checkpoint.number < key.number for checkpoint in full)
 
 
 def with_changes(full: Checkpoint, changes: Checkpoint) -> Checkpoint:
-    """Apply what has changed since a full one."""
     puts = dict(full.transaction.puts)
     for prefix in changes.transaction.delete_prefixes:
         for key in [key for key in puts if key.startswith(prefix)]:

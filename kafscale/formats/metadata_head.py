@@ -40,14 +40,13 @@ _ENTRY = struct.Struct(">16sI")
 
 @attrs.frozen
 class HeadEntry:
-    """A transaction, encoded, and who wrote it."""
+    """An encoded transaction, and its writer's nonce."""
 
     nonce: bytes
     data: bytes
 
     @property
     def size_bytes(self) -> int:
-        """Bytes that it takes in the head."""
         return _ENTRY.size + len(self.data)
 
 
@@ -55,7 +54,7 @@ class HeadEntry:
 class Head:
     """The content of the head object. `entries` are the revisions behind `kept_until`, in order.
 
-    `claim`, encoded, is that of the broker which has the bucket to itself again; then nothing follows.
+    `claim` is the encoded claim of the broker that has the bucket to itself again; then nothing follows.
     """
 
     epoch: int
@@ -65,34 +64,31 @@ class Head:
 
     @property
     def revision(self) -> int:
-        """The revision of the last entry."""
         return self.kept_until + len(self.entries)
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the object."""
         return _HEADER.size + 4 + sum(entry.size_bytes for entry in _written(self))
 
     def behind(self, revision: int) -> Sequence[HeadEntry] | None:
-        """Return the entries behind a revision; None if the first of them is only in a checkpoint."""
+        """Return the entries behind a revision; None if a checkpoint has the first of them."""
         if revision < self.kept_until:
             return None
         return list(islice(self.entries, revision - self.kept_until, None))
 
     def with_entries(self, entries: Sequence[HeadEntry], kept_until: int) -> Head:
-        """Return the next one, with more entries, without those that checkpoints have up to `kept_until`."""
+        """Return the head with more entries, without those that checkpoints have up to `kept_until`."""
         kept_until = min(max(kept_until, self.kept_until), self.revision)
         left = self.entries[kept_until - self.kept_until :]
         return Head(self.epoch, kept_until, (*left, *entries))
 
 
 def head_key(namespace: str) -> str:
-    """Return where the head is."""
     return system_key("head", namespace=namespace)
 
 
 def encode_head(head: Head) -> Sequence[bytes]:
-    """The object as buffers."""
+    """Encode the object as buffers."""
     entries = _written(head)
     version = VERSION if head.claim is None else ENDED_VERSION
     header = _HEADER.pack(MAGIC, version, head.epoch, head.kept_until, len(entries))
@@ -110,7 +106,7 @@ def _written(head: Head) -> Sequence[HeadEntry]:
 
 
 def decode_head(key: str, data: Buffer) -> Head:
-    """Return what `encode_head` was given. Raises DamagedObject, naming the key."""
+    """Decode a head. Raises DamagedObject, naming the key."""
     view = memoryview(data)
     start = _HEADER.size + 4
     if len(view) < start or bytes(view[:8]) != MAGIC:

@@ -32,7 +32,7 @@ _ROW_KEY = re.compile(f"{ASSIGNMENTS}([0-9a-f]{{32}})/([0-9]+)")
 
 @attrs.frozen
 class Beginning:
-    """A partition's leader epoch, and the last epoch with a committed start offset, with that offset; -1 for none."""
+    """A partition's leader epoch, and the last epoch with a committed start offset; -1 for none."""
 
     epoch: int
     decided_epoch: int
@@ -40,38 +40,36 @@ class Beginning:
 
     @property
     def is_decided(self) -> bool:
-        """Tell whether it is committed where the epoch of its leader begins."""
+        """Tell whether the start of the leader's epoch is committed."""
         return self.decided_epoch == self.epoch
 
     @property
     def begun(self) -> tuple[EpochStart, ...]:
-        """Return where the last epoch that was decided began, as the resolution of segments wants it."""
+        """Return the start of the last decided epoch, as for `resolve`."""
         return decided_begin(self.decided_epoch, self.decided_offset)
 
 
 def decided_begin(decided_epoch: int, decided_offset: int) -> tuple[EpochStart, ...]:
-    """Return where an epoch began that was decided, as the resolution of segments wants it; nothing for epoch -1."""
+    """Return the start of a decided epoch, as for `resolve`; nothing for epoch -1."""
     return (EpochStart(decided_epoch, decided_offset),) if decided_epoch >= 0 else ()
 
 
 def topic_rows_prefix(topic_id: bytes) -> str:
-    """Return what the keys of all rows of a topic begin with."""
     return f"{ASSIGNMENTS}{topic_id.hex()}/"
 
 
 def row_key(topic_id: bytes, index: int) -> str:
-    """Return where the placement of a partition is."""
     return f"{topic_rows_prefix(topic_id)}{index // ROW_COUNT:05d}"
 
 
 def parse_row_key(key: str) -> tuple[bytes, int] | None:
-    """Return the topic's id, and the index of the first partition of the row; None for any other key."""
+    """Return the topic's id, and the index of the row's first partition; None for any other key."""
     found = _ROW_KEY.fullmatch(key)
     return None if found is None else (bytes.fromhex(found[1]), int(found[2]) * ROW_COUNT)
 
 
 def decode_beginnings(value: Buffer) -> list[Beginning]:
-    """Decode a row of epoch starts. Raises ValueError, KeyError or TypeError if it is malformed."""
+    """Decode a row of epoch starts. Raises ValueError, KeyError or TypeError."""
     row = json.loads(bytes(value))
     columns = zip(row["epochs"], row["decided_epochs"], row["decided_offsets"], strict=True)
     return [Beginning(int(epoch), int(decided), int(offset)) for epoch, decided, offset in columns]

@@ -1,27 +1,22 @@
 """Decide which of a partition's objects are read: one rule for every reader of the bucket. May not import trio.
 
-A broker that was suspended, or cut off from the store, can write segments after another one has taken over. Such an
-object is *late*: it is not read, and only retention deletes it. Leader epochs tell it from the others. A
-broker that leads with epoch e begins behind everything that it finds in the bucket, so
+A suspended broker can write segments after another one has taken over. Such a *late* object is not read, and only
+retention deletes it. A broker that leads with epoch e begins behind everything that it finds in the bucket, so
 
-    whatever a broker of an earlier epoch wrote that ends at or behind the first record of epoch e came after that,
+    an object of an earlier epoch that ends at or behind the first record of epoch e arrived after that,
 
-and as a whole: an object that ends before is in the log as a whole, so none is ever cut. Where each epoch begins is in
-the footers: each has the *history* of the log up to its last record (KIP-101). Two histories that have the same epoch
-at an offset are the same up to there, as only one broker ever has an epoch. So one that was read decides about all
-objects up to its end: an object is late if the history has another epoch at its last offset than the object itself; or,
-as long as its footer has not been read, if the history has a later one there than that of the broker which wrote it.
-Where histories differ, that of the broker with the latest epoch is the log's.
+and is late as a whole; an object that ends before is in the log as a whole. Each footer has the *history* of the log up
+to its last record: where each epoch began (KIP-101). Only one broker has an epoch, so two histories with the same epoch
+at an offset are equal up to there. Hence one history decides about all objects up to its end: an object is late if the
+history has another epoch at its last offset, or, before its footer is read, a later epoch than its writer's. Where
+histories differ, that of the latest epoch counts.
 
-A broker that leads with epoch e and has flushed nothing yet has served what it found all the same. So its checkpoint of
-the manifests, which is in the bucket before it serves anything, counts like a footer of epoch e: the history of each
-segment in it is one that epoch e has *decided*, whatever the epoch in the segment's key. What an earlier broker's
-object says against it came later.
+A broker that has flushed nothing yet has served what it found. So its checkpoint of the manifests, written before it
+serves anything, counts like a footer: its epoch has *decided* the segments in it.
 
-Few footers have to be read for that: those of merged segments, which readers open anyway; that of the last flush of the
-latest epoch, which tells where the log ends; and where a flush overlaps an earlier epoch's object, that flush's.
-
-What is not late and overlaps is settled by `kafscale.formats.manifest.without_covered`.
+Few footers must be read: those of merged segments, which readers open anyway; that of the last flush of the latest
+epoch; and those of flushes that overlap an earlier epoch's object. Overlaps of timely objects are settled by
+`kafscale.formats.manifest.without_covered`.
 """
 
 from __future__ import annotations
@@ -47,13 +42,13 @@ _start_offset = attrgetter("start_offset")
 
 @attrs.frozen
 class Decided:
-    """Segments that the broker of an epoch found before it served anything, or has written itself."""
+    """Segments that the broker of an epoch found before it served anything, or has written."""
 
     epoch: int
     keys: Set[SegmentKey]
 
     def authority(self, segment: Segment) -> int:
-        """The latest epoch whose broker is known to have taken this segment for a part of the log."""
+        """Return the latest epoch whose broker has taken this segment for a part of the log."""
         return max(segment.epoch, self.epoch) if segment.key in self.keys else segment.epoch
 
 
@@ -62,7 +57,7 @@ NOTHING_DECIDED = Decided(EPOCH_UNKNOWN, frozenset())
 
 @attrs.frozen
 class Resolution:
-    """The segments to read, in order of offset, the late ones, and those whose footers must be read first to decide."""
+    """The segments to read, in order of offset, late ones, and those whose footers must be read first."""
 
     segments: Sequence[Segment]
     late: Collection[SegmentKey]
@@ -70,10 +65,9 @@ class Resolution:
 
 
 def assumed_ends(keys: Iterable[SegmentKey]) -> Mapping[SegmentKey, int]:
-    """The offset before the next base offset of the same or a later epoch, for each key that has such a one behind it.
+    """Return the offset before the next base offset of the same or a later epoch, for each key that has one.
 
-    What a flush wrote ends there, so that its footer need not be read. Earlier epochs do not count: what they have
-    behind it is late.
+    A flush ends there, so its footer need not be read. An earlier epoch's object behind it is late, and does not count.
     """
     ends: dict[SegmentKey, int] = {}
     following: list[SegmentKey] = []  # in descending order of offset; each has a later epoch than all behind it
@@ -92,7 +86,7 @@ def assumed_ends(keys: Iterable[SegmentKey]) -> Mapping[SegmentKey, int]:
 
 
 def epoch_at(history: Sequence[EpochStart], offset: int) -> int:
-    """The leader epoch of the record at this offset, or of the one before it; -1 if the history does not tell."""
+    """Return the leader epoch at this offset, or before; -1 if the history does not tell."""
     index = bisect_right(history, offset, key=_start_offset)
     return history[index - 1].epoch if index else -1
 
@@ -104,11 +98,10 @@ def resolve(
     begun: Iterable[EpochStart] = (),
     decided: Decided = NOTHING_DECIDED,
 ) -> Resolution:
-    """Decide. `histories` are from the footers that have been read, each as of its segment's end.
+    """Resolve segments. `histories` are from footers that were read, each as of its segment's end.
 
-    A segment without one has its assumed end, or OFFSET_MAX if it has none. `begun` are epochs that are known to have
-    begun at an offset although no footer shows it: a write-ahead log has their records, or the object is damaged.
-    `decided` is what the newest checkpoint of the manifests tells.
+    Other segments have their assumed ends, or OFFSET_MAX. `begun` are epoch starts that no footer shows: a write-ahead
+    log has their records, or the object is damaged. `decided` is from the newest checkpoint of the manifests.
     """
     found = list(segments)
     judge = _Judge.of(found, histories, begun, decided)
@@ -127,7 +120,7 @@ def _overlap(ordered: Sequence[Segment]) -> bool:
 
 @attrs.frozen(kw_only=True)
 class _Judge:
-    """`history` is the log's up to `last_offset`, as far as footers tell. `refuted` are late by their own footers."""
+    """`history` is the log's up to `last_offset`, as footers tell. `refuted` are late by their own footers."""
 
     histories: Histories
     history: Sequence[EpochStart]
@@ -181,16 +174,12 @@ class _Judge:
         return late
 
     def _first_late(self, epoch: int) -> float:
-        """Return where the first broker of a later epoch began.
-
-        What one of this epoch wrote is not late if it ends before that.
-        """
+        """Return where a later epoch began: objects of this epoch that end before are not late."""
         latest_own = self.oldest_epoch - 1 if epoch == EPOCH_UNKNOWN else epoch
         later = [start.start_offset for start in (*self.history, *self.begun) if start.epoch > latest_own]
         return min(later, default=math.inf)
 
     def _is_late(self, segment: Segment) -> bool:
-        """An object that ends behind the first record of a later epoch."""
         latest_own = self.oldest_epoch - 1 if segment.epoch == EPOCH_UNKNOWN else segment.epoch
         if any(start.epoch > latest_own and start.start_offset <= segment.last_offset for start in self.begun):
             return True
@@ -199,7 +188,7 @@ class _Judge:
         return epoch_at(self.history, min(segment.last_offset, self.last_offset)) > latest_own
 
     def find_last(self, timely: Iterable[Segment]) -> set[SegmentKey]:
-        """Return the last segment of the latest epoch among those that may go on behind what is known."""
+        """Return the last segment of the latest epoch that may continue behind what is known."""
         beyond = [
             segment
             for segment in timely
@@ -209,7 +198,7 @@ class _Judge:
         return set() if last is None else {last.key}
 
     def find_doubtful(self, timely: Iterable[Segment]) -> set[SegmentKey]:
-        """Flushes whose end is not known for sure, and that would win over records of an earlier epoch."""
+        """Return flushes with assumed ends that would win over records of an earlier epoch."""
         doubtful: set[SegmentKey] = set()
         earlier = OffsetRanges()
         for _, group in groupby(sorted(timely, key=_epoch), key=_epoch):

@@ -101,8 +101,6 @@ INDEX_ROWS_MAX_COUNT = 1024
 
 
 class Span(Protocol):
-    """The fields of a batch that the index needs."""
-
     @property
     def base_offset(self) -> int: ...
     @property
@@ -125,10 +123,7 @@ class EpochStart:
 
 @attrs.frozen(kw_only=True)
 class Identity:
-    """Tells which segment this is, and what it holds.
-
-    `leader_epoch` is the one with which its writer led the partition; `body_crc` is the CRC-32C over all batches.
-    """
+    """Identifies a segment. `leader_epoch` is its writer's; `body_crc` is the CRC-32C over all batches."""
 
     topic_id: bytes
     partition: int
@@ -146,7 +141,7 @@ class Identity:
 class Index:
     """Rows in order of offset: a run of batches each. Positions count from the start of the `.kfs`.
 
-    Of an earliest timestamp that is not known there is MIN_TIMESTAMP_UNKNOWN, by default for all.
+    Unknown earliest timestamps are MIN_TIMESTAMP_UNKNOWN, by default all.
     """
 
     base_offsets: array[int]
@@ -163,12 +158,10 @@ class Index:
 class Footer:
     """A decoded footer. `producers` is the state after the segment's last batch; `version` is that of the object.
 
-    All producers are in the footers of the segments that hold `producers_from` or come after it; by default, in this
-    one alone.
-
-    `first_dirty_offset`: the partition was compacted up to here when the segment was written; 0 if it was not.
-    `aborted` are the transactions whose marker is in the segment, `open_transactions` those open at its end.
-    `marker_rows` are those of the index that may have markers of transactions; None if unknown.
+    The footers of segments that hold `producers_from` or come after it have all producers; by default, this one alone.
+    `first_dirty_offset`: the partition was compacted up to there when the segment was written, or 0. `aborted` are the
+    transactions whose marker is in the segment, `open_transactions` those open at its end. `marker_rows` are rows of
+    the index that may have markers; None if unknown.
     """
 
     identity: Identity
@@ -198,34 +191,36 @@ class Footer:
 
     @property
     def stable_end(self) -> int:
-        """Return where the oldest transaction begins that is open at the end; behind the last offset if none is."""
+        """The begin of the oldest transaction that is open at the end, or the end."""
         return stable_end(self.open_transactions, self.last_offset + 1)
 
     @property
     def end_position(self) -> int:
-        """Return where the batches end, from the start of the `.kfs`."""
+        """The position where the batches end."""
         return HEADER.size + self.identity.body_bytes
 
     def row_of(self, offset: int) -> int:
-        """Index of the row whose batches hold `offset`, which is not below the base offset."""
+        """Return the row whose batches hold `offset`."""
         return max(0, bisect_right(self.index.base_offsets, offset) - 1)
 
     def row_start(self, row: int) -> int:
-        """Position of a row's first byte; of the end of the batches for the row after the last."""
+        """Return the position of a row, or of the end of the batches for the row after the last."""
         positions = self.index.positions
         return positions[row] if row < len(positions) else self.end_position
 
     def row_offset(self, row: int) -> int:
-        """A row's base offset; the one behind the last record for the row after the last."""
+        """Return a row's base offset, or the end offset for the row after the last."""
         offsets = self.index.base_offsets
         return offsets[row] if row < len(offsets) else self.last_offset + 1
 
     def offset_at(self, position: int) -> int:
-        """The base offset of the row that begins at `position`; behind the last record at the end of the batches."""
+        """Return the base offset of the row at `position`, or the end offset."""
         return self.row_offset(bisect_left(self.index.positions, position))
 
     def rows_within(self, row: int, max_bytes: int) -> int:
-        """The row after the last one that a read of about `max_bytes` from `row` on should take; at least one row."""
+        """Return the row after the last one that a read of about `max_bytes` from `row` on should take; at least one
+        row.
+        """
         limit = self.index.positions[row] + max_bytes
         return max(row + 1, bisect_right(self.index.positions, limit) - (limit < self.end_position))
 
@@ -241,7 +236,7 @@ def build_footer(
     open_transactions: Iterable[OpenTransaction] = (),
     marker_offsets: Iterable[int] | None = None,
 ) -> Footer:
-    """The footer of a segment that holds these batches, in this order. Without `producers_from` it has all of them."""
+    """Make the footer of a segment with these batches. Without `producers_from` it has all producers."""
     index = _build_index(identity, spans)
     return Footer(
         identity=identity,
@@ -258,7 +253,6 @@ def build_footer(
 
 
 def rows_of(index: Index, offsets: Iterable[int]) -> tuple[int, ...]:
-    """Return which rows of an index have these offsets."""
     return tuple(sorted({bisect_right(index.base_offsets, offset) - 1 for offset in offsets}))
 
 
@@ -284,14 +278,14 @@ def _build_index(identity: Identity, spans: Sequence[Span]) -> Index:
 
 
 def encode_header(footer: Footer) -> bytes:
-    """The first 32 bytes of the `.kfs`."""
+    """Encode the first 32 bytes of the `.kfs`."""
     identity = footer.identity
     version = footer.version
     return HEADER.pack(HEADER_MAGIC, version, 0, identity.base_offset, identity.batch_count, identity.created_ms, 0)
 
 
 def encode_footer(footer: Footer) -> bytes:
-    """Footer and trailer: the end of the `.kfs`, and the whole `.index`."""
+    """Encode footer and trailer: the end of the `.kfs`, and the whole `.index`."""
     identity = footer.identity
     producers = encode_producers(footer.producers)
     assert footer.version == (VERSION_WITH_TRANSACTIONS if footer.aborted or footer.open_transactions else VERSION)
@@ -347,12 +341,10 @@ def _big_endian(column: array[int]) -> bytes:
 
 
 def encode_producers(producers: Iterable[Producer]) -> bytes:
-    """The payload of the producers' section."""
     return b"".join(map(_encode_producer, producers))
 
 
 def encode_epochs(epochs: Iterable[EpochStart]) -> bytes:
-    """The payload of the leader epochs' section."""
     return b"".join(EPOCH.pack(start.epoch, start.start_offset) for start in epochs)
 
 
@@ -366,12 +358,12 @@ def _encode_producer(producer: Producer) -> bytes:
 
 @cache
 def _producer_of(batch_count: int) -> struct.Struct:
-    """Return the struct of a producer with `batch_count` batches; one call for all takes half the time of one each."""
+    """Return the struct of a producer with its batches: one call takes half the time."""
     return struct.Struct(PRODUCER.format + PRODUCED_BATCH.format[1:] * batch_count)
 
 
 def footer_bytes_needed(tail: Buffer, name: str) -> int:
-    """Return how many of an object's last bytes hold its footer and trailer. Raises DamagedObject."""
+    """Return the size of footer and trailer. Raises DamagedObject."""
     if len(tail) < TRAILER.size:
         raise DamagedObject(f"{name}: {len(tail)} bytes are too few for a trailer; it is cut off or not a segment")
     length, _, _, _, version, _, magic = TRAILER.unpack(memoryview(tail)[-TRAILER.size :])
@@ -381,9 +373,9 @@ def footer_bytes_needed(tail: Buffer, name: str) -> int:
 
 
 def decode_footer(tail: Buffer, name: str) -> Footer:
-    """Decode an `.index`, or the end of a `.kfs` that is at least `footer_bytes_needed`.
+    """Decode an `.index`, or the end of a `.kfs` of at least `footer_bytes_needed`.
 
-    Raises DamagedObject, of which NewerVersion says that it is whole.
+    Raises DamagedObject; NewerVersion for an intact one.
     """
     needed = footer_bytes_needed(tail, name)
     if len(tail) < needed:
@@ -470,12 +462,10 @@ def _decode_column(payload: Buffer) -> array[int]:
 
 
 def decode_epochs(payload: Buffer) -> Sequence[EpochStart]:
-    """Raises struct.error."""
     return [EpochStart(*row) for row in EPOCH.iter_unpack(payload)]
 
 
 def decode_producers(payload: Buffer) -> Sequence[Producer]:
-    """Raises struct.error."""
     producers = []
     position = 0
     while position < len(payload):
@@ -507,7 +497,6 @@ def _decode_marker_rows(payload: Buffer | None) -> tuple[int, ...] | None:
 
 
 def body_crc(buffers: Iterable[Buffer]) -> int:
-    """CRC-32C over the batches as they are stored."""
     crc = 0
     for buffer in buffers:
         crc = crc32c(buffer, crc)
@@ -515,7 +504,7 @@ def body_crc(buffers: Iterable[Buffer]) -> int:
 
 
 def check_index_order(footer: Footer, name: str) -> None:
-    """Offsets and positions of a footer must grow and stay inside the segment. Raises DamagedObject."""
+    """Check that offsets and positions grow and stay inside the segment. Raises DamagedObject."""
     for column in (footer.index.base_offsets, footer.index.positions):
         if any(after <= before for before, after in pairwise(column)):
             raise DamagedObject(f"{name}: the index is not in order")

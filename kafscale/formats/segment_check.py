@@ -1,8 +1,7 @@
 """Check the batches of a segment against its footer, piece by piece. Sans-IO.
 
-Every checksum is computed anew, and what is written twice must agree. What is wrong is gathered, not raised, so that
-one look shows all of it; what only follows from something that was found is left out. Records are as their clients sent
-them, and older versions did not parse them: a malformed record does not count as damage.
+Every checksum is computed, and redundant values must agree. Faults are collected, except for consequences of others.
+Malformed records are accepted, since older versions did not parse records.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from kafscale.wire.records import validate_header
 
 @attrs.frozen
 class Damage:
-    """A fault and its position from the start of the object or file; None if it has no position."""
+    """A fault and its position in the object or file, or None."""
 
     position: int | None
     message: str
@@ -34,10 +33,7 @@ class Damage:
 
 
 def validate_compacted(batch: memoryview) -> BatchHeader:
-    """Validate a batch as `validate_header` does, but allow that compaction has removed some of its records.
-
-    Raises KafkaError.
-    """
+    """Validate a batch that may have lost records by compaction. Raises KafkaError."""
     header = parse_header(batch)
     if compute_crc(batch) != header.crc:
         raise CorruptBatch(f"the CRC of the record batch is {compute_crc(batch):#x}, its header says {header.crc:#x}")
@@ -48,12 +44,11 @@ def validate_compacted(batch: memoryview) -> BatchHeader:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class BodyCheck:
-    """Takes the bytes from the first batch to `end` and says what is wrong with them.
+    """Takes the bytes from the first batch to `end` and collects `damage`.
 
-    Without a `footer` only the batches themselves are checked, and what follows the first `stop_after_count` of them is
-    left alone. Offsets are without gap unless the segment is `merged`, for then it may be compacted; how many records
-    are left its footer says. `check_batch` raises KafkaError; `on_batch` is told of every batch,
-    whose bytes are there as long as the call takes.
+    Without a `footer` only the first `stop_after_count` batches are checked. Offsets have no gap unless the segment is
+    `merged`, and may be compacted. `check_batch` raises KafkaError; `on_batch` gets every batch, whose bytes are valid
+    during the call.
     """
 
     footer: Footer | None
@@ -81,11 +76,10 @@ class BodyCheck:
 
     @property
     def position(self) -> int:
-        """The position where the last whole batch ends."""
+        """The end of the last whole batch."""
         return self._splitter.position
 
     def feed(self, piece: Buffer) -> None:
-        """Check the next bytes."""
         self.body_crc = crc32c(piece, self.body_crc)
         if self._ended:
             return
@@ -99,7 +93,7 @@ class BodyCheck:
             self._break(exc)
 
     def finish(self) -> None:
-        """End the body: nothing more comes."""
+        """End the input and compare the totals."""
         if not self._ended:
             try:
                 self._splitter.finish()
@@ -158,7 +152,7 @@ class BodyCheck:
         self._row_latest_ms = max(self._row_latest_ms, header.max_timestamp_ms)
 
     def _begins_at(self, header: BatchHeader, row_offset: int) -> bool:
-        """Tell whether a row of this offset begins with this batch: a hole before the batch belongs to its row."""
+        """Tell whether a row begins with this batch: a hole before the batch belongs to its row."""
         if not self.merged or self._next_offset is None:
             return row_offset == header.base_offset
         return row_offset in (header.base_offset, self._next_offset)

@@ -54,8 +54,6 @@ INDEX_INTERVAL = 1  # of an .index that is written again: an entry per batch, or
 
 @attrs.frozen
 class Header:
-    """The beginning of a `.kfs`."""
-
     base_offset: int
     record_count: int
     created_ms: int
@@ -63,16 +61,12 @@ class Header:
 
 @attrs.frozen
 class Trailer:
-    """The end of a `.kfs`."""
-
     body_crc: int
     last_offset: int
 
 
 @attrs.frozen
 class IndexEntry:
-    """The position of a batch."""
-
     base_offset: int
     position: int
 
@@ -97,7 +91,6 @@ def is_version_1(tail: Buffer) -> bool:
 
 
 def decode_header(data: Buffer, name: str) -> Header:
-    """Raises DamagedObject."""
     if len(data) < HEADER.size:
         raise DamagedObject(f"{name}: {len(data)} bytes are too few for a header")
     magic, version, _, base_offset, record_count, created_ms, _ = HEADER.unpack_from(data)
@@ -107,12 +100,10 @@ def decode_header(data: Buffer, name: str) -> Header:
 
 
 def encode_header(header: Header) -> bytes:
-    """The first 32 bytes of a `.kfs`."""
     return HEADER.pack(HEADER_MAGIC, VERSION, 0, header.base_offset, header.record_count, header.created_ms, 0)
 
 
 def decode_trailer(tail: Buffer, name: str) -> Trailer:
-    """Raises DamagedObject."""
     if len(tail) < TRAILER.size:
         raise DamagedObject(f"{name}: {len(tail)} bytes are too few for a trailer; it is cut off or not a segment")
     body_crc, last_offset, magic = TRAILER.unpack(memoryview(tail)[-TRAILER.size :])
@@ -122,12 +113,11 @@ def decode_trailer(tail: Buffer, name: str) -> Trailer:
 
 
 def encode_trailer(trailer: Trailer) -> bytes:
-    """The last 16 bytes of a `.kfs`."""
     return TRAILER.pack(trailer.body_crc, trailer.last_offset, TRAILER_MAGIC)
 
 
 def decode_ends(key: SegmentKey, head: Buffer, tail: Buffer, size_bytes: int) -> Ends:
-    """Return what a `.kfs` says of itself, which must agree with its key. Raises DamagedObject."""
+    """Decode header and trailer, which must agree with the key. Raises DamagedObject."""
     header, trailer = decode_header(head, key.key), decode_trailer(tail, key.key)
     if size_bytes <= HEADER.size + TRAILER.size:
         raise DamagedObject(f"{key.key}: {size_bytes} bytes are too few for a segment")
@@ -139,7 +129,6 @@ def decode_ends(key: SegmentKey, head: Buffer, tail: Buffer, size_bytes: int) ->
 
 
 def decode_index(data: Buffer, name: str) -> Sequence[IndexEntry]:
-    """Raises DamagedObject."""
     if len(data) < INDEX_HEADER.size:
         raise DamagedObject(f"{name}: {len(data)} bytes are too few for an index")
     magic, version, count, _, _ = INDEX_HEADER.unpack_from(data)
@@ -151,14 +140,14 @@ def decode_index(data: Buffer, name: str) -> Sequence[IndexEntry]:
 
 
 def encode_index(index: Index) -> bytes:
-    """An `.index` with an entry per row."""
+    """Encode an `.index` with an entry for each row."""
     header = INDEX_HEADER.pack(INDEX_MAGIC, VERSION, len(index.positions), INDEX_INTERVAL, 0)
     rows = zip(index.base_offsets, index.positions, strict=True)
     return header + b"".join(INDEX_ENTRY.pack(base_offset, position) for base_offset, position in rows)
 
 
 def footer_from_index(ends: Ends, entries: Sequence[IndexEntry]) -> Footer:
-    """A footer whose rows are the entries of the `.index`; its timestamps are unknown. Raises DamagedObject."""
+    """Make a footer with the rows of the `.index` and unknown timestamps. Raises DamagedObject."""
     index = Index(
         array("q", [entry.base_offset for entry in entries]),
         array("q", [entry.position for entry in entries]),
@@ -178,12 +167,12 @@ def footer_from_index(ends: Ends, entries: Sequence[IndexEntry]) -> Footer:
 
 
 def footer_without_index(ends: Ends) -> Footer:
-    """A footer with one row for all batches. Raises DamagedObject."""
+    """Make a footer with one row. Raises DamagedObject."""
     return footer_from_index(ends, [IndexEntry(ends.header.base_offset, HEADER.size)])
 
 
 def footer_from_batches(ends: Ends, spans: Sequence[Span]) -> Footer:
-    """A footer from all batches, in their order: with a row for each, and their timestamps. Raises DamagedObject."""
+    """Make a footer with a row for each batch, and timestamps. Raises DamagedObject."""
     name = ends.key.key
     if not spans or sum(span.size_bytes for span in spans) != ends.body_bytes:
         raise DamagedObject(f"{name}: the batches do not fill what is between header and trailer")
@@ -215,9 +204,9 @@ def _identity(ends: Ends, *, batch_count: int, max_timestamp_ms: int) -> Identit
 
 
 async def read_footer_v1(store: ObjectStore, key: SegmentKey, tail: ObjectPart) -> Footer:
-    """The footer of the `.kfs` whose last bytes are `tail`: two small GETs, more if its `.index` is damaged.
+    """Read the footer of the `.kfs` that ends with `tail`: two small GETs, more if its `.index` is damaged.
 
-    Timestamps are unknown but for an object that is in `tail` wholly. Raises NotFound, DamagedObject, StoreError.
+    Timestamps are unknown, unless all of the object is in `tail`. Raises NotFound, DamagedObject, StoreError.
     """
     if len(tail.data) == tail.object_size_bytes:
         ends = decode_ends(key, tail.data, tail.data, tail.object_size_bytes)
@@ -240,7 +229,7 @@ async def read_footer_v1(store: ObjectStore, key: SegmentKey, tail: ObjectPart) 
 
 
 async def read_exact_footer_v1(store: ObjectStore, key: SegmentKey) -> Footer:
-    """A footer with timestamps, for which the whole object is read. Raises NotFound, DamagedObject, StoreError."""
+    """Read the whole object for a footer with timestamps. Raises NotFound, DamagedObject, StoreError."""
     tail = await store.get_tail(key.key, TRAILER.size)
     head = await store.get_range(key.key, 0, HEADER.size)
     return await _read_batches(store, decode_ends(key, head.data, tail.data, tail.object_size_bytes))

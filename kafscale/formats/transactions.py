@@ -28,10 +28,10 @@ NO_SEQUENCE: Final = -1
 
 @attrs.define(eq=True)
 class ProducedBatch:
-    """A batch that was ordered: its sequence numbers and the offsets it got.
+    """An ordered batch: its sequence numbers and offsets.
 
-    A transaction's marker that began a new epoch is among a producer's batches too, with NO_SEQUENCE: what follows it
-    begins with sequence 0.
+    A transaction's marker is among a producer's batches too; if it began a new epoch, it has NO_SEQUENCE, and the next
+    batch begins with sequence 0.
     """
 
     base_sequence: int
@@ -44,8 +44,7 @@ class ProducedBatch:
 class Producer:
     """One producer id: its epoch, its latest batches (oldest first) and when it was last heard of.
 
-    `due_sequence` is that of a batch which was refused and will be sent again, of a producer without batches.
-    `coordinator_epoch` is that of the latest marker of a transaction of this producer.
+    `due_sequence` is that of a refused batch that will be sent again. `coordinator_epoch` is that of the latest marker.
     """
 
     producer_id: int
@@ -67,8 +66,7 @@ _first_offset = attrgetter("first_offset")
 class AbortedTransaction:
     """A producer's transactional batches from `first_offset` up to its marker were aborted.
 
-    `stable_offset` is the end of the decided offsets when the marker was written: transactions aborted later begin
-    there or behind it.
+    `stable_offset` is the end of decided offsets at the marker: transactions aborted later begin there or behind it.
     """
 
     producer_id: int
@@ -77,17 +75,13 @@ class AbortedTransaction:
     stable_offset: int
 
     def overlaps(self, offset: int, end_offset: int) -> bool:
-        """Tell whether any of its offsets, its marker's too, is from `offset` on and before `end_offset`."""
+        """Tell whether it has offsets from `offset` to `end_offset` (exclusive)."""
         return self.marker_offset >= offset and self.first_offset < end_offset
 
 
 @attrs.frozen
 class OpenTransaction:
-    """A transaction that has no marker yet.
-
-    `epoch` is that of its producer, `coordinator_epoch` that of the latest marker of an earlier one; -1 if there was
-    none.
-    """
+    """A transaction without a marker. `coordinator_epoch` is that of the producer's latest earlier marker, or -1."""
 
     producer_id: int
     epoch: int
@@ -96,12 +90,11 @@ class OpenTransaction:
 
 
 def stable_end(open_transactions: Iterable[OpenTransaction], end_offset: int) -> int:
-    """Return the end of the decided offsets of a log ending at `end_offset` (exclusive) with these open."""
+    """Return the end of decided offsets in a log ending at `end_offset` (exclusive)."""
     return min(map(_first_offset, open_transactions), default=end_offset)
 
 
 def encode_aborted(aborted: Iterable[AbortedTransaction]) -> bytes:
-    """The payload of the section of aborted transactions."""
     return b"".join(
         _ABORTED.pack(
             transaction.producer_id, transaction.first_offset, transaction.marker_offset, transaction.stable_offset
@@ -111,12 +104,10 @@ def encode_aborted(aborted: Iterable[AbortedTransaction]) -> bytes:
 
 
 def decode_aborted(payload: Buffer) -> tuple[AbortedTransaction, ...]:
-    """Raises struct.error."""
     return tuple(AbortedTransaction(*row) for row in _ABORTED.iter_unpack(payload))
 
 
 def encode_open(transactions: Iterable[OpenTransaction]) -> bytes:
-    """The payload of the section of open transactions."""
     return b"".join(
         _OPEN.pack(transaction.producer_id, transaction.epoch, transaction.first_offset, transaction.coordinator_epoch)
         for transaction in transactions
@@ -124,12 +115,11 @@ def encode_open(transactions: Iterable[OpenTransaction]) -> bytes:
 
 
 def decode_open(payload: Buffer) -> tuple[OpenTransaction, ...]:
-    """Raises struct.error."""
     return tuple(OpenTransaction(*row) for row in _OPEN.iter_unpack(payload))
 
 
 def encode_coordinators(producers: Iterable[Producer]) -> bytes:
-    """The payload of the section of coordinator epochs: those of the producers that have one."""
+    """Encode the coordinator epochs of producers that have one."""
     return b"".join(
         _COORDINATOR.pack(producer.producer_id, producer.coordinator_epoch)
         for producer in producers
@@ -138,12 +128,11 @@ def encode_coordinators(producers: Iterable[Producer]) -> bytes:
 
 
 def decode_coordinators(payload: Buffer) -> Mapping[int, int]:
-    """Coordinator epochs by producer id. Raises struct.error."""
+    """Decode coordinator epochs by producer id. Raises struct.error."""
     return dict(_COORDINATOR.iter_unpack(payload))
 
 
 def with_coordinators(producers: Sequence[Producer], coordinators: Mapping[int, int]) -> Sequence[Producer]:
-    """Give producers that were just decoded their coordinator epochs."""
     for producer in producers if coordinators else ():
         producer.coordinator_epoch = coordinators.get(producer.producer_id, NO_COORDINATOR_EPOCH)
     return producers
@@ -160,7 +149,7 @@ class Produced(Protocol):
 
 @attrs.frozen
 class Ended:
-    """A transaction as it was before its marker; `aborted` if the marker says that."""
+    """A transaction `before` its marker; `aborted` if the marker aborts it."""
 
     before: OpenTransaction
     marker_offset: int
@@ -168,31 +157,30 @@ class Ended:
 
     @property
     def first_offset(self) -> int:
-        """Return where it begins."""
         return self.before.first_offset
 
 
 @attrs.define(eq=False, repr=False)
 class OpenTransactions:
-    """The transactions that are open, by producer id and in order of the first offset."""
+    """The open transactions, by producer id and in order of the first offset."""
 
     open: dict[int, OpenTransaction] = attrs.field(factory=dict, init=False)
 
     @classmethod
     def of(cls, transactions: Iterable[OpenTransaction]) -> OpenTransactions:
-        """Begin with those that are open at the end of a segment."""
+        """Begin with the transactions open at the end of a segment."""
         begun = cls()
         begun.begin_with(transactions)
         return begun
 
     def begin_with(self, transactions: Iterable[OpenTransaction]) -> None:
-        """Replace the open transactions by these, in the same dictionary."""
+        """Replace the open transactions, in the same dictionary."""
         self.open.clear()
         for transaction in sorted(transactions, key=_first_offset):
             self.open[transaction.producer_id] = transaction
 
     def take_batch(self, header: Produced, base_offset: int, coordinator_epoch: int = -1) -> bool:
-        """A transactional batch comes next: tell whether it opens a transaction, or goes on with the open one."""
+        """Add a transactional batch; True if it opens a transaction."""
         current = self.open.get(header.producer_id)
         if current is None:
             opened = OpenTransaction(header.producer_id, header.producer_epoch, base_offset, coordinator_epoch)
@@ -202,7 +190,7 @@ class OpenTransactions:
         return current is None
 
     def end_by(self, marker: EndMarker, offset: int) -> Ended | None:
-        """A marker comes next, at this offset: return what it ends; None if nothing is open of its producer."""
+        """Add a marker. Return what it ends, or None."""
         before = self.open.pop(marker.producer_id, None)
         if before is None:
             return None
@@ -213,6 +201,5 @@ class OpenTransactions:
         return Ended(before, offset, aborted)
 
     def stable_end(self, end_offset: int) -> int:
-        """Return the end of the decided offsets of a log that ends at `end_offset` (exclusive)."""
         oldest = next(iter(self.open.values()), None)
         return end_offset if oldest is None else min(oldest.first_offset, end_offset)

@@ -65,9 +65,8 @@ ENTRY_HEADER_BYTES = _ENTRY_HEADER.size
 class FileHeader:
     """The header of a WAL file.
 
-    `sequence` is the number of its first entry once it is `started`; before that, the number that was next when the
-    file was made, so that the numbers go on even when every entry has been deleted. `has_transactions` tells whether
-    entries may be of transactions.
+    `sequence` is the number of its first entry once `started`; before that, the next number when the file was made, so
+    that numbers go on even when every entry has been deleted.
     """
 
     number: int
@@ -79,13 +78,12 @@ class FileHeader:
 
     @property
     def version(self) -> int:
-        """Return the version of the format, the lowest that tells all."""
         return VERSION_WITH_TRANSACTIONS if self.has_transactions else VERSION
 
 
 @attrs.define(eq=False, repr=False)
 class WalFile:
-    """One file of the log. `end` is where the next entry goes; `pending_count` entries are not in the bucket yet.
+    """One file of the log. The next entry goes to `end`; `pending_count` entries are not in the bucket yet.
 
     A `sealed` file gets no more entries; it is deleted when nothing is pending in it or in any older file.
     """
@@ -101,12 +99,10 @@ class WalFile:
 
 @attrs.define(eq=False, repr=False)
 class WalEntry:
-    """One record batch on its way into the log; `topic_id` is 16 bytes, `owner` is the caller's own and never stored.
+    """One record batch on its way into the log. `owner` is the caller's own and never stored.
 
-    `is_transactional` is not stored either, as the batch tells it, but the file says whether it has such entries.
-
-    `data` must not change until the entry is durable. A WAL on disk numbers the entry when it writes it, one in the
-    bucket when it is appended; `file` and `position` (of the data in it) are known when it is durable.
+    `data` must not change until the entry is durable; then `file` and `position` (of the data) are known. `sequence` is
+    assigned when the entry is written.
     """
 
     topic_id: bytes
@@ -124,17 +120,14 @@ class WalEntry:
 
     @property
     def end(self) -> int:
-        """The position behind the data, where the next entry begins."""
         return self.position + len(self.data)
 
 
 def topic_name_entry(topic_id: bytes, name: str) -> WalEntry:
-    """Make the entry that tells the name of a topic."""
     return WalEntry(topic_id, -1, -1, -1, name.encode(), kind=TOPIC_NAME)
 
 
 def encode_file_header(header: FileHeader) -> bytes:
-    """`FILE_HEADER_BYTES` bytes."""
     body = _FILE_HEADER.pack(
         FILE_MAGIC, header.version, header.started, header.salt, header.number, header.sequence, header.created_ms
     )
@@ -142,10 +135,7 @@ def encode_file_header(header: FileHeader) -> bytes:
 
 
 def decode_file_header(name: str, buffer: Buffer) -> FileHeader | None:
-    """The header at the start of the buffer, or None if there is no valid one.
-
-    Raises DamagedObject for a version that this program does not know; `name` is for its message.
-    """
+    """Decode the header at the start of the buffer; None if it is invalid. Raises DamagedObject for a newer version."""
     body = memoryview(buffer)[: _FILE_HEADER.size]
     checksum = memoryview(buffer)[_FILE_HEADER.size : FILE_HEADER_BYTES]
     if len(checksum) < 4 or crc32c(body) != int.from_bytes(checksum, "big"):
@@ -162,7 +152,7 @@ def decode_file_header(name: str, buffer: Buffer) -> FileHeader | None:
 
 
 def encode(entries: Sequence[WalEntry], *, durable_sequence: int, salt: int) -> list[Buffer]:
-    """The entries as buffers to be written one behind the other; the data is not copied."""
+    """Encode the entries as buffers; the data is not copied."""
     buffers: list[Buffer] = []
     for entry in entries:
         data = entry.data
@@ -182,7 +172,7 @@ def encode(entries: Sequence[WalEntry], *, durable_sequence: int, salt: int) -> 
 
 
 def decode_entry(buffer: memoryview, position: int, *, salt: int) -> WalEntry | None:
-    """The entry whose header is at `position`, its data a view of the buffer, or None if there is no valid one."""
+    """Decode the entry at `position`, its data a view; None if it is invalid."""
     start = position + ENTRY_HEADER_BYTES
     if position < 0 or start > len(buffer):
         return None
@@ -200,23 +190,16 @@ def decode_entry(buffer: memoryview, position: int, *, salt: int) -> WalEntry | 
 
 
 def run_start(places: Sequence[tuple[int, int]]) -> int:
-    """Return where the header of the first entry of a run begins.
-
-    `places` are positions and lengths of the data of each.
-    """
+    """Return where the header of a run's first entry begins. `places` are positions and lengths of the data."""
     return places[0][0] - ENTRY_HEADER_BYTES
 
 
 def run_bytes(places: Sequence[tuple[int, int]]) -> int:
-    """Return how long a run of entries is, with its headers and what lies between them."""
     return sum(places[-1]) - run_start(places)
 
 
 def decode_run(buffer: memoryview, places: Sequence[tuple[int, int]], *, name: str, salt: int) -> bytes:
-    """The data of the entries of a run, one behind the other; the buffer is the whole run.
-
-    Raises DamagedObject if one is not what was written; `name` is for its message.
-    """
+    """Return the data of a run's entries, one behind the other. Raises DamagedObject, naming `name`."""
     start = run_start(places)
     found: list[Buffer] = []
     for position, length_bytes in places:
@@ -229,7 +212,7 @@ def decode_run(buffer: memoryview, places: Sequence[tuple[int, int]], *, name: s
 
 
 def scan(buffer: memoryview, position: int, *, salt: int) -> Iterator[WalEntry]:
-    """The valid entries from `position` on, up to the first place that is none; that is `end` of the last one."""
+    """Yield the valid entries from `position` on, up to the first invalid place."""
     entry = decode_entry(buffer, position, salt=salt)
     while entry is not None:
         yield entry
@@ -237,10 +220,7 @@ def scan(buffer: memoryview, position: int, *, salt: int) -> Iterator[WalEntry]:
 
 
 def find_proof(buffer: bytes, position: int, *, sequence: int, salt: int) -> int | None:
-    """Find, from `position` on, a valid entry that was written after entry `sequence` was durable.
-
-    Returns its position, or None.
-    """
+    """Return the position of a valid entry that was written after entry `sequence` was durable, or None."""
     view = memoryview(buffer)
     candidate = buffer.find(ENTRY_MAGIC_BYTES, position)
     while candidate >= 0:
@@ -254,7 +234,7 @@ def find_proof(buffer: bytes, position: int, *, sequence: int, salt: int) -> int
 
 
 def is_torn(buffer: bytes, position: int, *, sequence: int) -> bool:
-    """Tell whether entry `sequence`, which is known not to be valid, was being written at `position`."""
+    """Tell whether the invalid entry `sequence` was being written at `position`."""
     if position + ENTRY_HEADER_BYTES > len(buffer):
         return False
     magic, _, _, found_sequence = struct.unpack_from(">IIIQ", buffer, position)
@@ -262,5 +242,5 @@ def is_torn(buffer: bytes, position: int, *, sequence: int) -> bool:
 
 
 def is_zero(buffer: bytes, position: int) -> bool:
-    """Tell whether the buffer holds only zeros from `position` on, as an allocated file does behind its last entry."""
+    """Tell whether the buffer holds only zeros from `position` on."""
     return buffer.count(0, position) == max(0, len(buffer) - position)

@@ -37,7 +37,7 @@ _NO_TOPIC = bytes(16)
 
 @attrs.frozen
 class Span:
-    """The entries of one partition: bytes `start` to `end` of the object, and the number of the first one."""
+    """The entries of one partition: their bytes in the object, their count and the first one's number."""
 
     start: int
     end: int
@@ -47,7 +47,7 @@ class Span:
 
 @attrs.frozen
 class SpanRun:
-    """Spans that are read together, as hardly anything is between them."""
+    """Spans that are read together, with little in between."""
 
     spans: Sequence[Span]
 
@@ -61,7 +61,7 @@ class SpanRun:
 
 
 def with_index(entries: Sequence[WalEntry]) -> list[WalEntry]:
-    """Return the entries in order of partition, behind an index of theirs."""
+    """Sort the entries by partition and put their index before them."""
     in_order = sorted(entries, key=_partition_of)
     groups = [(partition_id, list(group)) for partition_id, group in groupby(in_order, _partition_of)]
     position = HEADER_BYTES + ENTRY_HEADER_BYTES + _ROW.size * len(groups)
@@ -78,9 +78,9 @@ def _partition_of(entry: WalEntry) -> PartitionId:
 
 
 def find_index(key: str, header: ObjectHeader, buffer: Buffer) -> Mapping[PartitionId, Span] | None:
-    """Return the index of an object, whose first bytes the buffer has; None if it has none, or it is cut off here.
+    """Decode the index at the begin of an object; None if it has none, or it is cut off here.
 
-    Raises DamagedObject, naming `key`, if it does not tell of all entries.
+    Raises DamagedObject, naming `key`, if it does not cover all entries.
     """
     entry = decode_entry(memoryview(buffer), HEADER_BYTES, salt=header.salt)
     if entry is None or entry.kind != INDEX or entry.sequence != header.sequence:
@@ -98,7 +98,7 @@ def find_index(key: str, header: ObjectHeader, buffer: Buffer) -> Mapping[Partit
 
 
 def runs_of(spans: Iterable[Span]) -> Sequence[SpanRun]:
-    """Put together what is read by one GET."""
+    """Combine spans that are read by one GET."""
     runs: list[list[Span]] = []
     for span in sorted(spans, key=lambda each: each.start):
         if runs and span.start - runs[-1][-1].end <= GAP_MAX_BYTES:
@@ -109,10 +109,7 @@ def runs_of(spans: Iterable[Span]) -> Sequence[SpanRun]:
 
 
 def decode_spans(key: str, header: ObjectHeader, run: SpanRun, buffer: Buffer) -> Sequence[WalEntry]:
-    """Return the entries of the spans, from the bytes of the run; data and positions are as `decode_object` has them.
-
-    Raises DamagedObject, naming `key`.
-    """
+    """Decode the entries of a run, with positions in the object. Raises DamagedObject, naming `key`."""
     found: list[WalEntry] = []
     view = memoryview(buffer)
     for span in run.spans:
@@ -132,9 +129,9 @@ def decode_spans(key: str, header: ObjectHeader, run: SpanRun, buffer: Buffer) -
 
 @attrs.frozen(kw_only=True)
 class LoggedBatch:
-    """A record batch in an object of the log, at `position` behind the header of its entry.
+    """A record batch in an object of the log, at `position`.
 
-    `header` is kept of batches of transactions and of control batches only, `marker` of what ends a transaction.
+    `header` is kept for transactional and control batches only, `marker` for a transaction's end.
     """
 
     key: NumberedKey
@@ -159,7 +156,7 @@ class LoggedObject:
 
     @classmethod
     def decode(cls, key: NumberedKey, data: memoryview) -> LoggedObject:
-        """Raises DamagedObject."""
+        """Decode an object. Raises DamagedObject."""
         header, entries = decode_object(key.key, data)
         batches: dict[PartitionId, list[LoggedBatch]] = defaultdict(list)
         transactions: list[Transaction] = []

@@ -77,13 +77,12 @@ class ObjectHeader:
 
 @attrs.define(eq=False, repr=False)
 class WalObject(WalFile):
-    """An object that is in the bucket, as the entries in it know it; `name` is its key."""
+    """An object in the bucket, as a file of its entries; `name` is its key."""
 
     position: WalPosition = attrs.field(kw_only=True)
 
 
 def wal_object(key: str, epoch: int, header: ObjectHeader) -> WalObject:
-    """Return what is kept of an object of this epoch; nothing is pending in it yet."""
     return WalObject(
         key,
         FileHeader(
@@ -102,7 +101,6 @@ def wal_object(key: str, epoch: int, header: ObjectHeader) -> WalObject:
 
 
 def encode_header(header: ObjectHeader) -> bytes:
-    """`HEADER_BYTES` bytes."""
     body = _HEADER.pack(
         MAGIC,
         VERSION_WITH_TRANSACTIONS if header.has_transactions else VERSION,
@@ -118,7 +116,7 @@ def encode_header(header: ObjectHeader) -> bytes:
 
 
 def decode_header(key: str, buffer: Buffer) -> ObjectHeader:
-    """The header at the start of the buffer. Raises DamagedObject, naming `key`."""
+    """Decode the header at the start of the buffer. Raises DamagedObject, naming `key`."""
     view = memoryview(buffer)
     body, checksum = view[: _HEADER.size], view[_HEADER.size : HEADER_BYTES]
     if len(checksum) < 4 or crc32c(body) != int.from_bytes(checksum, "big"):
@@ -144,15 +142,12 @@ def decode_header(key: str, buffer: Buffer) -> ObjectHeader:
 
 
 def encode_object(header: ObjectHeader, entries: Sequence[WalEntry], *, durable_sequence: int) -> list[Buffer]:
-    """The whole object as buffers to be written one behind the other; the entries' data is not copied."""
+    """Encode the object as buffers; the entries' data is not copied."""
     return [encode_header(header), *encode(entries, durable_sequence=durable_sequence, salt=header.salt)]
 
 
 def decode_object(key: str, buffer: Buffer) -> tuple[ObjectHeader, Sequence[WalEntry]]:
-    """The header and all entries, their data being views of the buffer.
-
-    Raises DamagedObject, naming the key and the position.
-    """
+    """Decode header and entries, whose data are views. Raises DamagedObject, naming key and position."""
     header = decode_header(key, buffer)
     entries: list[WalEntry] = []
     end = HEADER_BYTES

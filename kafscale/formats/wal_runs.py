@@ -1,24 +1,19 @@
 """Decide which objects belong to the write-ahead log in the bucket: one rule for a start and for readers of a live log.
 
-A broker has several objects under way at once, so behind the first number that is missing there may be later ones. It
-acknowledges strictly in order, and each PUT is conditional. So what counts of an epoch is the run of numbers up to the
-first gap, and all of that run counts, whether its broker has been told so yet or not: who takes over puts a fence, an
-object without entries, at the first number that is free, for each epoch before its own. Nothing behind a fence was ever
-acknowledged.
+A broker has several objects under way, but acknowledges strictly in order. So an epoch's log is the run of numbers up
+to the first gap, whether its broker knows of all PUTs or not. The broker that takes over puts a fence, an object
+without entries, at the first free number of each earlier epoch; nothing behind it was acknowledged.
 
-Objects are deleted in order, and only what a checkpoint of the metadata has. So `kept_until`, the position of a
-checkpoint that was read before the log was listed, tells: whatever is missing up to there was acknowledged and then
-deleted. A fence up to there came late; in an epoch that has ended before `kept_until`, only the last fence is one.
+Objects are deleted in order, when a checkpoint has their metadata. `kept_until` is the position of a checkpoint that
+was read before the log was listed: what is missing up to there was deleted. A fence up to there came late; in an epoch
+that has ended before `kept_until`, only the last fence is one.
 
-Where several brokers share a bucket each of them writes a *stream*: the epoch in its keys is its incarnation, and ends
-like any other. Nothing tells `kept_until` of a stream but its objects. Its broker deletes an object only when a later
-one, which stays, says that it had been acknowledged; so the greatest `durable number` in the stream, or the number
-before a fence, tells that what is missing up to there was deleted. It is in the last object, as it never decreases.
+In a *stream* of several brokers the epoch is an incarnation, and its own objects tell what was deleted: its broker
+deletes an object only when a later one, which stays, says that it was acknowledged. So objects are missing rightly up
+to the greatest `durable number`, which is in the last object, or up to the number before a fence.
 
-A listing comes in pages, and the leader may write between two of them: a later page can tell that an object was
-acknowledged which arrived after its own page was made. So a missing object is requested by key before it is reported.
-
-May not import trio: these coroutines wait for nothing but the store.
+The leader may write between two pages of a listing, so a missing object is requested by key before it is reported. May
+not import trio.
 """
 
 from __future__ import annotations
@@ -40,7 +35,6 @@ Listed = Mapping[int, int]  # of one epoch: number of an object -> its size in b
 
 
 def position_of(key: NumberedKey) -> WalPosition:
-    """Return the place of an object in the log."""
     return WalPosition(key.epoch, key.number)
 
 
@@ -50,10 +44,7 @@ def is_gap(before: WalPosition, position: WalPosition) -> bool:
 
 
 def check_place(key: NumberedKey, header: ObjectHeader, expected: WalPosition | None) -> None:
-    """Check what the object says of itself against its key, and against the one before. Raises DamagedObject.
-
-    `expected` is the epoch of that one, and the number of the entry behind its last.
-    """
+    """Check an object's header against its key, and against the next expected epoch and entry. Raises DamagedObject."""
     if (header.epoch, header.number) != (key.epoch, key.number):
         raise DamagedObject(f"{key.key}: says that it is object {header.number} of epoch {header.epoch}")
     if expected is not None and expected.epoch == key.epoch and expected.number != header.sequence:
@@ -77,12 +68,10 @@ def is_superseded(batch: EpochStart, epochs: Sequence[EpochStart], next_offset: 
 
 
 async def list_log(store: ObjectStore, namespace: str) -> Mapping[int, Listed]:
-    """Every object of the log, by epoch. Raises StoreError."""
     return await _list(store, system_prefix("wal", namespace=namespace))
 
 
 async def list_epoch(store: ObjectStore, namespace: str, epoch: int) -> Listed:
-    """The objects of one epoch. Raises StoreError."""
     prefix = system_prefix("wal", f"{epoch:010d}", namespace=namespace)
     return (await _list(store, prefix)).get(epoch, {})
 
@@ -99,7 +88,6 @@ async def _list(store: ObjectStore, prefix: str) -> Mapping[int, Listed]:
 
 
 def wal_key(namespace: str, epoch: int, number: int) -> NumberedKey:
-    """Return the key of an object of the log."""
     return NumberedKey(namespace=namespace, kind="wal", epoch=epoch, number=number)
 
 
@@ -107,8 +95,7 @@ def wal_key(namespace: str, epoch: int, number: int) -> NumberedKey:
 class LogRun:
     """The valid objects of an epoch, by number, in order. At `end` there is a fence, or nothing.
 
-    `late_fences` are before it, `leftover` behind it. What is missing up to `kept_number` was deleted. `sizes` are the
-    bytes of the objects, of one each.
+    `late_fences` are before it, `leftover` behind it. Objects up to `kept_number` may have been deleted.
     """
 
     numbers: Sequence[int]
@@ -121,7 +108,7 @@ class LogRun:
 
 
 def find_run(epoch: int, listed: Listed, kept_until: WalPosition) -> LogRun:
-    """Holes only up to where what is missing was deleted, as it is kept elsewhere; from there on without a gap."""
+    """Find the run of an epoch, which has holes only up to where objects were deleted."""
     kept = _kept_number(epoch, listed, kept_until)
     end = next(number for number in count(kept + 1) if listed.get(number, HEADER_BYTES) <= HEADER_BYTES)
     before = [number for number in sorted(listed) if number < end]
@@ -138,7 +125,7 @@ def find_run(epoch: int, listed: Listed, kept_until: WalPosition) -> LogRun:
 
 
 def _kept_number(epoch: int, listed: Listed, kept_until: WalPosition) -> int:
-    """The last object of the epoch that is known to have been acknowledged, 0 if none is."""
+    """Return the last object of the epoch that is known to have been acknowledged, or 0."""
     if epoch >= kept_until.epoch:
         return kept_until.number if epoch == kept_until.epoch else 0
     fences = [number for number, size_bytes in listed.items() if size_bytes <= HEADER_BYTES]
@@ -148,10 +135,10 @@ def _kept_number(epoch: int, listed: Listed, kept_until: WalPosition) -> int:
 async def find_keys(
     store: ObjectStore, namespace: str, kept_until: WalPosition, *, last_epoch: int = EPOCH_MAX
 ) -> Sequence[NumberedKey]:
-    """Find the objects that a start would replay, in order; nothing is written. Those behind `last_epoch` are streams.
+    """Find the objects that a start would replay, in order. Those behind `last_epoch` are streams.
 
-    Before a broker writes the first object of its epoch it has put a fence behind each earlier one, so a listing that
-    lacks it was made in between. Raises DamagedObject if an object is missing that was acknowledged, StoreError.
+    A fence behind an epoch is put before the next epoch's first object; a listing without it was made in between, and
+    is repeated. Raises DamagedObject if an acknowledged object is missing, StoreError.
     """
     listed = await _list_until(store, namespace, last_epoch)
     if _is_between(listed, kept_until):
@@ -164,10 +151,9 @@ async def find_keys(
 
 
 async def find_shared_keys(store: ObjectStore, namespace: str, alone_until: int) -> Sequence[NumberedKey]:
-    """Find the objects of all streams, and of the log of a broker alone before them, whose last epoch is `alone_until`.
+    """Find the objects of all streams, and of the log of a broker alone up to epoch `alone_until`.
 
-    In order within each stream; streams are written side by side. Raises as `find_keys`, and NotFound if an object
-    was deleted that had to be read.
+    In order within each stream. Raises as `find_keys`, and NotFound if a needed object was deleted.
     """
     keys: list[NumberedKey] = []
     for number, listed in sorted((await list_log(store, namespace)).items()):
@@ -186,7 +172,7 @@ async def _list_until(store: ObjectStore, namespace: str, last_epoch: int) -> Ma
 
 
 def _is_between(listed: Mapping[int, Listed], kept_until: WalPosition) -> bool:
-    """Tell whether an epoch that has objects comes behind one that has no end yet."""
+    """Tell whether an epoch with objects comes behind one without an end."""
     last = max((epoch for epoch, sizes in listed.items() if max(sizes.values()) > HEADER_BYTES), default=-1)
     followed = [epoch for epoch in listed if kept_until.epoch <= epoch < last]
     return not all(find_run(epoch, listed[epoch], kept_until).has_fence for epoch in followed)
@@ -202,18 +188,18 @@ class LogEpoch:
     taken_by: int = EPOCH_MAX
 
     async def look_at_stream(self, listed: Listed) -> LogRun:
-        """Look where a stream ends, whose objects tell what was deleted. Raises as `look`, NotFound too."""
+        """Find the run of a stream. Raises as `look`, NotFound too."""
         return await self.look(listed, WalPosition(self.epoch, await self.told_number(listed)))
 
     async def told_number(self, listed: Listed) -> int:
-        """Return up to where a stream's objects tell that they had been acknowledged. Raises NotFound, StoreError."""
+        """Return the last object that the stream itself tells was acknowledged. Raises NotFound, StoreError."""
         fences = [number for number, size_bytes in listed.items() if size_bytes <= HEADER_BYTES]
         ended = max(fences, default=1) - 1
         last = max((number for number, size_bytes in listed.items() if size_bytes > HEADER_BYTES), default=0)
         return max(ended, (await self._header(last)).durable_number) if last > ended else ended
 
     async def look(self, listed: Listed, kept_until: WalPosition) -> LogRun:
-        """Look where the run of objects ends. Raises DamagedObject, Fenced, StoreError."""
+        """Find the run of objects. Raises DamagedObject, Fenced, StoreError."""
         run = find_run(self.epoch, listed, kept_until)
         while await self._has_come(run):
             listed = await list_epoch(self.store, self.namespace, self.epoch)
@@ -233,15 +219,12 @@ class LogEpoch:
         return decode_header(key, (await self.store.get_range(key, 0, HEADER_BYTES)).data)
 
     def keys(self, run: LogRun) -> Sequence[NumberedKey]:
-        """Return the keys of the objects that count, in order."""
         return [self.key(number) for number in run.numbers]
 
     def key(self, number: int) -> NumberedKey:
-        """Return the key of one object of the epoch."""
         return wal_key(self.namespace, self.epoch, number)
 
     async def _check_fence(self, number: int) -> None:
-        """Check that an object which is as short as a fence is one."""
         key = self.key(number).key
         header = decode_header(key, (await self.store.get(key)).data)
         if not header.is_fence:
@@ -250,9 +233,9 @@ class LogEpoch:
             raise Fenced(f"a broker of epoch {header.epoch} has taken over while this one was starting: {key}")
 
     async def _has_come(self, run: LogRun) -> bool:
-        """Tell whether there is an object, by now, where the run seems to end. Raises DamagedObject if there must be.
+        """Tell whether the object at the end of the run exists by now, if a later one says that it was acknowledged.
 
-        It is asked for only where a later one says that it had been acknowledged.
+        Raises DamagedObject if it must exist.
         """
         for number in run.leftover:
             if (await self._header(number)).durable_number >= run.end:

@@ -49,11 +49,10 @@ logger = logging.getLogger(__name__)
 
 
 async def release_partition(log: Log, partition: Partition) -> None:
-    """Give up a partition that is open: when this returns, it is closed, and all of it is in the bucket.
+    """Flush and close an open partition, so that all of it is in the bucket.
 
-    Appended batches are acknowledged as ever; later ones get NOT_LEADER_OR_FOLLOWER. It takes as long
-    as the store does: a caller that sets a limit, and cancels it, has the partition open and served as before. So it is
-    when this raises StoreUnavailable, as the store has not taken the last flush in time.
+    Appended batches are acknowledged; later ones get NOT_LEADER_OR_FOLLOWER. After a cancellation, or when this raises
+    StoreUnavailable because the store has not taken the last flush in time, the partition is served as before.
     """
     assert log.partitions.get(partition.partition_id) is partition
     assert not partition.is_leaving, f"{partition} is being released already"
@@ -86,7 +85,7 @@ async def release_partition(log: Log, partition: Partition) -> None:
 async def contents_of(partition: Partition) -> bytes:
     """Encode the state of a released partition for its next leader.
 
-    Empty if the next leader must read the bucket: for damaged, missing, late or very many segments.
+    Empty if that must read the bucket: for damaged, missing, late or very many segments.
     """
     is_whole = not (partition.quarantined or partition.missing or partition.late)
     if is_whole and partition.encoded_end and len(partition.manifest.segments) <= TOLD_SEGMENTS_MAX_COUNT:
@@ -96,7 +95,7 @@ async def contents_of(partition: Partition) -> bytes:
 
 
 def known_from(contents: bytes, partition_id: PartitionId, end_offset: int) -> KnownPartition | None:
-    """Return what `contents_of` has encoded; None unless it is of this partition, and goes up to the offset."""
+    """Decode `contents_of`; None unless it is of this partition and ends at the offset."""
     try:
         known = decode_manifests("what a broker has told", contents).get(partition_id)
         end = None if known is None else known.end()
@@ -112,25 +111,15 @@ def _serve_again(log: Log, partition: Partition) -> None:
         log.merger.note(partition)
 
 
-async def _decide_nothing(_partition: Partition) -> None:
-    await trio.lowlevel.checkpoint()
-
-
-async def _recover_nothing(_partition: Partition, _restore_before: RestoreBefore) -> None:
-    await trio.lowlevel.checkpoint()
-
-
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class Acquisition:
     """The steps of acquiring a partition; the defaults take only what the bucket has.
 
-    prepare: comes before anything is listed.
-    begun: is as for `resolve`.
-    acknowledged_before: offsets below it may have been acknowledged, whether or not the bucket has them.
-    restoring: bounds how many partitions read the bucket at once.
-    known: the content of the bucket as told by the last leader; it is not read then.
-    recover: replays the rest of the partition; it gets a function that restores the partition as before an epoch.
-    decide: is called with the result, before clients reach the partition here.
+    prepare: is called before anything is listed. begun: is as for `resolve`. acknowledged_before: offsets below it may
+    have been acknowledged, whether or not the bucket has them. restoring: bounds how many partitions read the bucket at
+    once. known: the content of the bucket as told by the last leader, which is read instead. recover: replays the rest
+    of the partition; it gets a function that restores the partition as before an epoch. decide: is called with the
+    result, before clients reach the partition.
     """
 
     prepare: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
@@ -138,15 +127,15 @@ class Acquisition:
     acknowledged_before: int = 0
     restoring: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(1))
     known: KnownPartition | None = None
-    recover: Callable[[Partition, RestoreBefore], Awaitable[None]] = _recover_nothing
-    decide: Callable[[Partition], Awaitable[None]] = _decide_nothing
+    recover: Callable[[Partition, RestoreBefore], Awaitable[None]] | None = None
+    decide: Callable[[Partition], Awaitable[None]] | None = None
 
 
 async def acquire_partition(log: Log, spec: TopicSpec, index: int, how: Acquisition | None = None) -> Partition:
-    """Lead a partition of an open topic from now on, with the leader epoch that `spec` has for it.
+    """Lead a partition of an open topic from now on, with its leader epoch in `spec`. No other broker may lead it.
 
-    No other broker may lead it any more. Raises what the steps of `how` do, StoreError, StartupError if a newer
-    KafScale has written what must be read, KafkaError UNKNOWN_TOPIC_OR_PARTITION if the topic is deleted meanwhile.
+    Raises what the steps of `how` do, StoreError, StartupError if a newer KafScale has written what must be read,
+    KafkaError UNKNOWN_TOPIC_OR_PARTITION if the topic is deleted meanwhile.
     """
     how = how or Acquisition()
     partition = log.new_partition(spec, index)
@@ -159,7 +148,8 @@ async def acquire_partition(log: Log, spec: TopicSpec, index: int, how: Acquisit
         if not partition.closed:
             partition.lost_before = max(partition.lost_before, how.acknowledged_before)
             partition.skip_missing()
-            await how.decide(partition)
+            if how.decide is not None:
+                await how.decide(partition)
     except BaseException:
         if not partition.closed:
             log.close_partition(partition, NOT_LEADER_OR_FOLLOWER)
@@ -192,11 +182,12 @@ async def _find(log: Log, partition: Partition, how: Acquisition) -> None:
 
     if not partition.closed:
         take_restored(partition, contents)
-        await how.recover(partition, restore_before)
+        if how.recover is not None:
+            await how.recover(partition, restore_before)
 
 
 async def list_partition(log: Log, partition: Partition) -> Sequence[ListedSegment]:
-    """List what the bucket has of a partition, with objects of version 1 if its topic was adopted with such."""
+    """List a partition in the bucket, with objects of version 1 if its topic was adopted with such."""
     prefixes = [partition.objects_prefix]
     if partition.topic_id == version_1_topic_id(partition.topic, namespace=log.namespace):
         prefixes.append(f"{topic_name_prefix(partition.topic, namespace=log.namespace)}{partition.index}/")
@@ -244,17 +235,13 @@ class Recovering:
         self._has_come.wake()
 
     async def end(self, partition_id: PartitionId, numbers: Sequence[int]) -> None:
-        """End the streams that a partition is to be recovered from, before the bucket is listed.
-
-        Raises DamagedObject, StoreError.
-        """
+        """End the streams of a partition, before the bucket is listed. Raises DamagedObject, StoreError."""
         await self.streams.end({partition_id: numbers})
 
     async def replay(self, partition: Partition, numbers: Sequence[int], restore_before: RestoreBefore) -> None:
-        """Bring back what these streams have of a partition that has been restored, and no segment has.
+        """Replay what these streams have of a restored partition, and no segment has.
 
-        `restore_before` is as for `Replay`. Raises DamagedObject, StoreError; part of it may have been brought back
-        then.
+        `restore_before` is as for `Replay`. Raises DamagedObject, StoreError; part of it may have been replayed then.
         """
         wanted = _Wanted(partition, numbers, restore_before)
         self._waiting.append(wanted)
@@ -275,7 +262,7 @@ class Recovering:
             journal=self.journal,
             pool=self.log.pool,
             partitions={partition_id: waiting.partition for partition_id, waiting in batch.items()},
-            restore_before=lambda partition_id, begun: _restore(batch[partition_id], begun),
+            restore_before=lambda partition_id, begun: batch[partition_id].restore_before(partition_id, begun),
             kept=self.log.kept,
         )
 
@@ -303,7 +290,3 @@ class Recovering:
             for waiting in batch.values():
                 waiting.is_done = True
                 waiting.failure = waiting.failure or failure
-
-
-async def _restore(wanted: _Wanted, begun: EpochStart) -> None:
-    await wanted.restore_before(wanted.partition.partition_id, begun)

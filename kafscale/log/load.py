@@ -31,7 +31,7 @@ FORGOTTEN_BYTES_PER_SECOND = 1.0
 class BrokerLoad:
     """A broker's reported load: bytes per second of the busiest partitions, and of the others together.
 
-    `is_settled` is whether it has measured for long enough what it has led since its start.
+    `is_settled`: it has measured long enough what it has led since its start.
     """
 
     busiest: Mapping[PartitionId, int]
@@ -45,15 +45,15 @@ class BrokerLoad:
 
     @property
     def of_others(self) -> float:
-        """Bytes a second of each of the others, on average."""
+        """The average bytes per second of each of the others."""
         return self.others_bytes_per_second / self.others_count if self.others_count else 0.0
 
 
 @attrs.define(eq=False, repr=False)
 class LoadMeter:
-    """Measures what a broker leads; `run` it, when it leads what it did before its start.
+    """Measures the partitions that this broker leads. Call `run` when it leads again what it led before its start.
 
-    `partitions` are those, as soon as there is a log.
+    `partitions` is set when there is a log.
     """
 
     clock: Callable[[], float] = trio.current_time
@@ -68,7 +68,6 @@ class LoadMeter:
         self._sampled_at = self.clock()
 
     def register(self, metrics: Metrics) -> None:
-        """Register the metrics."""
         help = "Bytes a second written to and read from the partitions that are led here, of the last minutes."
         metrics.gauge("kafscale_load_bytes_per_second", help, lambda: float(self.load().bytes_per_second))
 
@@ -81,7 +80,7 @@ class LoadMeter:
             await trio.sleep(SAMPLE_SECONDS)
 
     async def sample(self) -> None:
-        """Look at all partitions; it takes as long as there are some that have been used."""
+        """Sample all partitions; others run in between."""
         now = self.clock()
         seconds = now - self._sampled_at
         self._sampled_at = now

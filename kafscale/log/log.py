@@ -31,8 +31,7 @@ from kafscale.log.bucket.deletion import BuriedTopic, Deleter
 from kafscale.log.bucket.listing import list_segments
 from kafscale.log.bucket.manifest_keeper import ManifestCheckpointer
 from kafscale.log.bucket.restore import RestoredPartition, Restorer, RestoreStatistics
-from kafscale.log.flush.flusher import Flusher
-from kafscale.log.flush.spilling import Spiller
+from kafscale.log.flush.flusher import Flusher, Spiller
 from kafscale.log.partition.chunks import ChunkPool
 from kafscale.log.partition.log_config import LogConfig
 from kafscale.log.partition.partition import Partition, Traffic
@@ -57,24 +56,15 @@ LOST_OFFSETS_COUNT = 1 << 31
 OPENING_SECONDS = 1.0  # longer than what clients had under way to a partition takes to be refused
 
 
-def _nothing_begun(_partition_id: PartitionId) -> Sequence[EpochStart]:
-    return ()
-
-
-async def _is_never_deleted(_partition_id: PartitionId) -> bool:
-    await trio.lowlevel.checkpoint()
-    return False
-
-
 async def _restore_nothing(_partition_id: PartitionId, _begun: EpochStart) -> None:
     await trio.lowlevel.checkpoint()
 
 
 @attrs.frozen(kw_only=True)
 class TopicSpec:
-    """A topic as the log needs it to hold its partitions. `leader_epochs` has those that are led here.
+    """A topic as the log needs it. `leader_epochs` has the partitions that are led here.
 
-    Below `lost_offsets`, records may have been lost with files of the write-ahead log.
+    Records below `lost_offsets` may have been lost with files of the local log.
     """
 
     name: str
@@ -90,40 +80,34 @@ class TopicSpec:
 class TrafficMetrics:
     """Counters of bytes and records in and out, by topic."""
 
-    bytes_in: CounterFamily
-    records_in: CounterFamily
-    bytes_out: CounterFamily
-    records_out: CounterFamily
+    families: Sequence[CounterFamily]  # in the order of the fields of Traffic
 
     @classmethod
     def register(cls, metrics: Metrics) -> TrafficMetrics:
-        return cls(
-            metrics.counter("kafscale_topic_bytes_in_total", "Bytes of record batches appended.", "topic"),
-            metrics.counter("kafscale_topic_records_in_total", "Records appended.", "topic"),
-            metrics.counter("kafscale_topic_bytes_out_total", "Bytes of record batches fetched.", "topic"),
-            metrics.counter("kafscale_topic_records_out_total", "Records fetched.", "topic"),
-        )
+        told = {
+            "bytes_in": "Bytes of record batches appended.",
+            "records_in": "Records appended.",
+            "bytes_out": "Bytes of record batches fetched.",
+            "records_out": "Records fetched.",
+        }
+        return cls([metrics.counter(f"kafscale_topic_{name}_total", help, "topic") for name, help in told.items()])
 
     def of_topic(self, name: str) -> Traffic:
-        return Traffic(
-            self.bytes_in.of(name), self.records_in.of(name), self.bytes_out.of(name), self.records_out.of(name)
-        )
+        return Traffic(*(family.of(name) for family in self.families))
 
     def forget_topic(self, name: str) -> None:
-        for family in (self.bytes_in, self.records_in, self.bytes_out, self.records_out):
+        for family in self.families:
             family.remove(name)
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Log:
-    """All partitions that this broker leads, some of a topic or all of them.
+    """All partitions that this broker leads.
 
-    Topics come and go by `open_topic`, `close_topic` and `delete_objects`, a partition of a topic that stays by
-    `kafscale.log.hand_over`. `broker_epoch` is in the keys of what this start of the broker writes for all of them.
-    `by_name` has an entry for each topic that exists, and None in it for a partition that is not led here. `moving` are
-    those on their way in or out: they exist in memory, and are neither produced to nor fetched from. The callbacks in
-    `on_opened` and `on_withdrawn` get each partition that begins and ends to be served; one that is withdrawn and then
-    closed twice.
+    `broker_epoch` is in the keys that this start of the broker writes for all partitions. `by_name` has each existing
+    topic, with None for a partition that is not led here. `moving` partitions are on their way in or out: they exist in
+    memory, hidden from clients. The callbacks in `on_opened` and `on_withdrawn` get each partition that begins or ends
+    to be served; one that is withdrawn and then closed twice.
     """
 
     views: StoreViews
@@ -160,7 +144,6 @@ class Log:
         )
 
     def register(self, metrics: Metrics) -> None:
-        """Register the metrics."""
         parts: list[Measured] = [self.pool, self.flusher, self.reader, self.deleter, self.merger, self.compactor]
         parts += [self.producer_budget, self.restored, self.manifest_checkpointer]
         parts += [] if self.spiller is None else [self.spiller]
@@ -181,17 +164,14 @@ class Log:
         return self.partitions.get((topic_id, index))
 
     def partition_named(self, topic: str, index: int) -> Partition | None:
-        """Return a partition by the name of its topic, as older clients produce and fetch."""
+        """Return a partition by its topic's name, as older clients produce and fetch."""
         partitions = self.by_name.get(topic)
         return partitions[index] if partitions is not None and 0 <= index < len(partitions) else None
 
     # ---- topics -----------------------------------------------------------------------------------------------
 
     def open_topic(self, spec: TopicSpec) -> None:
-        """Open the partitions that the topic has not had before and that are led here; the others get its config.
-
-        They are empty: a new partition has no records, and at a start `restore` comes afterwards.
-        """
+        """Open new partitions of a topic that are led here, empty; the existing ones get its config."""
         partitions = self.by_name.setdefault(spec.name, [])
         for partition in (*partitions, *self._moving_of(spec.name)):
             if partition is not None:
@@ -202,7 +182,7 @@ class Log:
                 self.open_partition(self.new_partition(spec, index))
 
     def close_topic(self, name: str) -> Sequence[Partition]:
-        """Forget the partitions of a topic that was deleted; waiting fetches and produces of them are answered."""
+        """Forget a deleted topic's partitions; their waiting requests are answered."""
         partitions = [partition for partition in self.by_name.pop(name, []) if partition is not None]
         for partition in (*partitions, *self._moving_of(name)):
             self.close_partition(partition, UNKNOWN_TOPIC_OR_PARTITION)
@@ -250,7 +230,7 @@ class Log:
             tell(partition)
 
     def withdraw_partition(self, partition: Partition) -> None:
-        """Hide a partition from clients. Its waiting fetches are answered; appended batches become durable as usual."""
+        """Hide a partition from clients. Its waiting fetches are answered; appended batches become durable."""
         self.moving[partition.partition_id] = partition
         self.by_name[partition.topic][partition.index] = None
         del self.partitions[partition.partition_id]
@@ -262,13 +242,13 @@ class Log:
             tell(partition)
 
     def delete_records(self, partition_id: PartitionId, before_offset: int) -> None:
-        """Drop what is durably deleted. The partition may have come back meanwhile, or be on its way."""
+        """Move the log start of a partition, which may be moving."""
         partition = self.partitions.get(partition_id) or self.moving.get(partition_id)
         if partition is not None:
             partition.delete_records(before_offset)
 
     def close_partition(self, partition: Partition, error: int) -> None:
-        """Forget a partition; requests that still hold it get `error`. The others of its topic stay."""
+        """Forget a partition; requests that still hold it get `error`."""
         self.moving.pop(partition.partition_id, None)
         if self.partitions.pop(partition.partition_id, None) is not None:
             row = self.by_name.get(partition.topic)
@@ -280,43 +260,35 @@ class Log:
         partition.close(error)
 
     async def delete_objects(self, topic: BuriedTopic) -> None:
-        """Delete everything that a topic has in the bucket. What can't be deleted now is logged, and stays.
-
-        Raises Fenced.
-        """
-        name = topic.name
+        """Delete a topic's objects; those that can't be deleted are logged, and stay. Raises Fenced."""
         await self.flusher.wait_ended(topic.topic_id)  # an upload that is under way would leave its objects behind
         deleted = 0
         try:
-            async with aclosing(self._list_topic(name, topic.topic_id)) as pages:
+            async with aclosing(self._list_topic(topic.name, topic.topic_id)) as pages:
                 async for keys in pages:
                     await guarded(self.views.background).delete_in_turn([keys], topic.decided)
                     deleted += len(keys)
         except StoreError as exc:
-            logger.error("deleting the objects of topic %s stopped after %d of them: %s", name, deleted, exc)
+            logger.error("deleting the objects of topic %s stopped after %d of them: %s", topic.name, deleted, exc)
         else:
-            logger.info("deleted topic %s and its %d objects", name, deleted)
+            logger.info("deleted topic %s and its %d objects", topic.name, deleted)
 
     async def _list_topic(self, name: str, topic_id: bytes) -> AsyncGenerator[Sequence[str], None]:
-        """The keys of a topic, page by page; with those of version 1, if the topic was adopted with such segments."""
-        async with aclosing(
-            self.views.background.list(topic_prefix(name, topic_id, namespace=self.namespace))
-        ) as pages:
-            async for page in pages:
-                yield [info.key for info in page]
-        if topic_id == version_1_topic_id(name, namespace=self.namespace):
-            async with aclosing(self.views.background.list(topic_name_prefix(name, namespace=self.namespace))) as pages:
+        """Yield pages of a topic's keys, with those of version 1 if it was adopted with such segments."""
+        own = topic_prefix(name, topic_id, namespace=self.namespace)
+        is_adopted = topic_id == version_1_topic_id(name, namespace=self.namespace)
+        for prefix in (own, topic_name_prefix(name, namespace=self.namespace)) if is_adopted else (own,):
+            async with aclosing(self.views.background.list(prefix)) as pages:
                 async for page in pages:
-                    keys = [parse_segment_key(info.key) for info in page]
-                    if of_version_1 := [key.key for key in keys if key is not None and key.version == 1]:
-                        yield of_version_1
+                    keys = [info.key for info in page if prefix is own or _is_version_1(info.key)]
+                    if keys:
+                        yield keys
 
     # ---- start ------------------------------------------------------------------------------------------------
 
-    async def restore(self, begun: Callable[[PartitionId], Sequence[EpochStart]] = _nothing_begun) -> None:
-        """Give every open partition what the bucket holds of it; `begun` is as for `resolve`.
-
-        Raises StartupError, StoreError.
+    async def restore(self, begun: Callable[[PartitionId], Sequence[EpochStart]] = lambda partition_id: ()) -> None:
+        """Restore every open partition from the bucket; `begun` is as for `resolve`. Raises StartupError,
+        StoreError.
         """
         store = self.views.fetch  # the whole limit: no client is connected yet
         began = trio.current_time()
@@ -370,13 +342,12 @@ class Log:
     async def replay(
         self,
         not_open: NotOpen | None = None,
-        is_deleted: Callable[[PartitionId], Awaitable[bool]] = _is_never_deleted,
+        is_deleted: Callable[[PartitionId], Awaitable[bool]] | None = None,
     ) -> None:
-        """Bring back what the journal has and no segment has.
+        """Replay what the journal has and no segment has.
 
-        `not_open` tells which entries of partitions that are not open here are to be kept for the user. Where segments
-        are missing, `is_deleted` looks whether another broker has deleted them with their topic. Raises DamagedObject,
-        StorageFailed, StoreError, Fenced.
+        Where segments are missing, `is_deleted` tells whether another broker has deleted them with their topic. Raises
+        DamagedObject, StorageFailed, StoreError, Fenced.
         """
         replay = Replay(
             journal=self.journal,
@@ -397,10 +368,10 @@ class Log:
                 too_early.setdefault(partition_id, _TooEarly(exc)).last_offset = entry.base_offset
                 return False
 
-        await self.journal.replay(handle, on_progress=lambda done: progress.report(done.entry_count))
+        await self.journal.replay(handle, on_progress=progress.report)
         for partition_id, entries in too_early.items():
             has_come = self.partitions[partition_id].next_offset > entries.last_offset
-            if not has_come and not await is_deleted(partition_id):
+            if not has_come and (is_deleted is None or not await is_deleted(partition_id)):
                 raise entries.damage
         await replay.finish()
         self._restore_before = _restore_nothing
@@ -409,7 +380,7 @@ class Log:
             partition.skip_missing()
 
     def skip_lost(self) -> Mapping[PartitionId, int]:
-        """Move all partitions past what the write-ahead log may have lost; return their new ends, to be persisted."""
+        """Move all partitions past what the local log may have lost; return their new ends, to be persisted."""
         for partition in self.partitions.values():
             partition.lost_offset = partition.next_offset + LOST_OFFSETS_COUNT
             partition.skip_missing()
@@ -419,28 +390,27 @@ class Log:
 
     @property
     def is_full(self) -> bool:
-        """Tell whether the journal has no room on the disk, so that nothing should be appended now."""
         return self.journal.is_full
 
     async def wait_for_room(self) -> None:
-        """Wait while it is full."""
         await self.journal.wait_for_room()
 
     def quarantined_count(self) -> int:
-        """Segments in the bucket that are damaged and not read."""
         return sum(len(partition.quarantined) for partition in self.partitions.values())
 
     def late_count(self) -> int:
-        """Count the segments that superseded brokers wrote too late, which are not read."""
         return sum(len(partition.late) for partition in self.partitions.values())
 
     def producer_ids(self) -> Iterable[int]:
-        """Iterate over the ids of all idempotent producers that any partition remembers."""
         return (producer_id for partition in self.partitions.values() for producer_id in partition.producers.producers)
 
     def tail_bytes(self) -> int:
-        """Bytes that are in no segment yet."""
         return sum(partition.tail.size_bytes for partition in self.partitions.values())
+
+
+def _is_version_1(key: str) -> bool:
+    parsed = parse_segment_key(key)
+    return parsed is not None and parsed.version == 1
 
 
 def take_restored(partition: Partition, contents: RestoredPartition) -> None:
@@ -480,8 +450,7 @@ def _report_unknown(listed: Mapping[PartitionId, Sequence[ListedSegment]], known
 class _TooEarly:
     """Entries of one partition whose offsets were not the next ones.
 
-    That is `damage`, unless the log has them once more behind those that come before them, as where `kafscale adopt`
-    has put them back.
+    That is `damage`, unless the log has them again behind those that come before them, as after `kafscale adopt`.
     """
 
     damage: DamagedObject
@@ -490,7 +459,7 @@ class _TooEarly:
 
 @attrs.define(eq=False, repr=False)
 class _Progress:
-    """Says how far a long step has come, once a second."""
+    """Logs the progress of a long step, once a second."""
 
     message: str
     _next_at: float = attrs.field(factory=lambda: trio.current_time() + PROGRESS_EVERY_SECONDS, init=False)
@@ -506,7 +475,7 @@ PARTITIONS_PER_STEP_COUNT = 1_000  # then others may run
 
 
 async def expire_producers(log: Log) -> None:
-    """Forget idempotent producers that have been silent for `producer.id.expiration.ms` (KIP-854), until cancelled."""
+    """Forget idempotent producers that were silent for `producer.id.expiration.ms` (KIP-854), until cancelled."""
     while True:
         await trio.sleep(PRODUCER_EXPIRATION_CHECK_SECONDS)
         now_ms = time.time_ns() // 1_000_000

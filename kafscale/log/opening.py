@@ -15,8 +15,7 @@ from kafscale.errors import StartupError
 from kafscale.formats.manifest import PartitionId
 from kafscale.formats.wal_entries import WalEntry
 from kafscale.log.bucket.deletion import Deleter
-from kafscale.log.flush.flusher import Flusher, FlushPacer
-from kafscale.log.flush.spilling import Spiller
+from kafscale.log.flush.flusher import Flusher, FlushPacer, Spiller
 from kafscale.log.flush.upload import Uploader
 from kafscale.log.log import Log, TrafficMetrics
 from kafscale.log.partition.chunks import ChunkPool
@@ -43,9 +42,9 @@ from kafscale.store.opening.views import StoreViews
 
 
 def open_journal(settings: Settings, local: LocalLog, bucket_log: S3Wal | None, metrics: Metrics) -> Journal:
-    """Build what makes record batches durable. Nothing is read or written yet.
+    """Build the journal of record batches. Nothing is read or written yet.
 
-    `bucket_log`, which must tell `became_durable`, is that of the broker's metadata, unless `--durability` is `wal`.
+    `bucket_log` is that of the broker's metadata, unless `--durability` is `wal`, and calls `became_durable`.
     """
     if settings.durability is Durability.S3_WAL:
         assert bucket_log is not None
@@ -80,10 +79,10 @@ def open_log(
 ) -> Log:
     """Build the log. Nothing is read or written yet: that is `Log.restore` and `Log.replay`.
 
-    `check_lead` raises Fenced if another broker has taken over. Where a flush acknowledges it is asked before each
-    commit of one. With a local journal `check_lead_lately` is asked before each flush: it looks only if no look was
-    made for some seconds. `is_withheld` says whether a producer id is about to be given out, and `leads_all` that
-    no other broker leads anything of the same namespace.
+    `check_lead` raises Fenced if another broker has taken over. Where a flush acknowledges, it is asked before each
+    commit; with a local journal `check_lead_lately`, which looks at most every few seconds, before each flush.
+    `is_withheld` tells whether a producer id has not been given out; `leads_all`, that no other broker leads anything
+    of the namespace.
     """
     pool = ChunkPool(settings.chunk_pool_bytes)
     partitions: dict[PartitionId, Partition] = {}
@@ -161,44 +160,44 @@ async def check_other_logs(
     local: LocalLog,
     not_open: NotOpen,
 ) -> Wal | None:
-    """Refuse to start without what another durability has acknowledged, once `log` is restored and replayed.
+    """Refuse to start if another `--durability` has acknowledged records that are not flushed.
 
-    `replay_bucket` replays the log in the bucket. `not_open` is as for `Log.replay`. Returns the log on the local disk,
-    where it is another one: its files may be missing.
-
-    Raises StartupError, DamagedObject, StorageFailed, StoreError.
+    A clean stop leaves none; a crash may. Call this when `log` is restored and replayed. `replay_bucket` replays the
+    log in the bucket. Returns the log on the local disk if it is another one, whose files may be missing. Raises
+    StartupError, DamagedObject, StorageFailed, StoreError.
     """
     if durability is not Durability.S3_WAL:
-        counter = _MissingBatches(log)
-        await replay_bucket(counter.handle)
-        counter.refuse("the write-ahead log in the bucket", "s3-wal")
+        await _refuse_missing(log, replay_bucket, "the write-ahead log in the bucket", "s3-wal")
     if durability is not Durability.WAL:
-        counter = _MissingBatches(log, not_open.is_unknown)
         wal = Wal(disk=local.disk, on_durable=lambda entries: None, extents=local.extents)
-        await wal.replay(counter.handle)
-        counter.refuse(f"the write-ahead log in {local.disk.location}", "wal")
+        name = f"the write-ahead log in {local.disk.location}"
+        await _refuse_missing(log, wal.replay, name, "wal", is_unknown=not_open.is_unknown)
         await wal.files.note(is_end=True)  # nothing of it is needed
         return wal
     return None
 
 
-class _MissingBatches:
-    """Counts the batches that continue a partition behind its last segment, or are of an unknown one."""
+async def _refuse_missing(
+    log: Log,
+    replay: Callable[[Handle], Awaitable[object]],
+    name: str,
+    durability: str,
+    *,
+    is_unknown: Callable[[WalEntry], bool] = lambda entry: False,
+) -> None:
+    """Raise StartupError if a log has batches behind a partition's last segment, or of an unknown partition."""
+    count = 0
 
-    def __init__(self, log: Log, is_unknown: Callable[[WalEntry], bool] = lambda entry: False) -> None:
-        self.log = log
-        self.is_unknown = is_unknown
-        self.count = 0
+    def handle(entry: WalEntry) -> bool:
+        nonlocal count
+        partition = log.partition(entry.topic_id, entry.partition)
+        is_missing = is_unknown(entry) if partition is None else entry.base_offset >= partition.next_offset
+        count += is_missing
+        return is_missing
 
-    def handle(self, entry: WalEntry) -> bool:
-        partition = self.log.partition(entry.topic_id, entry.partition)
-        missing = self.is_unknown(entry) if partition is None else entry.base_offset >= partition.next_offset
-        self.count += missing
-        return missing
-
-    def refuse(self, what: str, durability: str) -> None:
-        if self.count:
-            raise StartupError(
-                f"{what} has {self.count} acknowledged record batches that are in no segment yet: start once with "
-                f"--durability {durability} and stop that broker, which takes them there"
-            )
+    await replay(handle)
+    if count:
+        raise StartupError(
+            f"{name} has {count} acknowledged record batches that are in no segment yet: start once with "
+            f"--durability {durability} and stop that broker, which takes them there"
+        )

@@ -22,7 +22,7 @@ from kafscale.formats.segment import EpochStart
 from kafscale.formats.wal_entries import WalEntry, WalFile
 from kafscale.log.partition.chunks import ChunkPool
 from kafscale.log.partition.partition import Partition, Placed
-from kafscale.log.wal.journal import Handle, Journal, KeptAside
+from kafscale.log.wal.journal import Journal, KeptAside
 from kafscale.wire.batch_header import parse_header
 
 REPLAYED_POOL_FRACTION = 0.5  # of the pool for what the log in the bucket held; the rest is for new batches
@@ -30,73 +30,12 @@ REPLAYED_POOL_FRACTION = 0.5  # of the pool for what the log in the bucket held;
 RestoreBefore = Callable[[PartitionId, EpochStart], Awaitable[None]]
 
 
-@attrs.frozen(eq=False, repr=False)
-class _Place:
-    entry: WalEntry  # without its data
-    size_bytes: int
-
-
-@attrs.define(eq=False, repr=False)
-class PostponedEntries:
-    """Entries that are replayed later, by partition and in order. Each is pending in its file until then."""
-
-    _places: dict[PartitionId, list[_Place]] = attrs.field(factory=dict, init=False)
-    _pending: Counter[WalFile] = attrs.field(factory=Counter, init=False)  # those that are not replayed yet
-
-    def __contains__(self, partition_id: PartitionId) -> bool:
-        return partition_id in self._places
-
-    def add(self, entry: WalEntry) -> None:
-        """Put this one off; all that follow of its partition are to be put off, too."""
-        place = _Place(_with_data(entry, b""), len(entry.data))
-        self._places.setdefault((entry.topic_id, entry.partition), []).append(place)
-        assert entry.file is not None
-        self._pending[entry.file] += 1
-
-    async def replay(
-        self,
-        journal: Journal,
-        restore: Callable[[PartitionId, EpochStart], Awaitable[None]],
-        handle: Handle,
-    ) -> None:
-        """Restore each partition as it is below its first entry here, and hand all of them to `handle`.
-
-        Raises what `restore` does, StorageFailed, DamagedObject.
-        """
-        places, self._places = self._places, {}
-        for partition_id, postponed in places.items():
-            first = postponed[0].entry
-            await restore(partition_id, EpochStart(first.leader_epoch, first.base_offset))
-            for place in postponed:
-                file = place.entry.file
-                assert file is not None
-                data = await journal.read(file, [(place.entry.position, place.size_bytes)])
-                is_needed = handle(_with_data(place.entry, data))
-                self._pending[file] -= 1
-                if not is_needed:
-                    journal.release(file)
-
-    def give_up(self, journal: Journal) -> None:
-        """Let go of those that are not replayed, as the replay has failed."""
-        self._places.clear()
-        for file, count in self._pending.items():
-            journal.release(file, count)
-        self._pending.clear()
-
-
-def _with_data(entry: WalEntry, data: bytes) -> WalEntry:
-    other = WalEntry(entry.topic_id, entry.partition, entry.leader_epoch, entry.base_offset, data)
-    other.file, other.position, other.sequence = entry.file, entry.position, entry.sequence
-    return other
-
-
 @attrs.frozen(kw_only=True)
 class NotOpen:
-    """Questions about an entry whose partition is not open here.
+    """Questions about an entry whose partition is not open here. If an answer is yes, the entry is kept for the user.
 
-    `is_lost` tells whether another broker has written its offsets since. `is_unknown` tells whether the metadata knows
-    neither its partition nor that its topic was deleted; it is asked of a log on disk only, as a log in the bucket has
-    the metadata, too. Both are kept for the user. Of all others the bucket has everything, or their topic was deleted.
+    `is_lost`: another broker has written its offsets since. `is_unknown`: the metadata knows neither its partition nor
+    the deletion of its topic; asked of a local log only, since a log in the bucket has the metadata, too.
     """
 
     is_lost: Callable[[WalEntry], bool] = lambda entry: False
@@ -107,8 +46,8 @@ class NotOpen:
 class Replay:
     """One replay: hand entries in order to `handle`, then `finish`.
 
-    `restore_before` restores a partition as it was before an epoch that began at an offset. `kept` counts batches that
-    were acknowledged and can't be put back.
+    `restore_before` restores a partition as before an epoch that began at an offset. `kept` counts acknowledged batches
+    that can't be put back.
     """
 
     journal: Journal
@@ -117,13 +56,13 @@ class Replay:
     restore_before: RestoreBefore
     kept: KeptAside = attrs.field(factory=KeptAside)
     not_open: NotOpen = attrs.field(factory=NotOpen)
-    _postponed: PostponedEntries = attrs.field(factory=PostponedEntries, init=False)
+    _postponed: dict[PartitionId, list[tuple[WalEntry, int]]] = attrs.field(factory=dict, init=False)  # without data
+    _pending: Counter[WalFile] = attrs.field(factory=Counter, init=False)  # postponed entries, each pending in its file
     _now_ms: int = attrs.field(factory=lambda: time.time_ns() // 1_000_000, init=False)
 
     def handle(self, entry: WalEntry) -> bool:
-        """Put an entry back into its partition's tail; False if it is in the bucket, or its partition is none of these.
-
-        Raises DamagedObject if the bucket ends before it.
+        """Put an entry into its partition's tail; False if that is not needed. Raises DamagedObject if the bucket ends
+        before it.
         """
         partition = self.partitions.get((entry.topic_id, entry.partition))
         if partition is None:
@@ -133,7 +72,11 @@ class Replay:
                 self.kept.add_superseded(entry)
             return False
         if (entry.topic_id, entry.partition) in self._postponed or partition.is_superseded_by(entry):
-            self._postponed.add(entry)
+            assert entry.file is not None
+            self._postponed.setdefault((entry.topic_id, entry.partition), []).append(
+                (_with_data(entry, b""), len(entry.data))
+            )
+            self._pending[entry.file] += 1
             return True
         if partition.has_superseded(entry):
             self.kept.add_superseded(entry)
@@ -159,7 +102,7 @@ class Replay:
         return True
 
     def _place(self, partition: Partition, data: memoryview) -> Placed | None:
-        """Keep what was just read from the bucket, which costs a GET a batch to read again, while the pool has room."""
+        """Keep a batch from the bucket in memory while the pool has room: reading it again costs a GET."""
         # A broker with a larger pool may have taken what this one never has room for.
         room_bytes = self.pool.size_bytes * REPLAYED_POOL_FRACTION - self.pool.used_bytes
         if self.journal.is_local or len(data) > room_bytes:
@@ -167,9 +110,31 @@ class Replay:
         return partition.place_nowait(data)
 
     async def finish(self) -> None:
-        """Take what had to be put off. Raises DamagedObject, StorageFailed, StoreError."""
-        await self._postponed.replay(self.journal, self.restore_before, self.handle)
+        """Restore the partitions of postponed entries and replay these.
+
+        Raises DamagedObject, StorageFailed, StoreError.
+        """
+        postponed, self._postponed = self._postponed, {}
+        for partition_id, entries in postponed.items():
+            first = entries[0][0]
+            await self.restore_before(partition_id, EpochStart(first.leader_epoch, first.base_offset))
+            for entry, size_bytes in entries:
+                assert entry.file is not None
+                data = await self.journal.read(entry.file, [(entry.position, size_bytes)])
+                is_needed = self.handle(_with_data(entry, data))
+                self._pending[entry.file] -= 1
+                if not is_needed:
+                    self.journal.release(entry.file)
 
     def give_up(self) -> None:
         """Release the postponed entries after a failed replay, as the journal is used on."""
-        self._postponed.give_up(self.journal)
+        self._postponed.clear()
+        for file, count in self._pending.items():
+            self.journal.release(file, count)
+        self._pending.clear()
+
+
+def _with_data(entry: WalEntry, data: bytes) -> WalEntry:
+    other = WalEntry(entry.topic_id, entry.partition, entry.leader_epoch, entry.base_offset, data)
+    other.file, other.position, other.sequence = entry.file, entry.position, entry.sequence
+    return other

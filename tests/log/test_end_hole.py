@@ -8,7 +8,7 @@ import trio.testing
 
 from kafscale.config import Durability
 from kafscale.log.partition.tail import Slices
-from kafscale.log.read.holes import OFFSETS_MAX_COUNT, empty_batch
+from kafscale.log.read.reader import OFFSETS_MAX_COUNT, empty_batch
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey
 from kafscale.testing.disk import MemoryDisk

@@ -23,6 +23,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import aclosing
 from itertools import count
+from typing import Generic, TypeVar
 
 import attrs
 import trio
@@ -42,20 +43,47 @@ from kafscale.store.paths import SegmentKey, namespace_prefix, parse_segment_key
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 DELETED_AT_ONCE_COUNT = 500  # segments; their keys fit into one DeleteObjects request of S3
+PAGE_PAUSE_SECONDS = 1.0  # between two pages of a listing: 100,000 segments take three minutes
+CANDIDATES_MAX_COUNT = 50_000  # remembered at once, about 20 MB; what is more waits until these are deleted
 FAILED_DELETION_PAUSE_SECONDS = 60.0  # the store client has retried already, and no request waits for it
 
 
-@attrs.frozen
-class _Dropped:
-    """A segment that has left the log; `decided` is as of `kafscale.store.guarded`."""
+@attrs.define(eq=False, repr=False)
+class _Waiting(Generic[T]):
+    """Items in the order in which they become due."""
 
-    segment: Segment
-    decided: int
+    _heap: list[tuple[float, int, T]] = attrs.field(factory=list, init=False)
+    _numbers: count[int] = attrs.field(factory=count, init=False)
+    _wake: Signal = attrs.field(factory=Signal, init=False)
 
-    @property
-    def partition_id(self) -> PartitionId:
-        return self.segment.key.topic_id, self.segment.key.partition
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def add(self, item: T, seconds: float) -> None:
+        heapq.heappush(self._heap, (trio.current_time() + seconds, next(self._numbers), item))
+        self._wake.set()
+
+    def discard(self, is_unwanted: Callable[[T], bool]) -> None:
+        self._heap = [entry for entry in self._heap if not is_unwanted(entry[2])]
+        heapq.heapify(self._heap)
+
+    async def due(self, max_count: int) -> Sequence[T]:
+        """Wait until some are due, and take at most `max_count` of these."""
+        while True:
+            self._wake.clear()
+            due: list[T] = []
+            while self._heap and self._heap[0][0] <= trio.current_time() and len(due) < max_count:
+                due.append(heapq.heappop(self._heap)[2])
+            if due:
+                return due
+            with trio.move_on_at(self._heap[0][0]) if self._heap else trio.CancelScope():
+                await self._wake.wait()
+
+
+_Dropped = tuple[Segment, int]  # a segment that has left the log, and `decided` of `kafscale.store.guarded`
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
@@ -66,17 +94,14 @@ class Deleter:
     footers: Footers
     deleted_count: Counter = attrs.field(factory=Counter, init=False)
     failed_count: Counter = attrs.field(factory=Counter, init=False)
-    _waiting: list[tuple[float, int, _Dropped]] = attrs.field(factory=list, init=False)  # a heap, by when
-    _numbers: count[int] = attrs.field(factory=count, init=False)
-    _wake: Signal = attrs.field(factory=Signal, init=False)
+    _waiting: _Waiting[_Dropped] = attrs.field(factory=_Waiting, init=False)
 
     @property
     def waiting_count(self) -> int:
-        """Segments whose objects are still there."""
+        """The number of segments whose objects still exist."""
         return len(self._waiting)
 
     def register(self, metrics: Metrics) -> None:
-        """Register the metrics."""
         help = "Segments whose objects were deleted."
         metrics.adopt_counter("kafscale_segments_deleted_total", help, self.deleted_count)
         help = "Deletions of segments' objects that are tried again."
@@ -85,56 +110,39 @@ class Deleter:
     def drop(self, segments: Iterable[Segment], delay_ms: int) -> None:
         """Delete the objects of these segments, `delay_ms` from now or later."""
         decided = guarded(self.store).decided()
-        self._drop((_Dropped(segment, decided) for segment in segments), delay_ms / 1000)
+        for segment in segments:
+            self._waiting.add((segment, decided), delay_ms / 1000)
 
     def forget(self, partition_id: PartitionId) -> None:
         """Forget a partition that was handed over: its new leader finds these objects as orphans and deletes them."""
-        self._waiting = [entry for entry in self._waiting if entry[2].partition_id != partition_id]
-        heapq.heapify(self._waiting)
-
-    def _drop(self, dropped: Iterable[_Dropped], delay_seconds: float) -> None:
-        due = trio.current_time() + delay_seconds
-        for dropped_segment in dropped:
-            heapq.heappush(self._waiting, (due, next(self._numbers), dropped_segment))
-        self._wake.set()
+        self._waiting.discard(lambda dropped: (dropped[0].key.topic_id, dropped[0].key.partition) == partition_id)
 
     async def run(self) -> None:
         """Delete what is due, until cancelled. Raises Fenced."""
         while True:
-            self._wake.clear()
-            if due := self._take_due():
-                await self._delete(due)
-            else:
-                with trio.move_on_at(self._waiting[0][0]) if self._waiting else trio.CancelScope():
-                    await self._wake.wait()
-
-    def _take_due(self) -> Sequence[_Dropped]:
-        due: list[_Dropped] = []
-        now = trio.current_time()
-        while self._waiting and self._waiting[0][0] <= now and len(due) < DELETED_AT_ONCE_COUNT:
-            due.append(heapq.heappop(self._waiting)[2])
-        return due
+            await self._delete(await self._waiting.due(DELETED_AT_ONCE_COUNT))
 
     async def _delete(self, dropped: Sequence[_Dropped]) -> None:
-        segments = [dropped_segment.segment for dropped_segment in dropped]
+        segments = [segment for segment, _ in dropped]
         for segment in segments:
             self.footers.forget(segment)
         keys = [segment.kfs_key for segment in segments], [segment.index_key for segment in segments]
         try:
-            await guarded(self.store).delete_in_turn(keys, max(dropped_segment.decided for dropped_segment in dropped))
+            await guarded(self.store).delete_in_turn(keys, max(decided for _, decided in dropped))
         except StoreError as exc:
             self.failed_count.value += 1
             logger.error(
                 "deleting the objects of %d dropped segments failed and is tried again: %s", len(segments), exc
             )
-            self._drop(dropped, FAILED_DELETION_PAUSE_SECONDS)
+            for again in dropped:
+                self._waiting.add(again, FAILED_DELETION_PAUSE_SECONDS)
         else:
             self.deleted_count.value += len(segments)
 
 
 @attrs.frozen(kw_only=True)
 class BuriedTopic:
-    """A deleted topic whose objects are still there. `decided` is as of `kafscale.store.guarded`."""
+    """A deleted topic whose objects still exist. `decided` is that of `kafscale.store.guarded`."""
 
     name: str
     topic_id: bytes
@@ -145,35 +153,23 @@ class BuriedTopic:
 class TopicDeleter:
     """Deletes the objects of one topic after the other, each when its time has come.
 
-    is_deleted: whether a topic id still is that of a deleted topic: it may have been adopted again meanwhile.
+    is_deleted: tells whether a topic id is still that of a deleted topic, and not adopted again.
     """
 
     delete_objects: Callable[[BuriedTopic], Awaitable[None]]
     is_deleted: Callable[[bytes], bool]
-    _waiting: list[tuple[float, int, BuriedTopic]] = attrs.field(factory=list, init=False)  # a heap, by when
-    _numbers: count[int] = attrs.field(factory=count, init=False)
-    _wake: Signal = attrs.field(factory=Signal, init=False)
+    _waiting: _Waiting[BuriedTopic] = attrs.field(factory=_Waiting, init=False)
 
     def bury(self, topic: BuriedTopic, delay_ms: int) -> None:
         """Delete its objects `delay_ms` from now, or later."""
-        heapq.heappush(self._waiting, (trio.current_time() + max(0, delay_ms) / 1000, next(self._numbers), topic))
-        self._wake.set()
+        self._waiting.add(topic, max(0, delay_ms) / 1000)
 
     async def run(self) -> None:
         """Delete what is due, until cancelled."""
         while True:
-            self._wake.clear()
-            if self._waiting and self._waiting[0][0] <= trio.current_time():
-                topic = heapq.heappop(self._waiting)[2]
+            for topic in await self._waiting.due(1):
                 if self.is_deleted(topic.topic_id):
                     await self.delete_objects(topic)
-            else:
-                with trio.move_on_at(self._waiting[0][0]) if self._waiting else trio.CancelScope():
-                    await self._wake.wait()
-
-
-PAGE_PAUSE_SECONDS = 1.0  # between two pages of a listing: 100,000 segments take three minutes
-CANDIDATES_MAX_COUNT = 50_000  # remembered at once, about 20 MB; what is more waits until these are deleted
 
 
 def _now_ms() -> int:
@@ -182,12 +178,11 @@ def _now_ms() -> int:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class OrphanCollector:
-    """Lists the namespace once in a while. `store` is the background view.
+    """Lists the namespace periodically. `store` is the background view.
 
-    find_partition: the open partition of a topic id and an index, or None.
-    deleted_topics: the ids of topics whose deletion the metadata remembers.
-    kept_until_ms: when the objects of such a topic may go, in milliseconds since the epoch.
-    on_gone: told after each complete listing which of these ids had no object.
+    find_partition: the open partition of a topic id and an index, or None. deleted_topics: the ids of topics whose
+    deletion the metadata remembers. kept_until_ms: when the objects of such a topic may go, in milliseconds since the
+    epoch. on_gone: gets the ids of these topics that had no object, after each complete listing.
     """
 
     store: ObjectStore
@@ -203,7 +198,6 @@ class OrphanCollector:
     _first_seen: dict[SegmentKey, float] = attrs.field(factory=dict, init=False)
 
     def register(self, metrics: Metrics) -> None:
-        """Register the metrics."""
         help = "Segments that nothing referred to and that were deleted."
         metrics.adopt_counter("kafscale_orphans_deleted_total", help, self.deleted_count)
 
@@ -214,7 +208,7 @@ class OrphanCollector:
             await self.collect()
 
     async def collect(self) -> None:
-        """List everything once; delete the orphans whose time has come. An error of the store ends this listing."""
+        """List everything once and delete the orphans that are due. An error of the store ends this listing."""
         deleted_before = self.deleted_count.value
         seen: set[SegmentKey] = set()
         with_objects: set[bytes] = set()
@@ -241,7 +235,7 @@ class OrphanCollector:
     # ---- which --------------------------------------------------------------------------------------------------
 
     def _candidates(self, page: Sequence[ObjectInfo]) -> Iterable[tuple[SegmentKey, int]]:
-        """Segments that nothing refers to, each with the time of its last change in milliseconds."""
+        """Yield unreferenced segments, each with the time of its last change in milliseconds."""
         for info in page:
             key = parse_segment_key(info.key)
             if key is not None and self._is_unreferenced(key.of_kind("kfs")):
@@ -274,7 +268,6 @@ class OrphanCollector:
         return max(self.grace_seconds, delay_ms / 1000)
 
     async def _is_orphan(self, key: SegmentKey) -> bool:
-        """Tell whether nothing refers to an object any more. Raises StoreError."""
         if self.find_partition(key.topic_id, key.partition) is None:
             return self._is_unreferenced(key) and self.now_ms() >= self.kept_until_ms(key.topic_id)
         try:
@@ -301,7 +294,6 @@ class OrphanCollector:
     # ---- deletion -----------------------------------------------------------------------------------------------
 
     async def _delete(self, due: Iterable[SegmentKey]) -> None:
-        """The `.kfs` before the `.index`, as ever. Raises StoreError."""
         orphans = [key for key in list(due) if await self._is_orphan(key)]
         if orphans:
             keys = [key.key for key in orphans], [key.of_kind("index").key for key in orphans]

@@ -17,55 +17,42 @@ import attrs
 from kafscale.concurrency.nurseries import for_each
 from kafscale.formats.manifest import ListedSegment, PartitionId, fingerprint
 from kafscale.store.base import LIST_PAGE_MAX_COUNT, ObjectInfo, ObjectStore
-from kafscale.store.paths import SegmentKey, namespace_prefix, parse_segment_key
+from kafscale.store.paths import namespace_prefix, parse_segment_key
 
 RANGES_MAX_COUNT = 16  # of the 64 operations at once; then reading the replies takes longer than waiting for them
 
 logger = logging.getLogger(__name__)
 
 
-@attrs.define(eq=False, repr=False)
-class Listing:
-    """All segments by partition, each partition's in order of the keys; and the `.index` objects without `.kfs`."""
-
-    segments: dict[PartitionId, list[ListedSegment]] = attrs.field(factory=lambda: defaultdict(list))
-    orphans: list[SegmentKey] = attrs.field(factory=list)
-    object_count: int = 0
-
-
 async def list_segments(
     store: ObjectStore, namespace: str, on_progress: Callable[[int], None], *, prefixes: Iterable[str] = ()
 ) -> Mapping[PartitionId, Sequence[ListedSegment]]:
-    """Every segment of a namespace, by partition. `on_progress` is told the number of objects seen. Raises StoreError.
+    """List every segment of a namespace, by partition, in order of the keys. Raises StoreError.
 
-    `prefixes` are those of partitions that may be there: the listing is cut at them.
+    `on_progress` gets the number of objects seen. The listing is cut at `prefixes` of partitions.
     """
     lister = _Lister(store, namespace_prefix(namespace), on_progress)
-    rest_after = await lister.take(_Range("", None), stops_early=True)
-    if rest_after is not None:
-
-        async def take(range: _Range) -> None:
-            await lister.take(range)
-
-        ranges = _cut(rest_after, sorted(prefixes))
-        await for_each(ranges, take, tasks_count=len(ranges))
-    if lister.found.orphans:
-        logger.warning("%d .index objects have no .kfs; they are ignored", len(lister.found.orphans))
-    return lister.found.segments
+    await lister.take(_Range("", None), stops_early=True)
+    if lister.rest_after is not None:
+        ranges = _cut(lister.rest_after, sorted(prefixes))
+        await for_each(ranges, lister.take, tasks_count=len(ranges))
+    if lister.orphan_count:
+        logger.warning("%d .index objects have no .kfs; they are ignored", lister.orphan_count)
+    return lister.segments
 
 
 async def list_again(store: ObjectStore, listed: Iterable[ListedSegment]) -> Sequence[ListedSegment]:
-    """List what the directories that these segments are in hold by now. Raises StoreError."""
+    """List the directories of these segments. Raises StoreError."""
     return await list_directories(store, sorted({f"{segment.key.key.rpartition('/')[0]}/" for segment in listed}))
 
 
 async def list_directories(store: ObjectStore, prefixes: Iterable[str]) -> Sequence[ListedSegment]:
-    """The segments of a partition, given what the keys of its objects begin with. Raises StoreError."""
+    """List the segments under these prefixes. Raises StoreError."""
     found: list[ListedSegment] = []
     for prefix in prefixes:
         lister = _Lister(store, prefix, on_progress=lambda count: None)
         await lister.take(_Range("", None))
-        found += [segment for segments in lister.found.segments.values() for segment in segments]
+        found += [segment for segments in lister.segments.values() for segment in segments]
     return found
 
 
@@ -84,20 +71,19 @@ def _cut(after: str, prefixes: Sequence[str]) -> Sequence[_Range]:
     return [_Range(*pair) for pair in zip([after, *ends], [*ends, None], strict=True)]
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.define(eq=False, repr=False)
 class _Lister:
     store: ObjectStore
     prefix: str
     on_progress: Callable[[int], None]
-    found: Listing = attrs.field(factory=Listing, init=False)
+    segments: dict[PartitionId, list[ListedSegment]] = attrs.field(factory=lambda: defaultdict(list), init=False)
+    orphan_count: int = attrs.field(default=0, init=False)  # `.index` objects without `.kfs`
+    object_count: int = attrs.field(default=0, init=False)
+    rest_after: str | None = attrs.field(default=None, init=False)
 
-    async def take(self, range: _Range, *, stops_early: bool = False) -> str | None:
-        """Take what a range lists.
-
-        If it `stops_early`, it ends after one full page, and returns after which key the rest begins.
-        """
+    async def take(self, range: _Range, *, stops_early: bool = False) -> None:
+        """List a range. If it `stops_early` after one full page, the rest begins behind `rest_after`."""
         index_sizes: dict[str, int] = {}
-        rest_after: str | None = None
         async with aclosing(self.store.list(self.prefix, start_after=range.after)) as pages:
             async for page in pages:
                 within = page
@@ -107,14 +93,14 @@ class _Lister:
                 if len(within) < len(page):
                     break
                 if stops_early and len(page) == LIST_PAGE_MAX_COUNT:
-                    rest_after = page[-1].key.removesuffix("index")  # its .kfs comes next, so it is listed once more
-                    index_sizes.pop(rest_after, None)
+                    # The .kfs of an .index comes next, so it is listed once more.
+                    self.rest_after = page[-1].key.removesuffix("index")
+                    index_sizes.pop(self.rest_after, None)
                     break
-        self.found.orphans.extend(key for name in index_sizes if (key := parse_segment_key(f"{name}index")))
-        return rest_after
+        self.orphan_count += sum(parse_segment_key(f"{name}index") is not None for name in index_sizes)
 
     def _take_page(self, page: Sequence[ObjectInfo], index_sizes: dict[str, int]) -> None:
-        """An `.index` comes before its `.kfs`."""
+        """Add a page, in which an `.index` comes before its `.kfs`."""
         for info in page:
             name = info.key
             if name.endswith(".index"):
@@ -123,6 +109,6 @@ class _Lister:
                 index_size = index_sizes.pop(name[:-3], None)
                 told = fingerprint(info.size_bytes, info.etag)
                 listed = ListedSegment(key, info.size_bytes, index_size, told)
-                self.found.segments[key.topic_id, key.partition].append(listed)
-        self.found.object_count += len(page)
-        self.on_progress(self.found.object_count)
+                self.segments[key.topic_id, key.partition].append(listed)
+        self.object_count += len(page)
+        self.on_progress(self.object_count)

@@ -40,12 +40,12 @@ logger = logging.getLogger(__name__)
 
 
 def content_of(parts: Sequence[Buffer]) -> bytes:
-    """Return the header of a checkpoint, which differs if its content does."""
+    """Return the header of a checkpoint, which has its length and checksum."""
     return b"".join(bytes(memoryview(part)[:HEADER_BYTES]) for part in parts[:2])[:HEADER_BYTES]
 
 
 async def encode_manifests(partitions: Iterable[Partition]) -> list[bytes]:
-    """The object as buffers. Lets others run in between; each partition is as it was at one moment."""
+    """Encode a checkpoint as buffers. Others run in between; each partition is as of one moment."""
     body: list[bytes] = []
     size_bytes = partition_count = since_checkpoint = 0
     for partition in partitions:
@@ -71,7 +71,9 @@ def _snapshot(partition: Partition) -> ManifestSnapshot:
 
 
 def _without_object(partition: Partition) -> Iterator[tuple[SegmentKey, int]]:
-    """Segments that are not read, and the last offsets of those whose offsets nothing else keeps from being reused."""
+    """Return unread segments, and missing ones whose offsets nothing else keeps from being reused, with last
+    offsets.
+    """
     yield from partition.quarantined.items()
     end = max((segment.last_offset for segment in partition.manifest.segments), default=-1)
     for key, last_offset in partition.missing.items():
@@ -80,7 +82,7 @@ def _without_object(partition: Partition) -> Iterator[tuple[SegmentKey, int]]:
 
 
 def _placeholder(without_object: tuple[SegmentKey, int]) -> Segment:
-    """Tells where such a segment ended, and vouches for nothing."""
+    """Tell where such a segment ended, vouching for nothing."""
     key, last_offset = without_object
     return Segment(key=key, last_offset=last_offset, size_bytes=0, max_timestamp_ms=-1)
 
@@ -96,12 +98,11 @@ class ManifestCheckpointer:
     _written: bytes = attrs.field(default=b"", init=False)  # its first bytes: they have its length and checksum
 
     def register(self, metrics: Metrics) -> None:
-        """Register the metrics."""
         help = "Size of the last checkpoint of the manifests that was written."
         metrics.gauge("kafscale_manifest_checkpoint_bytes", help, lambda: self.written_bytes)
 
     async def find(self, store: ObjectStore) -> ManifestCheckpoint:
-        """Return the newest intact one, or an empty one. All are inherited. Raises StoreError."""
+        """Return the newest intact checkpoint, or an empty one. Raises StoreError."""
         if not self.is_kept:
             return {}
 
@@ -117,7 +118,7 @@ class ManifestCheckpointer:
         return {} if found.newest is None else found.newest
 
     async def run(self) -> None:
-        """Write one whenever something has changed, until cancelled."""
+        """Write a checkpoint at intervals if something has changed, until cancelled."""
         await trio.sleep(FIRST_AFTER_SECONDS)
         while True:
             try:
@@ -127,12 +128,12 @@ class ManifestCheckpointer:
             await trio.sleep(INTERVAL_SECONDS)
 
     async def write_if_changed(self) -> None:
-        """Write one, and delete all but the last two. Raises StoreError, Fenced."""
+        """Write a checkpoint, and delete all but the last two. Raises StoreError, Fenced."""
         await self.decide()
         await self.writer.trim()
 
     async def decide(self) -> None:
-        """Write one if something has changed, and delete none. Raises StoreError."""
+        """Write a checkpoint if something has changed, and delete none. Raises StoreError."""
         if not self.is_kept:
             return
         held = [partition for partition in self.partitions() if partition.manifest.segments or partition.quarantined]

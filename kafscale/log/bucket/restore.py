@@ -44,11 +44,11 @@ _name = attrgetter("key")
 
 @attrs.frozen(kw_only=True)
 class RestoredPartition:
-    """The segments to read, and the state after the last one; None if there is no segment.
+    """The segments to read, and the state after the last one; None without segments.
 
-    Below `lost_before`, offsets that no segment has may have been acknowledged. `quarantined` are not read; each has
-    the last offset that it can have held. `missing` are those that have gone. `late` are not read either: a broker of
-    an earlier epoch wrote them after another one had taken over.
+    Offsets below `lost_before` that no segment has may have been acknowledged. `quarantined` has the last offset that
+    each can have held. `missing` have gone. `late` were written by an earlier epoch after another broker had taken
+    over.
     """
 
     segments: Sequence[Segment]
@@ -72,7 +72,6 @@ class RestoreStatistics:
     seconds: float = 0.0  # all of it, but for the write-ahead log
 
     def register(self, metrics: Metrics) -> None:
-        """Register the metrics, which are served during the start already."""
         gauge = metrics.gauge
         help = "Objects that the start has found in the bucket."
         gauge("kafscale_start_listed_objects", help, lambda: self.listed_object_count)
@@ -90,7 +89,7 @@ class RestoreStatistics:
 
 @attrs.frozen(eq=False, kw_only=True, repr=False)
 class Restorer:
-    """One start. `log_start_offset` tells that of a partition that is open, and `begun` what is known of its epochs."""
+    """One start. `begun` tells known epoch starts of a partition, as for `resolve`."""
 
     store: ObjectStore
     examiner: Examiner
@@ -102,7 +101,7 @@ class Restorer:
     async def restore(
         self, listed: Mapping[PartitionId, Sequence[ListedSegment]], on_progress: Callable[[int], None]
     ) -> Mapping[PartitionId, RestoredPartition]:
-        """All of these partitions, many at once. `on_progress` is told the number of partitions done.
+        """Restore all of these partitions. `on_progress` gets the number of partitions done.
 
         Raises StartupError if a newer KafScale has written what must be read, StoreError.
         """
@@ -122,10 +121,10 @@ class Restorer:
     async def restore_partition(
         self, partition_id: PartitionId, listed: Sequence[ListedSegment], *, begun: Sequence[EpochStart] = ()
     ) -> RestoredPartition:
-        """One of them; `listed` may be empty, and `begun` is as for `resolve`. Raises as `restore` does.
+        """Restore one partition; `listed` may be empty. Raises as `restore`.
 
-        A segment that has gone since it was listed was below the log start, or is covered by a newer one: the
-        earlier leader may go on for a moment with deletions it had decided. So the partition is listed again.
+        If a listed segment has gone, the partition is listed again: the earlier leader may go on for a moment with
+        deletions of segments below the log start or covered by newer ones.
         """
         for _ in range(LISTINGS_MAX_COUNT - 1):
             try:
@@ -152,7 +151,7 @@ class Restorer:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class _PartitionRestore:
-    """`segments` are those that are good as far as is known; the dictionaries are in order of offset."""
+    """Restores one partition. `segments` are those taken for good so far; the dictionaries are in order of offset."""
 
     restorer: Restorer
     partition_id: PartitionId
@@ -213,7 +212,6 @@ class _PartitionRestore:
         return recognised.missing
 
     def _is_lost(self, missing: MissingSegment) -> bool:
-        """Tell whether a segment is lost, rather than deleted or merged since."""
         return missing.last_offset >= self.log_start_offset and not any(map(missing.may_be_in, self._merged()))
 
     def _report_missing(self, missing: Sequence[MissingSegment]) -> None:
@@ -231,7 +229,7 @@ class _PartitionRestore:
     # ---- what must be read --------------------------------------------------------------------------------------
 
     def _keys_to_open(self) -> Iterable[SegmentKey]:
-        """Newer generations first: they tell what need not be looked at."""
+        """Yield newer generations first: they tell which others are not needed."""
         known_until = -1 if self.known is None else self.known.last_base_offset()
         by_generation = sorted(self.listed, key=lambda key: (-key.epoch, -key.generation, key.base_offset))
         for key in by_generation:
@@ -244,7 +242,6 @@ class _PartitionRestore:
                 yield key
 
     def _is_superseded(self, key: SegmentKey) -> bool:
-        """Tell whether a newer segment that is good has its first offset."""
         return any(
             segment.rank > (key.epoch, key.generation) and segment.base_offset <= key.base_offset <= segment.last_offset
             for segment in self.segments.values()
@@ -269,7 +266,7 @@ class _PartitionRestore:
         self.segments[key] = segment_of(key, footer, fingerprint=self.listed[key].fingerprint)
 
     async def _read(self, key: SegmentKey) -> Footer | None:
-        """Return None for a damaged one, which is quarantined if its offsets are still needed."""
+        """Read a footer; None for a damaged one, which is quarantined if its offsets are still needed."""
         self.restorer.statistics.footer_read_count += 1
         try:
             return await read_footer(self.restorer.store, key)
@@ -290,7 +287,7 @@ class _PartitionRestore:
         return max(before, key=lambda each: (each.base_offset, each.epoch, each.generation), default=None)
 
     def _assume_ends(self) -> None:
-        """Assume that what a flush wrote ends where the next one begins, so that its footer need not be read now."""
+        """Assume that a flush ends where the next one begins, so that its footer need not be read now."""
         for key, listed in self.listed.items():
             if key not in self.segments and key not in self.damaged:
                 self.segments[key] = Segment(
@@ -302,7 +299,7 @@ class _PartitionRestore:
                 )
 
     async def _find_end(self) -> tuple[Resolution, LogEnd | None]:
-        """Return what is to be read, and the state after the last segment."""
+        """Return the segments to read, and the state after the last one."""
         while True:
             resolution = await self._resolve()
             last = max(resolution.segments, key=_last_offset, default=None)
@@ -320,9 +317,8 @@ class _PartitionRestore:
             await self._open(last.key)
 
     async def _resolve(self) -> Resolution:
-        """Return what is to be read.
-
-        What seems to be late is looked at too: its records may be in the log all the same.
+        """Resolve the segments. Footers of seemingly late ones are read too: their records may be in the log all the
+        same.
         """
         unreadable: set[SegmentKey] = set()
         while True:
@@ -342,11 +338,10 @@ class _PartitionRestore:
                         unreadable.add(key)
 
     async def _look_at_late(self, key: SegmentKey) -> bool:
-        """Look at what seems to be late; False if it is unreadable, and would be late in any case.
+        """Read a seemingly late segment; False if it is unreadable, and late in any case.
 
-        What begins before all later epochs may be the last that was written before them: it is late only if it ends
-        behind that. So where it comes damaged it is looked at as closely as any other, and where it has gone it is
-        missed. Raises NotFound, as others do.
+        A segment that begins before all later epochs may be the last one before them: it is late only if it ends behind
+        their begin. So it is examined like any other if damaged, and missed if gone. Raises NotFound.
         """
         if self._may_end_in_time(key):
             await self._open(key)
@@ -363,7 +358,6 @@ class _PartitionRestore:
         return bool(begins) and key.base_offset < min(begins) and not self._is_superseded(key)
 
     def _came_late(self, key: SegmentKey) -> bool:
-        """Tell whether a flush of an earlier broker was not there when that of the checkpoint had offsets behind it."""
         if key in self.decided.keys or key.epoch >= self.decided.epoch:
             return False
         decided = (self.segments[known].last_offset for known in self.decided.keys & self.segments.keys())
@@ -378,13 +372,12 @@ class _PartitionRestore:
         return histories
 
     def _with_producers(self, segments: Iterable[Segment], last: Footer) -> Sequence[Segment]:
-        """The segments before the last one whose footers have producers that the last one's has not."""
         if last.has_all_producers:
             return ()
         return [segment for segment in segments if last.producers_from <= segment.last_offset < last.last_offset]
 
     async def _open_all(self, keys: Iterable[SegmentKey]) -> bool:
-        """Read those footers that were not read yet; False if one of them is damaged."""
+        """Read footers that were not read yet; False if one is damaged."""
         wanted = [key for key in keys if key not in self.footers]
         await for_each(wanted, self._open, tasks_count=min(EARLIER_READS_MAX_COUNT, len(wanted)))
         return not any(key in self.damaged for key in wanted)
@@ -392,10 +385,7 @@ class _PartitionRestore:
     # ---- what is lost -------------------------------------------------------------------------------------------
 
     def _end_offset(self, damaged: Quarantined) -> int:
-        """Return the offset behind the last one that a damaged segment can have held.
-
-        What a flush wrote ends before the next base offset.
-        """
+        """Return the offset behind the last one that a damaged segment can have held."""
         key = damaged.key
         begins = [start.start_offset for start in self.begun if start.epoch > key.epoch]
         later = min((begin for begin in begins if begin > key.base_offset), default=OFFSET_MAX)

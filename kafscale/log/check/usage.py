@@ -48,10 +48,10 @@ class PartitionUsage:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class TopicUsage:
-    """The objects of one topic. `size_bytes` counts those of segments with their `.index`; times are of uploads.
+    """The objects of one topic. `size_bytes` counts segments with their `.index`; times are of uploads.
 
-    `deletable_bytes` of these are no longer read: of a deleted topic, below the log start, or covered by a merged
-    segment. They are deleted after `file.delete.delay.ms`, or as orphans.
+    `deletable_bytes` are no longer read: of a deleted topic, below the log start, or covered by a merged segment. They
+    are deleted after `file.delete.delay.ms`, or as orphans.
     """
 
     name: str
@@ -64,7 +64,6 @@ class TopicUsage:
     partitions: dict[int, PartitionUsage] = attrs.field(factory=lambda: defaultdict(PartitionUsage), init=False)
 
     def add(self, key: SegmentKey, info: ObjectInfo) -> None:
-        """Count an object of the topic."""
         self.size_bytes += info.size_bytes
         self.partitions[key.partition].segments[key.of_kind("kfs")] += info.size_bytes
         if key.kind == "kfs":
@@ -75,7 +74,7 @@ class TopicUsage:
 
 @attrs.frozen(kw_only=True)
 class Usage:
-    """All topics, in order of name, and the broker's own objects: of its write-ahead log, and the others."""
+    """All topics by name, and the broker's own objects: of its write-ahead log, and others."""
 
     topics: Sequence[TopicUsage]
     wal_object_count: int
@@ -84,7 +83,7 @@ class Usage:
 
 
 async def measure_usage(store: ObjectStore, namespace: str, on_progress: Callable[[int], None]) -> Usage:
-    """List the namespace. `on_progress` is told the number of objects seen. Raises StoreError."""
+    """List the namespace. `on_progress` gets the number of objects seen. Raises StoreError."""
     topics: dict[bytes, TopicUsage] = {}
     seen = 0
     async with aclosing(store.list(namespace_prefix(namespace))) as pages:
@@ -120,7 +119,7 @@ async def measure_usage(store: ObjectStore, namespace: str, on_progress: Callabl
 
 
 async def find_deletable(store: ObjectStore, topic: TopicUsage, log_start_offsets: Mapping[int, int]) -> None:
-    """Count what is no longer read of a topic that is not deleted. Raises StoreError."""
+    """Measure the part of an existing topic that is no longer read. Raises StoreError."""
 
     async def look(item: tuple[int, PartitionUsage]) -> None:
         index, partition = item
@@ -139,10 +138,7 @@ async def find_deletable(store: ObjectStore, topic: TopicUsage, log_start_offset
 async def _segments(
     store: ObjectStore, partition: PartitionUsage
 ) -> tuple[Sequence[Segment], Mapping[SegmentKey, Footer]]:
-    """Return the segments with their ends.
-
-    The next one tells where that of a flush ends; for merged ones, and the last, the footer must be read.
-    """
+    """Return the segments with their ends, reading the footers of merged and last ones."""
     ends = assumed_ends(partition.segments)
     segments: list[Segment] = []
     footers: dict[SegmentKey, Footer] = {}
@@ -162,10 +158,9 @@ async def _segments(
 
 
 async def pending_bytes(store: ObjectStore, usage: Usage, disk: Disk) -> Mapping[bytes, int]:
-    """Return by topic id the bytes of batches that a local write-ahead log has and no segment. Raises StoreError,
-    OSError.
+    """Return, by topic id, the bytes of batches in a local log and in no segment. Raises StoreError, OSError.
 
-    Beside a live broker it is what was so a moment ago.
+    With a live broker it is as of a moment ago.
     """
     sizes = await _logged_batches(disk)
     last_keys = {
@@ -189,10 +184,7 @@ async def pending_bytes(store: ObjectStore, usage: Usage, disk: Disk) -> Mapping
 
 
 async def _logged_batches(disk: Disk) -> Mapping[PartitionId, Mapping[int, int]]:
-    """Return the batches of each partition in the log: their sizes in bytes by base offset.
-
-    A file that is deleted meanwhile is in the bucket.
-    """
+    """Return, by partition and base offset, the sizes of batches in the log. A deleted file is in the bucket."""
     sizes: dict[PartitionId, dict[int, int]] = defaultdict(dict)
     for name, size in sorted((await disk.list()).items()):
         if not NAME.fullmatch(name):

@@ -31,9 +31,15 @@ from kafscale.formats.segment import EpochStart
 from kafscale.formats.wal_entries import TOPIC_NAME
 from kafscale.formats.wal_objects import WalPosition
 from kafscale.formats.wal_runs import Listed
-from kafscale.log.check.logged_batches import LoggedBatches, SegmentsEnd
-from kafscale.log.check.wal_check import CheckedWalFile, S3WalCheck, check_kept_files, check_wal_files
-from kafscale.log.repair.repair import Repairer
+from kafscale.log.check.wal_check import (
+    CheckedWalFile,
+    LoggedBatches,
+    S3WalCheck,
+    SegmentsEnd,
+    check_kept_files,
+    check_wal_files,
+)
+from kafscale.log.repair.repair import Examiner
 from kafscale.log.repair.verify_segment import CheckedSegment, Finding, Kind, check_segment
 from kafscale.log.wal.disk import Disk
 from kafscale.log.wal.local_replay import Extents, ExtentStore, file_name
@@ -46,9 +52,9 @@ ORPHAN_GRACE_SECONDS = 3600.0  # an `.index` younger than this may be half of an
 
 @attrs.frozen
 class KnownTopic:
-    """A topic as the metadata has it: offsets below the log start may be missing.
+    """A topic in the metadata: offsets below the log start may be missing.
 
-    Below `lost_offsets`, records may have been lost with files of the write-ahead log.
+    Records below `lost_offsets` may have been lost with files of the local log.
     """
 
     name: str
@@ -72,25 +78,23 @@ class Report:
     findings: list[Finding] = attrs.field(factory=list)
 
     def add(self, findings: Iterable[Finding]) -> None:
-        """Add findings; all are kept in order of name and place."""
         self.findings = sorted(
             [*self.findings, *findings], key=lambda finding: (finding.name, finding.position or 0, finding.kind)
         )
 
     @property
     def is_whole(self) -> bool:
-        """Tell whether there is no damage, or none is left."""
+        """Tell whether no damage is left."""
         return not any(finding.damage and not finding.repaired for finding in self.findings)
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Verifier:
-    """One run: `read_log`, `read_wal` if there is one, `list_bucket`, `read_bucket`, then `repair` if that is wanted.
+    """One run: `read_log`, `read_wal` if there is one, `list_bucket`, `read_bucket`, then `repair` if wanted.
 
-    `topics` is what the metadata says, by topic id, to be set before `read_bucket`; None without metadata. What
-    is not `metadata_is_current` may lack what happened since the last checkpoint. `deleted` are the ids of topics that
-    are remembered as deleted. `manifests` is the last checkpoint of
-    the segments, and `begun` tells where several brokers have decided that epochs of a partition began.
+    `topics` is the metadata, by topic id, to be set before `read_bucket`; None without metadata. It may lack recent
+    changes if not `metadata_is_current`. `deleted` are ids of deleted topics. `manifests` is the last checkpoint of
+    segments; `begun` tells where epochs of a partition began, with several brokers.
     """
 
     store: ObjectStore
@@ -115,9 +119,9 @@ class Verifier:
         *,
         is_shared: bool = False,
     ) -> None:
-        """Check the log in the bucket, as `list_log` gave it. Raises StoreError.
+        """Check the log in the bucket, as listed by `list_log`. Raises StoreError.
 
-        Where several brokers share the bucket, the epoch of `kept_until` is the last of a broker alone.
+        If the log `is_shared` by several brokers, the epoch of `kept_until` is the last of a broker alone.
         """
         check = S3WalCheck(
             store=self.store,
@@ -159,7 +163,7 @@ class Verifier:
             self._damage(extents.location, Kind.WAL, message)
 
     async def list_bucket(self) -> int:
-        """Find the objects. Returns how many bytes there are to read. Raises StoreError."""
+        """List the objects. Returns how many bytes there are to read. Raises StoreError."""
         async with aclosing(self.store.list(namespace_prefix(self.namespace))) as pages:
             async for page in pages:
                 self._objects |= {info.key: info for info in page}
@@ -167,7 +171,7 @@ class Verifier:
         return sum(info.size_bytes for info in self._objects.values())
 
     async def read_bucket(self, on_progress: Callable[[int], None]) -> None:
-        """Check every segment, then what they are together. `on_progress` gets bytes read. Raises StoreError."""
+        """Check every segment, then all together. `on_progress` gets bytes read. Raises StoreError."""
         done_bytes = 0
         keys = [key for name in self._objects if (key := parse_segment_key(name)) is not None and key.kind == "kfs"]
 
@@ -189,7 +193,7 @@ class Verifier:
         self.report.add(())
 
     def _is_logged(self, key: SegmentKey) -> bool:
-        """Tell whether a log may have what is in this segment; one that was merged may have been compacted."""
+        """Tell whether a log may have the segment's batches; a merged segment may be compacted."""
         partition_id = key.topic_id, key.partition
         return not key.generation and any(partition_id in log.partitions for log in self._logs)
 
@@ -236,7 +240,7 @@ class Verifier:
                 await self._judge_orphan(key, finding)
 
     async def _judge_orphan(self, key: SegmentKey, finding: Finding) -> None:
-        """Report damage where nothing else holds the offsets of an `.index`, unless they were deleted."""
+        """Report damage if no other object holds the offsets of an `.index`, unless they were deleted."""
         footer = await read_index(self.store, key.of_kind("kfs"))
         first_offset, last_offset = key.base_offset, key.base_offset if footer is None else footer.last_offset
         topic = self._topic((key.topic_id, key.partition))
@@ -261,7 +265,6 @@ class Verifier:
         finding.message += "; put the .kfs back from a copy, unless its upload was cut off and not acknowledged"
 
     def _held(self, partition_id: PartitionId) -> Iterator[tuple[int, int]]:
-        """Iterate over the offsets, both inclusive, that segments and write-ahead logs hold of a partition."""
         for segment in self._partitions.get(partition_id, ()):
             if segment.last_offset is not None:
                 yield segment.base_offset, segment.last_offset
@@ -274,7 +277,7 @@ class Verifier:
     # ---- partitions ---------------------------------------------------------------------------------------------
 
     def _check_partition(self, partition_id: PartitionId, checked: Sequence[CheckedSegment]) -> None:
-        """The segments that readers use must follow one another."""
+        """Check that the segments that readers use follow one another."""
         if any(checked_segment.gone or checked_segment.last_offset is None for checked_segment in checked):
             return  # what is wrong has been said, and where this one ends is not known
         known = self.manifests.get(partition_id)
@@ -312,7 +315,7 @@ class Verifier:
             before = segment
 
     def _check_stable_ends(self, segments: Sequence[Segment], checked: Sequence[CheckedSegment]) -> None:
-        """Check that what was decided at the end of one segment is so at the end of all that follow."""
+        """Check that stable ends grow from segment to segment."""
         told = {checked_segment.key: checked_segment.stable_end for checked_segment in checked}
         stable_end = 0
         for segment in sorted(segments, key=lambda each: each.last_offset):
@@ -323,7 +326,7 @@ class Verifier:
             stable_end = max(stable_end, own or 0)
 
     def _check_transactions(self, segments: Sequence[Segment], checked: Sequence[CheckedSegment]) -> None:
-        """Check that what is told of transactions goes on from each segment to the next, without a gap between."""
+        """Check that transactions continue from each segment to an adjoining one."""
         self._check_stable_ends(segments, checked)
         told = {checked_segment.key: checked_segment.transactions for checked_segment in checked}
         for segment, following in pairwise(segments):
@@ -352,7 +355,7 @@ class Verifier:
         self._damage(segment.kfs_key, Kind.GAP, message)
 
     def _check_manifests(self) -> None:
-        """Check that what the checkpoint knows is there, unless a newer generation has it or it was let go."""
+        """Check that the checkpoint's segments exist, or were merged or deleted."""
         for partition_id, known in sorted(self.manifests.items()):
             topic = self._topic(partition_id)
             if topic is None:
@@ -369,10 +372,7 @@ class Verifier:
                     )
 
     def _gone(self, name: str, missing: MissingSegment, *, at_end: bool) -> Finding:
-        """Report a missing segment.
-
-        At the end of the log it is damage whatever the metadata says: deletion leaves the last segment.
-        """
+        """Report a missing segment. At the end of the log it is always damage: deletion leaves the last segment."""
         message = f"offsets {missing.base_offset} to {missing.last_offset} had a segment, which is missing"
         if at_end:
             message += (
@@ -414,7 +414,7 @@ class Verifier:
                 self.report.findings += found
 
     def _follow_logs(self) -> None:
-        """Check that each log goes on where the segments end. Topics that the metadata does not know are left out."""
+        """Check that each log continues where the segments end, for known topics."""
         for log in self._logs:
             for partition_id in sorted(log.partitions):
                 topic, end = self._topic(partition_id), self._segments_end(partition_id)
@@ -430,7 +430,7 @@ class Verifier:
                     )
 
     def _look_for_unknown_batches(self) -> None:
-        """Report batches of the log in a data directory whose partitions the metadata does not know."""
+        """Report batches of the local log whose partitions the metadata does not know."""
         for log in self._logs:
             if log.kind is Kind.WAL:
                 outcome = "the next start keeps them aside, and `kafscale adopt` gives them back"
@@ -451,7 +451,7 @@ class Verifier:
         return topic is not None and partition_id[1] < topic.partition_count
 
     def _segments_end(self, partition_id: PartitionId) -> SegmentsEnd | None:
-        """None if it is not known, as the last segment may be damaged."""
+        """Return None if the last segment may be damaged."""
         found = self._partitions.get(partition_id, [])
         if any(segment.last_offset is None for segment in found):
             return None
@@ -464,21 +464,21 @@ class Verifier:
     # ---- repair -------------------------------------------------------------------------------------------------
 
     async def repair(self) -> None:
-        """Rebuild what can be rebuilt, one after another; each is read again afterwards. Raises StoreError."""
-        repairer = Repairer(self.store)
+        """Rebuild what is possible, one after another. Raises StoreError."""
+        examiner = Examiner(store=self.store)
         for checked in self._broken():
             neighbours = self._partitions[checked.key.topic_id, checked.key.partition]
             before = [neighbour.key for neighbour in neighbours if neighbour.last_offset == checked.key.base_offset - 1]
             newest = max(before, key=lambda key: (key.epoch, key.generation), default=None)
-            await repairer.repair_segment(checked, newest)
+            await examiner.repair_segment(checked, newest)
         for finding in self.report.findings:
             if finding.kind is Kind.ORPHAN_INDEX and finding.can_repair:
                 key = parse_segment_key(finding.name)
                 assert key is not None
-                finding.repaired = await repairer.remove_orphan(key)
+                finding.repaired = await examiner.remove_orphan(key)
 
     def _broken(self) -> Iterable[CheckedSegment]:
-        """Return the broken segments in order of offset, since the state of producers goes on from one to the next."""
+        """Return the broken segments in order of offset: the state of producers continues from one to the next."""
         broken = [
             segment
             for found in self._partitions.values()

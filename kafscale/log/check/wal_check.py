@@ -6,6 +6,9 @@ object that had been acknowledged. Objects behind a gap without that proof, or b
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -32,16 +35,158 @@ from kafscale.formats.wal_entries import (
 from kafscale.formats.wal_index import Span, find_index
 from kafscale.formats.wal_objects import HEADER_BYTES, ObjectHeader, WalPosition, decode_header
 from kafscale.formats.wal_runs import Listed, LogEpoch, LogRun, find_run
-from kafscale.log.check.logged_batches import LoggedBatches
-from kafscale.log.repair.verify_segment import Finding, Kind
+from kafscale.log.repair.verify_segment import BatchMark, Finding, Kind
 from kafscale.log.wal.disk import Disk
-from kafscale.log.wal.journal import KEPT_PREFIX
+from kafscale.log.wal.local_files import KEPT_PREFIX
 from kafscale.log.wal.local_replay import NAME, Extents
 from kafscale.log.wal.s3_replay import READS_AT_ONCE_COUNT
 from kafscale.store.base import ObjectStore
-from kafscale.store.paths import EPOCH_MAX, NumberedKey, parse_numbered_key
+from kafscale.store.paths import EPOCH_MAX, NumberedKey, parse_numbered_key, topic_id_text
 from kafscale.wire.batch_header import BatchHeader
 from kafscale.wire.records import validate_header
+
+WRITTEN_ANEW = "; a broker that took over has written it anew"
+
+
+@attrs.define(eq=False, repr=False)
+class LoggedPartition:
+    """The batches of one partition, in the order of the log."""
+
+    base_offsets: array[int] = attrs.field(factory=lambda: array("q"), init=False)
+    next_offsets: array[int] = attrs.field(factory=lambda: array("q"), init=False)
+    leader_epochs: array[int] = attrs.field(factory=lambda: array("i"), init=False)
+    crcs: array[int] = attrs.field(factory=lambda: array("I"), init=False)
+    sources: array[int] = attrs.field(factory=lambda: array("I"), init=False)
+    positions: array[int] = attrs.field(factory=lambda: array("Q"), init=False)
+
+    def sort(self) -> None:
+        """Sort them by leader epoch and offset."""
+        columns = [getattr(self, field.name) for field in attrs.fields(LoggedPartition)]
+        rows = list(zip(*columns, strict=True))
+        order = sorted(range(len(rows)), key=lambda at: (self.leader_epochs[at], self.base_offsets[at]))
+        if order != list(range(len(rows))):
+            for place, column in enumerate(columns):
+                column[:] = array(column.typecode, [rows[at][place] for at in order])
+
+    @property
+    def first_offset(self) -> int:
+        return min(self.base_offsets)
+
+
+@attrs.frozen(kw_only=True)
+class SegmentsEnd:
+    """The offset behind a partition's last segment, and its leader epoch."""
+
+    offset: int = 0
+    leader_epoch: int = -1
+
+
+@attrs.define(eq=False, repr=False)
+class LoggedBatches:
+    """The batches of one log. `kind` is that of its findings."""
+
+    kind: Kind = Kind.WAL_OBJECT
+    partitions: defaultdict[PartitionId, LoggedPartition] = attrs.field(
+        factory=lambda: defaultdict(LoggedPartition), init=False
+    )
+    topic_names: dict[bytes, str] = attrs.field(factory=dict, init=False)  # by id, as far as the log tells them
+    _names: list[str] = attrs.field(factory=list, init=False)
+
+    def add(self, name: str, entry: WalEntry, header: BatchHeader) -> None:
+        """Add the next entry, which is in the object or file `name`."""
+        if not self._names or self._names[-1] != name:
+            self._names.append(name)
+        partition = self.partitions[entry.topic_id, entry.partition]
+        partition.base_offsets.append(entry.base_offset)
+        partition.next_offsets.append(header.next_offset)
+        partition.leader_epochs.append(entry.leader_epoch)
+        partition.crcs.append(header.crc)
+        partition.sources.append(len(self._names) - 1)
+        partition.positions.append(entry.position)
+
+    def put_in_order(self) -> None:
+        """Sort the batches of partitions whose leaders wrote streams in parallel."""
+        for partition in self.partitions.values():
+            partition.sort()
+
+    def compare(
+        self, partition_id: PartitionId, marks: Mapping[int, BatchMark], *, last_offset: int, key: str
+    ) -> Iterator[Finding]:
+        """Compare with a segment, whose batches have these `marks` by offset.
+
+        Between different epochs the later one's batch counts, and there is no damage.
+        """
+        logged = self.partitions[partition_id]
+        first_offset, last_epoch = min(marks), max(mark.leader_epoch for mark in marks.values())
+        begin = bisect_left(logged.base_offsets, first_offset)  # offsets ascend, except superseded ones
+        for at in range(begin, bisect_right(logged.base_offsets, last_offset, begin)):
+            base_offset = logged.base_offsets[at]
+            mark = marks.get(base_offset)
+            if mark is not None and mark.crc == logged.crcs[at]:
+                continue
+            epoch = last_epoch if mark is None else mark.leader_epoch
+            what = "no batch there" if mark is None else "another batch there"
+            message = f"offset {base_offset}: {key} has {what}"
+            if epoch > logged.leader_epochs[at]:
+                message += WRITTEN_ANEW
+            elif epoch < logged.leader_epochs[at]:
+                message += "; an earlier broker wrote that too late, and the next start leaves it out"
+            yield self._finding(logged, at, message, damage=epoch == logged.leader_epochs[at])
+
+    def follow(
+        self,
+        partition_id: PartitionId,
+        end: SegmentsEnd,
+        *,
+        partition: str,
+        log_start_offset: int,
+        lost_offset: int = 0,
+    ) -> Iterator[Finding]:
+        """Check that the log continues where the segments end. `partition` is its name for messages."""
+        logged = self.partitions[partition_id]
+        next_offset = end.offset
+        for at, base_offset in enumerate(logged.base_offsets):
+            if next_offset < base_offset <= log_start_offset:
+                next_offset = base_offset
+            elif base_offset < next_offset <= end.offset and logged.leader_epochs[at] > end.leader_epoch:
+                next_offset = base_offset  # what the segments have from here on is late
+            problem = None
+            if base_offset > next_offset:
+                what = "objects" if base_offset > lost_offset else "records were lost with files of this log that"
+                problem = f"goes on at offset {base_offset}, but {next_offset} is the next; {what} are missing"
+            elif base_offset < next_offset < logged.next_offsets[at]:
+                last_offset = logged.next_offsets[at] - 1
+                problem = f"has offsets {base_offset} to {last_offset}, of which only the first are there already"
+            if problem is not None:
+                damage = end.leader_epoch <= logged.leader_epochs[at]
+                message = f"{partition} {problem}" + ("" if damage else WRITTEN_ANEW)
+                yield self._finding(logged, at, message, damage=damage)
+            next_offset = max(next_offset, logged.next_offsets[at])
+
+    def unknown(self, partition_id: PartitionId, outcome: str, *, damage: bool) -> Finding:
+        """Report the batches of a partition that the metadata does not know, and their `outcome`."""
+        logged = self.partitions[partition_id]
+        topic_id, index = partition_id
+        topic = f"{self.topic_names.get(topic_id, 'a topic whose name is not known')} ({topic_id_text(topic_id)})"
+        offsets = f"offsets {logged.first_offset} to {max(logged.next_offsets) - 1}"
+        return Finding(
+            name=self._names[logged.sources[0]],
+            kind=self.kind,
+            message=f"{len(logged.crcs)} record batches, {offsets}, are of partition {index} of {topic}, which the "
+            f"metadata does not know, as it was lost or is an older copy; {outcome}",
+            position=logged.positions[0],
+            damage=damage,
+        )
+
+    def _finding(self, logged: LoggedPartition, at: int, message: str, *, damage: bool) -> Finding:
+        return Finding(
+            name=self._names[logged.sources[at]],
+            kind=self.kind if damage else Kind.SUPERSEDED,
+            message=message,
+            position=logged.positions[at],
+            damage=damage,
+        )
+
 
 CLEAN = "clean"
 TORN = (
@@ -51,7 +196,7 @@ TORN = (
 
 @attrs.frozen
 class CheckedEntry:
-    """An entry, and the header of its batch; None where the batch is damaged or the entry holds none."""
+    """An entry, and the header of its batch; None if the batch is damaged or the entry has none."""
 
     entry: WalEntry
     header: BatchHeader | None
@@ -60,7 +205,7 @@ class CheckedEntry:
 def check_entry(
     entry: WalEntry, check_batch: Callable[[memoryview], BatchHeader], damage: list[Damage]
 ) -> CheckedEntry:
-    """Check the batch of an entry that has one; add what is wrong to `damage`. `check_batch` raises KafkaError."""
+    """Check the batch of an entry; add faults to `damage`. `check_batch` raises KafkaError."""
     if entry.kind != RECORD_BATCH:
         return CheckedEntry(entry, None)
     where = f"the batch at byte {entry.position}"
@@ -78,9 +223,9 @@ def check_entry(
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class WalFileCheck:
-    """One file, whole in memory. Go through `entries` first; then the rest is known.
+    """One file, whole in memory. Iterate over `entries` first.
 
-    `tail` says what follows the last good entry, and is None where that is damage. `check_batch` raises KafkaError.
+    `tail` tells what follows the last good entry, None for damage. `check_batch` raises KafkaError.
     """
 
     name: str
@@ -106,11 +251,11 @@ class WalFileCheck:
 
     @property
     def started(self) -> bool:
-        """Tell whether anything was ever acknowledged in this log."""
+        """Tell whether anything was ever acknowledged in this file."""
         return self.header is not None and self.header.started
 
     def entries(self) -> Iterator[CheckedEntry]:
-        """Every entry up to the first place that is none."""
+        """Yield every entry up to the first invalid place."""
         if self.header is None:
             return
         for entry in scan(memoryview(self.content), self.end, salt=self.header.salt):
@@ -140,14 +285,14 @@ class WalFileCheck:
 
 @attrs.frozen
 class CheckedWalFile:
-    """A file and its entries, all of them read."""
+    """A file and all of its entries."""
 
     check: WalFileCheck
     entries: list[CheckedEntry]
 
 
 async def check_kept_files(disk: Disk) -> AsyncGenerator[CheckedWalFile, None]:
-    """Every copy of a file that a start has kept aside, oldest first; one at a time is in memory. Raises OSError."""
+    """Check every copy of a file that a start has kept aside, oldest first, one at a time in memory. Raises OSError."""
     sizes = {name: size for name, size in (await disk.list()).items() if name.startswith(KEPT_PREFIX)}
     for name in sorted(sizes):
         check = WalFileCheck(name=name, content=await disk.read(name, 0, sizes[name]))
@@ -155,7 +300,7 @@ async def check_kept_files(disk: Disk) -> AsyncGenerator[CheckedWalFile, None]:
 
 
 async def check_wal_files(disk: Disk, extents: Extents) -> AsyncGenerator[CheckedWalFile, None]:
-    """Every started file, oldest first; one at a time is in memory. Afterwards `extents` has counted what is missing.
+    """Check every started file, oldest first, one at a time in memory. Then `extents` has counted missing entries.
 
     Raises OSError, StorageFailed.
     """
@@ -188,10 +333,9 @@ async def check_wal_files(disk: Disk, extents: Extents) -> AsyncGenerator[Checke
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class WalObjectCheck:
-    """One object, whole in memory. Go through `entries` first; then the rest is known.
+    """One object, whole in memory. Iterate over `entries` first.
 
-    `name` is its key; another name, as of a copy, is not held against what the object says. `check_batch` raises
-    KafkaError.
+    `name` is its key; any other name, as of a copy, is not compared. `check_batch` raises KafkaError.
     """
 
     name: str
@@ -212,7 +356,6 @@ class WalObjectCheck:
             self._note(0, f"says that it is object {self.header.number} of epoch {self.header.epoch}")
 
     def entries(self) -> Iterator[CheckedEntry]:
-        """Every entry up to the first place that is none."""
         if self.header is None:
             return
         end, header = HEADER_BYTES, self.header
@@ -238,7 +381,7 @@ class WalObjectCheck:
             self._note(HEADER_BYTES, "the index does not tell where the entries are")
 
     def _index(self, header: ObjectHeader) -> Mapping[PartitionId, Span] | None:
-        """Return where the index says that entries are; nowhere, if it tells that of some only."""
+        """Return where the index locates entries; nothing if it is incomplete."""
         try:
             return find_index(self.name, header, self.content)
         except DamagedObject:
@@ -256,9 +399,9 @@ def _belongs(header: ObjectHeader, key: NumberedKey) -> bool:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class S3WalCheck:
-    """All objects. `run`; then `findings`, and in `batches` what the log holds.
+    """All objects. After `run`, `findings`, and `batches` with the content of the log.
 
-    `listed` is what `list_log` gave; epochs behind `alone_until` are streams. `on_progress` gets bytes read.
+    `listed` is as by `list_log`; epochs behind `alone_until` are streams. `on_progress` gets bytes read.
     """
 
     store: ObjectStore
@@ -272,7 +415,7 @@ class S3WalCheck:
     _read_bytes: int = attrs.field(default=0, init=False)
 
     async def run(self, kept_until: WalPosition) -> None:
-        """Read every object. What is missing up to `kept_until` was deleted. Raises StoreError."""
+        """Read every object. Objects up to `kept_until` may have been deleted. Raises StoreError."""
         for epoch, numbers in sorted(self.listed.items()):
             found = find_run(epoch, numbers, await self._kept_until(epoch, numbers, kept_until))
             await self._check_run(epoch, found.numbers)
@@ -285,7 +428,7 @@ class S3WalCheck:
         self.batches.put_in_order()
 
     async def _kept_until(self, epoch: int, numbers: Listed, kept_until: WalPosition) -> WalPosition:
-        """Return up to where what is missing of an epoch was deleted; of a stream, its own objects tell that."""
+        """Return up to where objects of an epoch may have been deleted; a stream's own objects tell it."""
         if epoch <= self.alone_until:
             return kept_until
         with suppress(DamagedObject, NotFound):  # which is found when it is read, or no object of the stream any more
@@ -311,7 +454,7 @@ class S3WalCheck:
                 self._take(check, entries)
 
     async def _has_come(self, name: str) -> bool:
-        """Tell whether an object is there, though it was not listed: a broker may write between two pages."""
+        """Tell whether an unlisted object exists: a broker may write between two pages."""
         try:
             await self.store.head(name)
         except NotFound:
@@ -319,7 +462,7 @@ class S3WalCheck:
         return True
 
     async def _check_other(self, epoch: int, number: int, found: LogRun) -> None:
-        """A fence, or what lies behind the end: it was not acknowledged, unless it says that what is missing was."""
+        """Check a fence, or an object behind the end, which was not acknowledged unless its header proves it."""
         name = self._key(epoch, number)
         contents = await self._read_all([name])
         if name not in contents:

@@ -1,1 +1,1 @@
-"""Flush partitions to the bucket: choose which and when (`flusher`), upload (`upload`), free memory (`spilling`)."""
+"""Flush partitions to the bucket: choose which and when, and free memory (`flusher`); upload one flush (`upload`)."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 import heapq
 import logging
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from operator import itemgetter
 
 import attrs
@@ -26,6 +26,7 @@ import trio
 from kafscale.concurrency.nurseries import ungrouped
 from kafscale.concurrency.signals import Signal
 from kafscale.errors import DamagedObject, StoreError
+from kafscale.formats.manifest import PartitionId
 from kafscale.log.flush.upload import Uploader
 from kafscale.log.partition.chunks import ChunkPool
 from kafscale.log.partition.partition import FetchWaiter, Partition
@@ -40,10 +41,10 @@ ROUNDING_SECONDS = 1e-6
 
 
 def early_after(wanted_count: int, dirty_count: int) -> float:
-    """Return how many small objects of the log a partition's oldest record may be back before it is flushed early.
+    """Return after how many small objects of the log a partition is flushed early; infinite for 0.
 
-    `wanted_count`, or eight for each partition that has something to flush if that is more: each flush is two PUTs, so
-    early ones add a quarter to those of the log at most. Infinitely many if 0 are wanted.
+    At least eight for each partition with unflushed records: a flush is two PUTs, so early flushes add at most a
+    quarter to the PUTs of the log.
     """
     if not wanted_count:
         return math.inf
@@ -52,7 +53,11 @@ def early_after(wanted_count: int, dirty_count: int) -> float:
 
 @attrs.define(eq=False, repr=False)
 class FlushPacer:
-    """Times are in seconds, by the caller's clock."""
+    """A bucket of tokens for `--flush-objects-per-minute`. Times are in seconds, by the caller's clock.
+
+    A sixth of the minute's objects may come at once. Only flushes by age wait for tokens; others spend them too, down
+    to a debt of one bucketful, and a quarter of the rate is always left to flushes by age.
+    """
 
     objects_per_minute: int
     objects_count: Counter = attrs.field(factory=Counter, init=False)
@@ -67,7 +72,6 @@ class FlushPacer:
         self._per_second = (self.objects_per_minute - self._burst) / 60
 
     def register(self, metrics: Metrics) -> None:
-        """Register the metrics."""
         help = "Objects that flushes have begun to write."
         metrics.adopt_counter("kafscale_flush_objects_total", help, self.objects_count)
 
@@ -81,11 +85,9 @@ class FlushPacer:
         return max(now, at)
 
     def is_ready(self, now: float, promised_count: int) -> bool:
-        """Tell whether one more flush by age may begin now."""
         return self.ready_at(now, promised_count) <= now + ROUNDING_SECONDS
 
     def began(self, now: float, *, by_age: bool) -> None:
-        """Note that a flush has begun."""
         self._fill(now)
         self._tokens = max(-self._burst, self._tokens - OBJECTS_PER_FLUSH)
         self.objects_count.value += OBJECTS_PER_FLUSH
@@ -109,10 +111,7 @@ CROWDED_DUE_MAX_COUNT = 16  # made due ahead while the log is crowded: it may no
 
 @attrs.frozen
 class _Wait:
-    """The deadline of a waiting partition, and the log's count of small objects when the wait began.
-
-    `until` is a time of trio's clock.
-    """
+    """The deadline of a waiting partition by trio's clock, and the log's small objects when the wait began."""
 
     until: float
     small_count: int
@@ -120,7 +119,7 @@ class _Wait:
 
 @attrs.define(eq=False, repr=False)
 class _DuePartitions:
-    """A queue of partitions, the one with the oldest batch first; under `segment` durability as they came."""
+    """A queue of partitions, the one with the oldest batch first; under `segment` durability in order of arrival."""
 
     _entries: dict[Partition, tuple[int, int, Partition]] = attrs.field(factory=dict, init=False)
     _heap: list[tuple[int, int, Partition]] = attrs.field(factory=list, init=False)  # with some that were discarded
@@ -145,7 +144,7 @@ class _DuePartitions:
         self._entries.pop(partition, None)
 
     def first(self) -> Partition | None:
-        """The next one, which stays in the queue."""
+        """Return the next one, which stays in the queue."""
         while self._heap and self._entries.get(self._heap[0][2]) is not self._heap[0]:
             heapq.heappop(self._heap)
         return self._heap[0][2] if self._heap else None
@@ -162,12 +161,10 @@ class FlushReport:
     flushed_bytes: int = attrs.field(default=0, init=False)  # more than was wanted, if more came before its flush began
 
     def want(self, partitions: Iterable[Partition]) -> None:
-        """Take those of its topics as they are now."""
         self.wanted = {p: p.flushable_offset for p in partitions if self.topics is None or p.topic in self.topics}
         self.wanted_bytes = sum(partition.flushable_bytes for partition in self.wanted)
 
     def flushed(self, partition: Partition, size_bytes: int) -> None:
-        """A segment is in the bucket."""
         if partition in self.wanted:
             self.segments_count += 1
             self.flushed_bytes += size_bytes
@@ -175,11 +172,9 @@ class FlushReport:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Flusher:
-    """Owns a task per partition being flushed. `store_places_count` is as of `--s3-concurrency`, 0 for no limit, and
-    `early_objects_count` as of `--s3-wal-flush-objects`.
+    """Owns a task for each partition being flushed.
 
-    Hears from the pool when that runs short, and from the journal when that has much to keep. A journal that keeps
-    nothing has everything flushed at once; with one that is local, small tails are left to spilling.
+    `store_places_count` is `--s3-concurrency`, 0 for no limit; `early_objects_count` is `--s3-wal-flush-objects`.
     """
 
     uploader: Uploader
@@ -215,7 +210,6 @@ class Flusher:
         self.journal.on_growth.append(self.note_growth)
 
     def register(self, metrics: Metrics) -> None:
-        """Register the metrics."""
         help = "From the start of a flush to its commit."
         metrics.adopt_histogram("kafscale_flush_seconds", help, self.duration_seconds)
         metrics.adopt_counter("kafscale_flush_failures_total", "Flushes that are tried again.", self.failed_count)
@@ -225,7 +219,7 @@ class Flusher:
             self.pacer.register(metrics)
 
     def mark(self, partition: Partition) -> None:
-        """A partition got something to flush, or has grown to a segment's size: `Partition.on_dirty`."""
+        """Note that a partition has something to flush, or enough for a segment: `Partition.on_dirty`."""
         if partition in self._flushing:
             return
         if not self.journal.keeps_entries or partition.flushable_bytes >= partition.segment_bytes:
@@ -236,18 +230,18 @@ class Flusher:
                 self._wake.set()
 
     def relieve(self) -> None:
-        """Begin to flush early, as the pool runs short; this is `ChunkPool.on_pressure`."""
+        """Flush early, as the pool runs short: `ChunkPool.on_pressure`."""
         self._under_pressure = True
         self._relieved_at = trio.current_time()
         self._wake.set()
 
     def note_growth(self) -> None:
-        """The write-ahead log has got more; this is `Journal.on_growth`."""
+        """Note that the log has grown: `Journal.on_growth`."""
         if self._waiting and (self.journal.is_crowded or self._is_early(next(iter(self._waiting.values())))):
             self._wake.set()
 
     def forget(self, partition: Partition) -> None:
-        """The partition is closed. A flush of it that is under way goes on, without effect."""
+        """Forget a closed partition. A flush under way goes on, without effect."""
         self._waiting.pop(partition, None)
         self._due.discard(partition)
         self._aged.discard(partition)
@@ -258,7 +252,6 @@ class Flusher:
         return partition in self._flushing
 
     def is_pressed(self) -> bool:
-        """Tell whether the pool has run short lately, so that producers need what the store and the disk can take."""
         return trio.current_time() < self._relieved_at + PRESSED_SECONDS
 
     def stalled_seconds(self) -> float:
@@ -266,11 +259,10 @@ class Flusher:
         return trio.current_time() - self._last_progress if self._flushing else 0.0
 
     def has_succeeded_within(self, seconds: float) -> bool:
-        """Tell whether a flush has ended well lately: then the store takes the next one, too, most likely."""
         return trio.current_time() - self._succeeded_at <= seconds
 
     def oldest_seconds(self) -> float:
-        """Return how long the longest-waiting tail has been waiting, or trying."""
+        """Return how long the oldest unflushed tail has waited."""
         now = trio.current_time()
         dirty = (*self._waiting, *self._due, *self._flushing)
         return max((now - p.dirty_since for p in dirty if p.dirty_since is not None), default=0.0)
@@ -289,10 +281,9 @@ class Flusher:
                         await self._wake.wait()
 
     async def flush_all(self, report: FlushReport | None = None) -> None:
-        """Flush everything that may be flushed now, and wait until it is in the bucket, not for what comes later.
+        """Flush everything that may be flushed now, and wait until it is in the bucket. `run` must be running.
 
-        `report` says of which topics, and is kept up to date meanwhile. `run` must be running. Goes on trying for as
-        long as the store fails: the caller sets the limit.
+        `report` selects topics and is kept up to date. Retries while the store fails: the caller sets the limit.
         """
         report = report or FlushReport()
         report.want((*self._waiting, *self._due, *self._flushing))
@@ -307,13 +298,12 @@ class Flusher:
             self._reports.discard(report)
 
     async def flush(self, partition: Partition) -> None:
-        """Flush what may be flushed of one partition now, and wait until it is in the bucket, or it is closed."""
+        """Flush what may be flushed of one partition now, and wait for it."""
         await self._wait_flushed(partition, partition.flushable_offset)
 
     async def settle(self, partition: Partition) -> None:
-        """Wait until all that has been appended to a partition is durable and in the bucket, or it is closed.
-
-        It returns when all batches are flushed, so it never ends while producers go on.
+        """Wait until everything appended to a partition is in the bucket, or it is closed. Never ends while producers
+        go on.
         """
         while partition.flushed_offset < partition.next_offset and not partition.closed:
             if partition.flushable_offset < partition.next_offset:
@@ -322,16 +312,14 @@ class Flusher:
                 await self.flush(partition)
 
     async def _wait_flushed(self, partition: Partition, end_offset: int) -> None:
-        """Wait until all below an offset is flushed, or nothing is left below it: what an earlier attempt wrote may
-        have come in its place.
-        """
+        """Wait until offsets below `end_offset` are flushed; an earlier attempt's segment may end before it."""
         while partition.flushed_offset < min(end_offset, partition.flushable_offset) and not partition.closed:
             if partition in self._waiting:
                 self._make_due(partition)
             await self._flush_ended.wait()
 
     async def wait_ended(self, topic_id: bytes) -> None:
-        """Wait until no flush of a closed topic's partitions is under way any more."""
+        """Wait until no flush of a closed topic's partitions is under way."""
         while any(partition.topic_id == topic_id for partition in self._flushing):
             await self._flush_ended.wait()
 
@@ -369,7 +357,6 @@ class Flusher:
         return self.journal.small_count - wait.small_count >= early_after(self.early_objects_count, dirty_count)
 
     def _next_look_at(self) -> float:
-        """Return when time alone makes another partition due."""
         if not self._waiting:
             return math.inf
         due_at = next(iter(self._waiting.values())).until
@@ -394,7 +381,7 @@ class Flusher:
         return True
 
     def _largest(self) -> Iterator[Partition]:
-        """Choose those that hold most, until enough is under way, or what is left is small and can be spilled."""
+        """Choose the largest tails, until enough is under way or the rest is small and can be spilled."""
         least_bytes = self.pool.size_bytes * SMALL_FRACTION if self.journal.is_local else 0
         self.leaves_to_spilling = False
         wanted = self.pool.used_bytes * PRESSURE_RELIEF_FRACTION
@@ -438,10 +425,7 @@ class Flusher:
             self._flush_ended.wake()
 
     def _look_again(self, partition: Partition, *, at_once: bool) -> None:
-        """Look at a partition again after its flush.
-
-        What came in meanwhile waits for the next one; what could not be uploaded has waited already.
-        """
+        """Look at a partition after its flush; a failed one is due at once."""
         if partition.closed or not partition.flushable_bytes:
             return
         if at_once:
@@ -461,6 +445,71 @@ async def _next_durable(partition: Partition) -> None:
 
 
 def _begins_in_a_sealed_file(partition: Partition) -> bool:
-    """Tell whether a flush frees something of the log: the file that is being written is kept anyway."""
+    """Tell whether a flush frees some of the log: the file being written is kept anyway."""
     file = partition.tail.batches[0].file
     return file is not None and file.sealed
+
+
+PATIENCE_SECONDS = 0.25  # flushes that pressure has begun may take this long to relieve it
+# A producer waits, and no flush has succeeded for so long. One that merely waits, since producers are faster than the
+# store, waits on: what is spilled must be read back, and flushes would fall behind for good, until the log is full.
+STALLED_BEFORE_PRODUCER_SECONDS = 0.5
+STALLED_SECONDS = 2.0  # no flush has succeeded for so long: spill before a producer has to wait
+SPILL_DOWN_TO_FRACTION = 0.5  # of the pool
+SPILLED_AT_ONCE_COUNT = 1_000  # batches; then others may run, as it takes a microsecond for each
+
+
+@attrs.define(eq=False, kw_only=True, repr=False)
+class Spiller:
+    """Frees the chunks of batches that the local log also has, when memory runs short and flushes are too slow.
+
+    So an outage of the bucket costs disk, not memory. While the store keeps up nothing is spilled, except for small
+    tails: reading back costs more than waiting for an upload.
+    """
+
+    pool: ChunkPool
+    flusher: Flusher
+    partitions: Mapping[PartitionId, Partition]
+    spilled_bytes: Counter = attrs.field(factory=Counter, init=False)
+    _pressed: Signal = attrs.field(factory=Signal, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.pool.on_pressure.append(self.wake)
+
+    def register(self, metrics: Metrics) -> None:
+        help = "Record batches that were left to the WAL as memory ran short."
+        metrics.adopt_counter("kafscale_spilled_bytes_total", help, self.spilled_bytes)
+
+    def wake(self) -> None:
+        self._pressed.set()
+
+    async def run(self) -> None:
+        """Spill when memory runs short, until cancelled."""
+        while True:
+            self._pressed.clear()
+            if not self.pool.under_pressure:
+                await self._pressed.wait()
+            await trio.sleep(PATIENCE_SECONDS)
+            if self._is_needed():
+                await self._spill()
+
+    def _is_needed(self) -> bool:
+        patience_seconds = STALLED_BEFORE_PRODUCER_SECONDS if self.pool.waiting_count else STALLED_SECONDS
+        return (self.pool.under_pressure or self.pool.waiting_count > 0) and (
+            self.flusher.leaves_to_spilling or self.flusher.stalled_seconds() >= patience_seconds
+        )
+
+    async def _spill(self) -> None:
+        """Spill the largest tails first and those being flushed last, as an upload keeps its chunks."""
+        holders = [partition for partition in self.partitions.values() if partition.held_bytes]
+        holders.sort(key=lambda partition: (self.flusher.is_flushing(partition), -partition.held_bytes))
+        for partition in holders:
+            while self._wants_more():
+                spilled_bytes = partition.spill(SPILLED_AT_ONCE_COUNT)
+                self.spilled_bytes.value += spilled_bytes
+                await trio.lowlevel.checkpoint()
+                if not spilled_bytes:
+                    break
+
+    def _wants_more(self) -> bool:
+        return self.pool.waiting_count > 0 or self.pool.used_bytes > self.pool.size_bytes * SPILL_DOWN_TO_FRACTION

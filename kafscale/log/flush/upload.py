@@ -46,18 +46,13 @@ READ_BACK_MAX_BYTES = 32 << 20  # what flushes that read their batches back from
 
 @attrs.frozen
 class _Stored:
-    """The outcome of an upload."""
-
     footer: Footer
     segment: Segment
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Uploader:
-    """Takes flush plans to the bucket.
-
-    `check_lead` and `check_lead_first` raise Fenced if another broker has taken over.
-    """
+    """Uploads flush plans. `check_lead` and `check_lead_first` raise Fenced if another broker has taken over."""
 
     store: ObjectStore
     reader: LogReader
@@ -94,10 +89,7 @@ class Uploader:
             await self._adopt(partition, stored)
 
     async def _upload_in_time(self, partition: Partition, footer: Footer, body: Sequence[Buffer]) -> _Stored:
-        """One deadline for both objects, whatever they wait for: tokens, backoff, or a store that hangs.
-
-        What has arrived by then is found by the next attempt.
-        """
+        """Upload both objects within one deadline. The next attempt finds what has arrived by then."""
         key = segment_key_of(partition, footer.identity)
         with trio.move_on_after(self.deadline_seconds):
             while True:
@@ -115,7 +107,7 @@ class Uploader:
     async def _upload(self, key: SegmentKey, footer: Footer, body: Sequence[Buffer]) -> _Stored:
         """Put both objects at once. Returns what is at the key now: ours, or that of an earlier attempt.
 
-        Raises DamagedObject if a `.kfs` is there that is damaged.
+        Raises DamagedObject if a damaged `.kfs` is there.
         """
         encoded = encode_footer(footer)
         parts = [encode_header(footer), *body, encoded]
@@ -150,13 +142,13 @@ class Uploader:
     async def _settle_index(self, key: SegmentKey, footer: Footer) -> None:
         """Replace an `.index` of an attempt whose `.kfs` is not the one in the bucket.
 
-        Only now, when the `.kfs` is there and known: it never changes, so all who write its `.index` write the same.
+        The `.kfs` never changes, so everybody who writes its `.index` writes the same.
         """
         if await read_index(self.store, key) != footer:
             await self.store.put(key.of_kind("index").key, [encode_footer(footer)])
 
     async def _resolve(self, key: SegmentKey, ours: Footer) -> Footer:
-        """Resolve a `.kfs` that exists already: return its footer if this broker wrote it."""
+        """Return the footer of an existing `.kfs` if this broker wrote it."""
         stored = await read_footer(self.store, key)
         if stored.identity.leader_epoch > ours.identity.leader_epoch:
             raise Fenced(
@@ -170,7 +162,7 @@ class Uploader:
         partition.commit_flush(plan, stored.segment, stored.footer)
 
     async def _adopt(self, partition: Partition, stored: _Stored) -> None:
-        """An earlier attempt has written other batches under this key, fewer ones as a rule: take that as the flush."""
+        """Commit the batches that an earlier attempt has written under this key."""
         name, footer = stored.segment.kfs_key, stored.footer
         logger.warning("%s: adopting %s, which an earlier attempt had written", partition, name)
         written = partition.plan_until(footer.last_offset)
@@ -192,7 +184,7 @@ class Uploader:
 
 
 def _content(footer: Footer) -> tuple[int, int]:
-    """Return what two attempts with the same batches have in common; the rest says when and by whom they were made."""
+    """Return what two attempts with the same batches have in common."""
     return footer.last_offset, footer.identity.body_crc
 
 
@@ -222,7 +214,7 @@ async def _make_footer(partition: Partition, plan: FlushPlan, body: Sequence[Buf
 
 
 def may_be_marker(batch: TailBatch) -> bool:
-    """Tell whether a batch may be a transaction's marker, which is small, and has one offset."""
+    """Tell whether a batch may be a marker, which is small, and has one offset."""
     return (
         batch.is_transactional and batch.last_offset == batch.base_offset and batch.size_bytes <= MARKER_BATCH_MAX_BYTES
     )
@@ -233,7 +225,6 @@ def segment_key_of(partition: Partition, identity: Identity) -> SegmentKey:
 
 
 async def crc_of(buffers: Sequence[Buffer], size_bytes: int) -> int:
-    """The CRC-32C of batches that have this size together."""
     if size_bytes >= CRC_IN_THREAD_BYTES:
         return await trio.to_thread.run_sync(body_crc, buffers)
     return body_crc(buffers)

@@ -23,18 +23,6 @@ PRESSURE_FRACTION = 0.75  # DESIGN section 4, "Memory": flushers are woken early
 POISON = 0xA5
 
 
-@attrs.frozen
-class ChunkPoolStatistics:
-    """A look at a pool. `free_runs_count` and `largest_free_bytes` show its fragmentation."""
-
-    size_bytes: int
-    used_bytes: int
-    lease_count: int
-    waiting_count: int
-    free_runs_count: int
-    largest_free_bytes: int
-
-
 @attrs.define(eq=False, repr=False)
 class Lease:
     """A share of a run of chunks, made with one reference. The chunks are free after as many releases."""
@@ -161,16 +149,6 @@ class ChunkPool:
             raise
         assert waiter.lease is not None
         return waiter.lease
-
-    def statistics(self) -> ChunkPoolStatistics:
-        return ChunkPoolStatistics(
-            size_bytes=self.size_bytes,
-            used_bytes=self.used_bytes,
-            lease_count=self._lease_count,
-            waiting_count=len(self._waiters),
-            free_runs_count=len(self._free_starts),
-            largest_free_bytes=max(self._free_counts, default=0) * self.chunk_bytes,
-        )
 
     def register(self, metrics: Metrics) -> None:
         metrics.gauge("kafscale_pool_bytes", "Size of the chunk pool.", lambda: self.size_bytes)

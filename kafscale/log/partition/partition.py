@@ -520,7 +520,7 @@ class Partition:
         self.next_offset = self.high_watermark = offset
 
     def skip_missing(self) -> None:
-        """After the replay, go on behind all offsets that may have been acknowledged."""
+        """Go on, after the replay, behind all offsets that may have been acknowledged."""
         if not self.tail.batches:
             self.skip_to(max(self.log_start_offset, self.lost_before))
         if self.lost_offset > self.next_offset:

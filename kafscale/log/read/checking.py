@@ -24,7 +24,7 @@ _head = struct.Struct(">8xi4xBI")  # batch length, magic, CRC; what the CRC cove
 
 
 def is_whole(data: memoryview) -> bool:
-    """Check batches that fill `data`, in one go: for the few of a small segment."""
+    """Check batches that fill `data` in one go, for a small segment."""
     position = 0
     while position < len(data) and (reached := whole_until(data, position)) > position:
         position = reached
@@ -32,7 +32,7 @@ def is_whole(data: memoryview) -> bool:
 
 
 async def are_whole(data: memoryview) -> bool:
-    """Check batches that fill `data`; other tasks run after each turn."""
+    """Check batches that fill `data`; other tasks run in between."""
     position = 0
     while position < len(data):
         reached = whole_until(data, position)
@@ -45,7 +45,7 @@ async def are_whole(data: memoryview) -> bool:
 
 
 def whole_until(data: memoryview, start: int = 0) -> int:
-    """Return where the whole batches from `start` on end, after one turn at most: `start` if the first is damaged."""
+    """Return where the whole batches from `start` on end, checking a bounded number."""
     position, size_bytes = start, len(data)
     turn_end = min(size_bytes, start + TURN_BYTES)
     for _ in range(TURN_BATCHES):
@@ -62,10 +62,10 @@ def whole_until(data: memoryview, start: int = 0) -> int:
 
 
 def keep_whole(slices: Slices, offset: int, first_offset: int, name: str) -> DamagedBatch | None:
-    """Leave the whole batches of a damaged range from the one with `offset` on, up to the next damaged one.
+    """Keep the whole batches of a damaged range from the one with `offset` on, up to the next damaged one.
 
-    `first_offset` is where the range begins. Returns the damage that the slices end at, if any. Raises it if it may
-    hold `offset`: the batches around a damaged one tell its offsets, as its own header may be wrong.
+    The range begins at `first_offset`. Returns the damage that the slices end at, if any; raises it if it may hold
+    `offset`. The whole batches around a damaged one tell its offsets: its own header may be wrong.
     """
     data = memoryview(slices.buffers[0])
     start: int | None = None
@@ -95,7 +95,7 @@ def keep_whole(slices: Slices, offset: int, first_offset: int, name: str) -> Dam
 
 
 def _checked(data: memoryview) -> Iterator[tuple[int, BatchHeader | None]]:
-    """Yield size and header of each batch; no header if it is damaged, and then no more if its length is."""
+    """Yield size and header of each batch, None if it is damaged; ends where a length is damaged."""
     try:
         for batch in batches(data):
             header = parse_header(batch) if whole_until(batch) == len(batch) else None

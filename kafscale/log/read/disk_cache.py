@@ -37,8 +37,6 @@ THREADS_COUNT = 4  # to read with
 
 @attrs.frozen(eq=False, repr=False)
 class _File:
-    """A range on disk."""
-
     key: SegmentKey
     start: int
     end: int
@@ -51,8 +49,6 @@ class _File:
 
 @attrs.define(eq=False, repr=False)
 class DiskCacheStatistics:
-    """Counts of the disk cache since the start."""
-
     hit_count: int = 0
     hit_bytes: int = 0
     written_bytes: int = 0
@@ -61,7 +57,7 @@ class DiskCacheStatistics:
 
 @attrs.define(eq=False, repr=False, kw_only=True)
 class DiskCache:
-    """Keeps at most `max_bytes` of files in a directory. The one that was not used for longest goes first."""
+    """Keeps at most `max_bytes` of files in a directory; the least recently used one goes first."""
 
     directory: Path
     max_bytes: int
@@ -82,7 +78,6 @@ class DiskCache:
         self.memory.on_forget.append(self.forget)
 
     def register(self, metrics: Metrics) -> None:
-        """Register the metrics."""
         counted = self.statistics
         metrics.gauge("kafscale_disk_cache_bytes", "Ranges of segments kept on disk.", lambda: self.size_bytes)
         metrics.count("kafscale_disk_cache_hits_total", "Ranges found there.", lambda: counted.hit_count)
@@ -109,7 +104,7 @@ class DiskCache:
         return end if found is None else min(end, found.end)
 
     async def read(self, wanted: Range) -> memoryview | None:
-        """The bytes of a range; None if they are not here wholly."""
+        """Return the bytes of a range; None if the disk has not all of them."""
         file = self._files.find(wanted.key, wanted.start)
         if file is None or file.end < wanted.end:
             return None
@@ -130,12 +125,11 @@ class DiskCache:
         return memoryview(data)
 
     def forget(self, key: SegmentKey) -> None:
-        """The object is to be deleted."""
+        """Drop the ranges of an object that is to be deleted."""
         for file in self._files.of(key):
             self._drop(file)
 
     async def _keep(self, evicted: Range) -> bool:
-        """Write a range that memory lets go of then; False if the disk does not take it."""
         file = _File(evicted.key, evicted.start, evicted.end, f"{self._run_id}-{next(self._names)}{SUFFIX}")
         is_new = self._files.gap_end(file.key, file.start, file.end) == file.end
         try:
@@ -161,7 +155,6 @@ class DiskCache:
         self.statistics.written_bytes += file.end - file.start
 
     def _drop(self, file: _File) -> None:
-        """Let go of a file that is there; it is removed with the next write."""
         if file in self._by_use:  # who reads it may find it damaged when somebody else has already
             del self._by_use[file]
             self._files.remove(file)
@@ -173,7 +166,7 @@ class DiskCache:
         return taken
 
     async def _in_writer(self, work: Callable[..., None], *args: object) -> bool:
-        """Do some work in the thread of the cache, and tell whether the disk let it."""
+        """Do some work in the writer's thread; False if the disk failed."""
         try:
             await trio.to_thread.run_sync(work, *args, limiter=self._writer)
         except OSError as exc:

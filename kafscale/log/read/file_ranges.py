@@ -32,10 +32,7 @@ NO_END = sys.maxsize
 
 @attrs.define(eq=False, repr=False)
 class FileSlice:
-    """Batches in a file on their way to a socket, up to `end_offset`, like `Slices`. The caller must `release`.
-
-    `aborted` is that of `Slices`.
-    """
+    """Batches in a file on their way to a socket, like `Slices`. The caller must `release`."""
 
     range: FileRange
     end_offset: int
@@ -52,17 +49,17 @@ class FileSlice:
         return len(self.range)
 
     def release(self) -> None:
-        """Release the file: the batches were sent, or are not wanted any more."""
         self.range.release()
         self._ranges.sent_count -= 1
 
 
 @attrs.define(eq=False, repr=False)
 class FileRanges:
-    """Finds ranges that can be sent at once, and leaves others to the reader: cold, small, cut, damaged or not checked.
+    """Finds ranges that can be sent at once. Others are left to the reader: cold, small, cut, damaged or unchecked
+    ones.
 
-    A range is checked once: here if it is small, or else by the reader, which notes it here.
-    `cache`, which holds nothing beside it, tells which objects are to be deleted.
+    A range is checked once: here if it is small, else by the reader, which calls `note_checked`. `cache`, which stays
+    empty, tells which objects are to be deleted.
     """
 
     source: FileSource
@@ -79,9 +76,9 @@ class FileRanges:
     def slice_nowait(
         self, segment: Segment, footer: Footer, offset: int, max_bytes: int, *, end_offset: int = NO_END
     ) -> FileSlice | None:
-        """Whole batches from the one that holds `offset`, which the segment has, as many rows as `max_bytes` take.
+        """Return whole batches from the one that holds `offset`, as many rows as fit into `max_bytes`.
 
-        Only rows that end before `end_offset` (exclusive).
+        All rows end before `end_offset` (exclusive).
         """
         row = footer.row_of(offset)
         end_row = footer.rows_within(row, max_bytes)
@@ -108,7 +105,7 @@ class FileRanges:
         return FileSlice(found, footer.offset_at(end), self)
 
     def _is_checked(self, key: SegmentKey, found: FileRange) -> bool:
-        """Tell whether all batches are known to be whole; a small one is checked now. Raises OSError."""
+        """Tell whether all batches are known to be whole; a small range is checked now. Raises OSError."""
         start, end = found.start, found.end
         if any(first <= start and end <= last for first, last in self._checked.get(key) or ()):
             return True
@@ -121,7 +118,7 @@ class FileRanges:
         return True
 
     def note_checked(self, key: SegmentKey, start: int, end: int) -> None:
-        """Remember that the batches of a range are whole; ranges that meet become one."""
+        """Remember that the batches of a range are whole."""
         apart: list[tuple[int, int]] = []
         for first, last in self._checked.pop(key) or ():
             if last < start or end < first:
@@ -138,20 +135,19 @@ class FileRanges:
         return file
 
     def forget(self, key: SegmentKey) -> None:
-        """The object is to be deleted, or was found damaged. What is being sent goes on."""
+        """Forget an object that is deleted or damaged. Files being sent stay open."""
         self._checked.pop(key)
         file = self._open.pop(key)
         if file is not None:
             file.release()
 
     def close(self) -> None:
-        """Close all files."""
         for file in self._open.pop_all():
             file.release()
 
 
 def _skip_to(found: FileRange, offset: int) -> None:
-    """Move the start to the first batch that ends at `offset` or later. Raises KafkaError if no batch does."""
+    """Move the start to the first batch that ends at `offset` or later. Raises KafkaError without such a batch."""
     while (header := parse_header(memoryview(found.read(0, HEADER_BYTES)))).last_offset < offset:
         found.start += max(HEADER_BYTES, header.size_bytes)
         if found.start >= found.end:

@@ -15,7 +15,7 @@ import attrs
 from kafscale.concurrency.sharing import Flight
 from kafscale.errors import DamagedObject, NotFound
 from kafscale.formats.footer_reading import FOOTER_READ_BYTES, footer_in_tail, read_footer_and_tail
-from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN, Segment
+from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN, Manifest, Segment
 from kafscale.formats.segment import Footer
 from kafscale.formats.segment_v1 import read_exact_footer_v1
 from kafscale.formats.transactions import AbortedTransaction
@@ -31,18 +31,16 @@ from kafscale.store.wrappers.limiter import PrefetchStore
 
 @attrs.define(eq=False, repr=False)
 class FooterStatistics:
-    """Counts since the start: how many footers were found in the cache, and how many had to be read."""
-
     hit_count: int = 0
     miss_count: int = 0
 
 
 @attrs.define(eq=False, repr=False)
 class Footers:
-    """A cache of decoded footers; `max_bytes` bounds it, by an estimate of their size in memory.
+    """A cache of decoded footers, bounded by `max_bytes` of estimated memory.
 
-    A cached footer has no `producers`: readers never need them, and one may hold 10,000. `cache` gets the batches that
-    come along with a footer, if there is one.
+    Cached footers have no `producers`, which readers never need. `cache` gets the batches that come along with a
+    footer.
     """
 
     store: ObjectStore
@@ -57,11 +55,9 @@ class Footers:
 
     @property
     def size_bytes(self) -> int:
-        """Return the memory that the footers take."""
         return self._cached.size
 
     def register(self, metrics: Metrics) -> None:
-        """Register the metrics."""
         metrics.gauge("kafscale_footer_cache_bytes", "Footers kept in memory.", lambda: self.size_bytes)
         metrics.counts(
             "kafscale_footer_lookups_total",
@@ -71,17 +67,16 @@ class Footers:
         )
 
     def put(self, segment: Segment, footer: Footer) -> None:
-        """Keep the footer of a segment that was just written or read, without its producers."""
+        """Keep the footer of a segment that was just written or read."""
         self._cached.put(segment.key, attrs.evolve(footer, producers=()) if footer.producers else footer)
 
     def forget(self, segment: Segment) -> None:
-        """The segment's objects are to be deleted, or its partition is handed over: nothing of them is kept."""
+        """Forget a segment that is deleted or handed over."""
         self._cached.pop(segment.key)
         if self.cache is not None:
             self.cache.forget(segment.key)
 
     def get_nowait(self, segment: Segment) -> Footer | None:
-        """Return the segment's footer, without its producers, if it is in memory."""
         return self._cached.get(segment.key)
 
     async def get(self, segment: Segment) -> Footer:
@@ -96,10 +91,7 @@ class Footers:
         return footer
 
     async def get_with_timestamps(self, segment: Segment) -> Footer:
-        """Get a footer that tells timestamps. Where version 1 tells none, the whole object is read.
-
-        Raises as `get` does.
-        """
+        """Return a footer with timestamps; for version 1 the whole object is read. Raises as `get`."""
         footer = await self.get(segment)
         if footer.identity.max_timestamp_ms == MAX_TIMESTAMP_UNKNOWN:
             footer = await read_exact_footer_v1(self.store, segment.key)
@@ -107,10 +99,18 @@ class Footers:
             self.put(segment, footer)
         return footer
 
+    async def max_timestamp_ms(self, manifest: Manifest, segment: Segment) -> int:
+        """Return the largest timestamp of a segment; the manifest learns it if it was unknown since a restart."""
+        if segment.max_timestamp_ms != MAX_TIMESTAMP_UNKNOWN:
+            return segment.max_timestamp_ms
+        latest_ms = (await self.get_with_timestamps(segment)).identity.max_timestamp_ms
+        manifest.learn_timestamp(attrs.evolve(segment, max_timestamp_ms=latest_ms))
+        return latest_ms
+
     async def prefetch(self, segment: Segment, store: PrefetchStore) -> None:
         """Read a footer ahead, unless the store has no free place or one GET is not enough.
 
-        Raises NotFound, DamagedObject, StoreError; a fetch that waits for it meanwhile then reads it itself.
+        A fetch that waits for it then reads for itself. Raises NotFound, DamagedObject, StoreError.
         """
         if segment.key in self._cached or segment.key in self._loading:
             return
@@ -154,14 +154,14 @@ def _memory_bytes(footer: Footer) -> int:
 
 
 def aborted_in(footer: Footer, offset: int, end_offset: int) -> Sequence[AbortedTransaction]:
-    """The aborted transactions that a segment tells of with offsets from `offset` on and before `end_offset`."""
+    """Return the aborted transactions of a footer that have offsets from `offset` to `end_offset` (exclusive)."""
     return [transaction for transaction in footer.aborted if transaction.overlaps(offset, end_offset)]
 
 
 def aborted_behind_nowait(
     footers: Footers, partition: Partition, segment: Segment, end_offset: int
 ) -> Sequence[AbortedTransaction] | None:
-    """Return what `aborted_behind` does, or None if a footer that tells of it is not in memory."""
+    """Return what `aborted_behind` does, or None if a needed footer is not in memory."""
     search = _search(partition, segment, end_offset)
     try:
         wanted = next(search)
@@ -180,10 +180,9 @@ async def aborted_behind(
     end_offset: int,
     settle: Callable[[Partition, Segment, DamagedObject], Awaitable[None]],
 ) -> Sequence[AbortedTransaction]:
-    """The aborted transactions that began before `end_offset` and whose markers are behind a segment.
+    """Return aborted transactions that began before `end_offset` and whose markers are behind a segment.
 
-    `settle` is called for a segment that is damaged; afterwards it is rebuilt, or not in the manifest any more. Raises
-    NotFound, StoreError, and what `settle` does.
+    `settle` rebuilds or removes a damaged segment. Raises NotFound, StoreError, and what `settle` does.
     """
     search = _search(partition, segment, end_offset)
     try:
@@ -207,7 +206,7 @@ async def aborted_behind(
 def _search(
     partition: Partition, segment: Segment, end_offset: int
 ) -> Generator[Segment, Footer | None, Sequence[AbortedTransaction]]:
-    """Search behind a segment; yields each whose footer is to be sent, or None if its place is to be looked at anew."""
+    """Search behind a segment. Yields segments, and expects their footers, or None to look again."""
     found: list[AbortedTransaction] = []
     behind = segment.last_offset + 1
     while behind < partition.flushed_offset:

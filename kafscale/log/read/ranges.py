@@ -24,7 +24,7 @@ from kafscale.store.paths import SegmentKey
 class RangeReader:
     """Reads ranges that begin and end at rows of the segment's footer. `store` is the view of fetches.
 
-    `on_checked` is called with each range whose batches were read from the store and are whole.
+    `on_checked` gets each range that was read from the store and has only whole batches.
     """
 
     store: ObjectStore
@@ -34,7 +34,6 @@ class RangeReader:
     on_checked: list[Callable[[SegmentKey, int, int], None]] = attrs.field(factory=list, init=False)
 
     def register(self, metrics: Metrics) -> None:
-        """Register the metrics."""
         budget = self.budget
         self.cache.register(metrics)
         if self.disk is not None:
@@ -46,11 +45,10 @@ class RangeReader:
         )
 
     async def read(self, key: SegmentKey, start: int, end: int, *, may_wait: bool = True) -> Slices | None:
-        """Bytes from `start` on, up to `end` or to an earlier row, by at most one GET. The caller owes `release()`.
+        """Return bytes from `start` to `end` or an earlier row, by at most one GET. The caller owes `release()`.
 
-        If batches are damaged, they are read once more; if they are damaged again, the slices say so.
-        None if the fetch budget is used up and the caller may not wait for it. Raises NotFound, DamagedObject,
-        StoreError.
+        Damaged batches are read again; if they are still damaged, `is_damaged` is set. None if the fetch budget is used
+        up and the caller may not wait. Raises NotFound, DamagedObject, StoreError.
         """
         slices = self.cache.take(key, start, end)
         if slices is not None:
@@ -73,7 +71,6 @@ class RangeReader:
         return slices
 
     async def _wait_for(self, loading: Range, start: int, end: int) -> Slices | None:
-        """Return what somebody else reads; None if that was given up."""
         self.cache.statistics.shared_count += 1
         loading.retain()  # it may have no other user, and no room in the cache, once it is there
         try:
@@ -100,7 +97,7 @@ class RangeReader:
         return Slices([data], [wanted], is_damaged=not is_whole)
 
     async def _read_store(self, wanted: Range) -> tuple[memoryview, bool]:
-        """Read the bytes, and once more if the reply is damaged. Returns them and True if all batches are whole."""
+        """Read the bytes, again if they are damaged. Returns them, and True if all batches are whole."""
         for _ in range(2):
             data = whole(await self.store.get_range(wanted.key.key, wanted.start, wanted.size_bytes), wanted)
             if await are_whole(data):
@@ -111,7 +108,7 @@ class RangeReader:
 
 
 def whole(part: ObjectPart, wanted: Range) -> memoryview:
-    """The bytes of a range. Raises DamagedObject if the object ends before."""
+    """Return the bytes of a range. Raises DamagedObject if the object ends before."""
     if len(part.data) != wanted.size_bytes:
         raise DamagedObject(
             f"{wanted.key.key}: cut off, {len(part.data)} of {wanted.size_bytes} bytes at {wanted.start}"

@@ -47,7 +47,7 @@ WASTE_MAX_FRACTION = 0.1
 
 @attrs.define(eq=False, repr=False)
 class ReadAheadStatistics:
-    """Sums since the start, in bytes but for the counts. What was read is used, wasted or still ahead of its stream."""
+    """Sums since the start. Read bytes are used, wasted, or still ahead of their stream."""
 
     served_bytes: int = 0  # to fetches, from segments, whether it had been read ahead or not
     read_bytes: int = 0
@@ -59,10 +59,9 @@ class ReadAheadStatistics:
 
 @attrs.define(eq=False, repr=False)
 class _Piece:
-    """A range that was requested ahead of a stream, up to `end_offset`.
+    """A range requested ahead of a stream, up to `end_offset`.
 
-    `range` is pinned until the stream has passed it; None if it could not be had, and then a fetch will read it.
-    `is_own` if it was read for this stream, and not found in the cache.
+    `range` is pinned until the stream has passed it; None if it could not be read. `is_own` if it was not in the cache.
     """
 
     range: Range | None
@@ -73,7 +72,7 @@ class _Piece:
 
 @attrs.define(eq=False, repr=False)
 class _Stream:
-    """One consumer's way through a partition: what it has taken, and what was asked for ahead of it."""
+    """One consumer's path through a partition, and the pieces ahead of it."""
 
     partition: Partition
     fetch_count: int = 0
@@ -92,7 +91,7 @@ class _Stream:
 
 @attrs.define(eq=False, repr=False, kw_only=True)
 class ReadAhead:
-    """Reads ahead of streams, each by at most `max_bytes`, 0 for not at all. Does nothing while `run` does not run."""
+    """Reads ahead of streams, each by at most `max_bytes`, 0 for not at all. Active while `run` runs."""
 
     store: PrefetchStore
     footers: Footers
@@ -106,7 +105,6 @@ class ReadAhead:
     _under_way_count: int = attrs.field(default=0, init=False)
 
     def register(self, metrics: Metrics) -> None:
-        """Register the metrics."""
         ahead = self.statistics
         metrics.count("kafscale_segment_served_bytes_total", "Bytes of segments fetched.", lambda: ahead.served_bytes)
         metrics.counts(
@@ -120,7 +118,6 @@ class ReadAhead:
         metrics.count("kafscale_readahead_failures_total", "Reads ahead that failed.", lambda: ahead.failed_count)
 
     async def run(self) -> None:
-        """Own the reads that are under way, until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             try:
@@ -129,7 +126,7 @@ class ReadAhead:
                 self._nursery = None
 
     def consumed(self, partition: Partition, offset: int, slices: Slices) -> None:
-        """A fetch from `offset` was served from a segment."""
+        """Note that a fetch from `offset` was served from a segment."""
         self.statistics.served_bytes += slices.size_bytes
         if not self.max_bytes or self._nursery is None or partition.closed:
             return
@@ -151,14 +148,13 @@ class ReadAhead:
         self._extend(stream)
 
     def forget(self, partition: Partition) -> None:
-        """The partition is handed over: none of its streams goes on."""
+        """End the streams of a partition that was handed over."""
         for place in [place for place in self._streams if place[0] is partition]:
             self._end(self._streams.pop(place))
 
     # ---- streams ------------------------------------------------------------------------------------------------
 
     def _advance(self, stream: _Stream, slices: Slices) -> None:
-        """A fetch has taken what there was up to the slices' end."""
         stream.fetch_count += 1
         stream.taken_bytes += slices.size_bytes
         stream.ahead_offset = max(stream.ahead_offset, slices.end_offset)
@@ -192,7 +188,6 @@ class ReadAhead:
         piece.range = None
 
     def _allowed_bytes(self, stream: _Stream) -> int:
-        """Return how many bytes the stream may be read ahead of."""
         if self.statistics.wasted_bytes > self.statistics.served_bytes * WASTE_MAX_FRACTION:
             return min(stream.window_bytes, int(stream.taken_bytes * WASTE_MAX_FRACTION))
         return stream.window_bytes
@@ -200,7 +195,6 @@ class ReadAhead:
     # ---- pieces -------------------------------------------------------------------------------------------------
 
     def _extend(self, stream: _Stream) -> None:
-        """Ask for what the stream may be ahead by, and is not yet."""
         allowed_bytes = self._allowed_bytes(stream)
         piece_bytes = max(stream.least_piece_bytes, allowed_bytes // PIECES_PER_WINDOW)
         while (
@@ -222,7 +216,7 @@ class ReadAhead:
                 return
 
     def _ask(self, stream: _Stream, segment: Segment, footer: Footer, piece_bytes: int) -> bool:
-        """Pin the next piece, and begin to read it if it is not here; False if there is no room for it."""
+        """Pin the next piece, and begin to read it if need be; False if there is no room."""
         row = footer.row_of(max(stream.ahead_offset, segment.base_offset))
         start = footer.row_start(row)
         if self.held_bytes + piece_bytes > self.cache.max_bytes * CACHE_MAX_FRACTION:
@@ -286,6 +280,6 @@ class ReadAhead:
             self._extend(stream)
 
     def _failed(self, exc: Exception) -> None:
-        """No more than a word of it: if it lasts, a fetch meets it and tells."""
+        """Only count it: if the failure lasts, a fetch meets and reports it."""
         self.statistics.failed_count += 1
         logger.debug("reading ahead failed: %s", exc)

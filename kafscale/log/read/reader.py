@@ -9,13 +9,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
+from typing import Final
 
 import attrs
 import trio
 
 from kafscale.buffers import Buffer
 from kafscale.errors import CorruptBatch, DamagedBatch, DamagedObject, KafkaError, NotFound
-from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN, Segment
+from kafscale.formats.manifest import Segment
 from kafscale.formats.segment import Footer
 from kafscale.formats.transactions import AbortedTransaction
 from kafscale.log.partition.partition import Partition
@@ -23,7 +24,6 @@ from kafscale.log.partition.tail import Slices, TailBatch, coalesce
 from kafscale.log.read.checking import keep_whole
 from kafscale.log.read.file_ranges import NO_END, FileRanges, FileSlice
 from kafscale.log.read.footers import Footers, aborted_behind, aborted_behind_nowait, aborted_in
-from kafscale.log.read.holes import empty_batch
 from kafscale.log.read.ranges import RangeReader
 from kafscale.log.read.read_ahead import ReadAhead
 from kafscale.log.read.time_search import FoundOffset, TimeSearch
@@ -31,7 +31,7 @@ from kafscale.log.read.unpacking import Unpacking
 from kafscale.log.repair.repair import Examiner
 from kafscale.metrics import Counter, Metrics
 from kafscale.store.paths import SegmentKey
-from kafscale.wire.batch_header import batches, parse_header
+from kafscale.wire.batch_header import MAGIC, NO_PRODUCER_ID, BatchHeader, batches, encode_batch, parse_header
 from kafscale.wire.error_codes import OFFSET_OUT_OF_RANGE
 
 logger = logging.getLogger(__name__)
@@ -44,11 +44,7 @@ RUN_MAX_BYTES = 1 << 20  # of the WAL by one read; a batch larger than this is r
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class LogReader:
-    """Reads batches of any partition.
-
-    The journal of a batch gives it back when it is in no segment and has left memory. `files` is None if the store is
-    not a directory, or with a cache.
-    """
+    """Reads batches of any partition. `files` is None if the store is not a directory, or with a cache."""
 
     footers: Footers
     ranges: RangeReader
@@ -65,14 +61,13 @@ class LogReader:
             self.ranges.on_checked.append(self.files.note_checked)
 
     def register(self, metrics: Metrics) -> None:
-        """Register the metrics."""
         for part in (self.footers, self.ranges, self.read_ahead, self.examiner):
             part.register(metrics)
         help = "Batches whose records can't be read, met by look-ups by time."
         metrics.adopt_counter("kafscale_lookup_unreadable_batches_total", help, self.unreadable_count)
 
     async def run(self) -> None:
-        """Read ahead, and keep on disk what memory has no room for, until cancelled."""
+        """Read ahead and run the disk cache, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.read_ahead.run)
             if self.ranges.disk is not None:
@@ -86,7 +81,8 @@ class LogReader:
     def read_nowait(
         self, partition: Partition, offset: int, max_bytes: int, *, committed: bool = False
     ) -> Slices | FileSlice | None:
-        """Batches from the memory tail or of a file in the page cache, without a copy; None if they are elsewhere.
+        """Return batches from memory, or a range of a file in the page cache, without a copy; None if they are
+        elsewhere.
 
         `committed` is as for `read`. The caller owes `release()`.
         """
@@ -119,7 +115,7 @@ class LogReader:
     def _aborted_nowait(
         self, partition: Partition, segment: Segment, footer: Footer, offset: int, end_offset: int
     ) -> Sequence[AbortedTransaction] | None:
-        """Return the aborted transactions in these offsets of a segment; None if a later footer is needed to tell."""
+        """Return the aborted transactions in these offsets; None if a footer that is not in memory is needed."""
         aborted = aborted_in(footer, offset, end_offset) if footer.aborted else ()
         if footer.stable_end >= end_offset:
             return aborted
@@ -129,14 +125,13 @@ class LogReader:
     async def read(
         self, partition: Partition, offset: int, max_bytes: int, *, may_wait: bool = True, committed: bool = False
     ) -> Slices | None:
-        """Batches from wherever they are; empty only at the high watermark. The caller owes `release()`.
+        """Return batches from wherever they are; empty only at the high watermark. The caller owes `release()`.
 
-        With `committed` they end at the last stable offset instead, and come with the transactions that were aborted.
-        Where nothing follows any more below that end, a batch without records that leads there.
-        What is not in the chunk pool counts in the fetch budget; None if that is used up and the caller may not wait.
-        Raises KafkaError OFFSET_OUT_OF_RANGE if the log start has passed `offset` meanwhile and the objects are gone,
-        KafkaError UNKNOWN_TOPIC_OR_PARTITION or NOT_LEADER_OR_FOLLOWER if the topic was deleted or the partition handed
-        over meanwhile, NotFound if the segment has gone from the bucket, DamagedObject, StoreError.
+        With `committed` they end at the last stable offset, and come with aborted transactions. A batch without records
+        stands for a hole before that end. Bytes outside of the chunk pool count in the fetch budget; None if that is
+        used up and the caller may not wait. Raises KafkaError OFFSET_OUT_OF_RANGE if `offset` was deleted meanwhile,
+        UNKNOWN_TOPIC_OR_PARTITION or NOT_LEADER_OR_FOLLOWER if the partition was closed meanwhile; NotFound,
+        DamagedObject, StoreError.
         """
         wanted_offset = offset
         # Both move on while this one waits, but the answer tells of them as they were: nothing may be behind that.
@@ -183,16 +178,13 @@ class LogReader:
         return _hole(partition, wanted_offset, end_offset)
 
     def forget(self, partition: Partition) -> None:
-        """The partition is handed over: keep nothing of its segments, and read nothing of it ahead.
-
-        It takes 0.8 us a segment. A topic that is deleted does without: of its partitions the caches forget by and by.
-        """
+        """Forget a partition that was handed over, at 0.8 us a segment. Deleted topics age out of the caches."""
         self.read_ahead.forget(partition)
         for segment in partition.manifest.segments:
             self.footers.forget(segment)
 
     async def _read_tail(self, partition: Partition, selected: Sequence[TailBatch], may_wait: bool) -> Slices | None:
-        """Read these batches of the tail; none if they were flushed meanwhile."""
+        """Read these batches of the tail; empty if they were flushed meanwhile."""
         first_offset, end_offset = selected[0].base_offset, selected[-1].last_offset + 1
         aborted = partition.transactions.aborted_between(first_offset, end_offset)
         if _are_pooled(selected):
@@ -214,10 +206,7 @@ class LogReader:
         return slices
 
     async def read_batches(self, selected: Sequence[TailBatch]) -> Slices:
-        """Batches of the tail, some of which may have given up their chunks; those are read from the WAL.
-
-        All of them are held from the call on: a flush can commit them, or a spill take their chunks, meanwhile.
-        """
+        """Read batches of the tail, the spilled ones from the journal. They are held meanwhile."""
         slices = Slices(end_offset=selected[-1].last_offset + 1)
         runs: list[tuple[int, Sequence[TailBatch]]] = []
         for in_pool, group in groupby(selected, key=lambda batch: batch.lease is not None):
@@ -255,10 +244,7 @@ class LogReader:
             batch.owner.journal.release(batch.file)
 
     async def _read_segment(self, segment: Segment, wanted: _Wanted) -> Slices | None:
-        """Read a segment by one ranged GET at most.
-
-        The result is empty if there is no record from the wanted offset up to the slices' `end_offset`.
-        """
+        """Read a segment by at most one ranged GET; empty if it has no record up to the slices' `end_offset`."""
         footer, offset = await self.footers.get(segment), wanted.offset
         if footer.last_offset < offset:  # the listing told where the next one begins, not where this one ends
             return Slices(end_offset=max(segment.last_offset, footer.last_offset) + 1)
@@ -285,7 +271,7 @@ class LogReader:
         return slices
 
     async def _add_aborted(self, slices: Slices, partition: Partition, segment: Segment, offset: int) -> None:
-        """Add the aborted transactions that later segments and the tail tell of. Raises as `read` does."""
+        """Add aborted transactions from later segments and the tail. Raises as `read`."""
         try:
             footer = await self.footers.get(segment)
             if footer.stable_end < slices.end_offset:
@@ -297,9 +283,9 @@ class LogReader:
             raise
 
     async def _settle_damage(self, partition: Partition, segment: Segment, damage: DamagedObject) -> None:
-        """Afterwards the segment is rebuilt, or is not read any more. Raises as `Examiner.settle` does.
+        """Rebuild or quarantine a damaged segment. Raises as `Examiner.settle`.
 
-        Raises CorruptBatch for a damaged batch of a segment that stays. It is examined and reported once.
+        Raises CorruptBatch for a damaged batch of a segment that stays, which is examined and reported once.
         """
         try:
             if isinstance(damage, DamagedBatch) and (segment.key, damage.first_offset) in self._reported:
@@ -329,7 +315,7 @@ class LogReader:
     # ---- look-up by time --------------------------------------------------------------------------------------
 
     async def find_timestamp(self, partition: Partition, timestamp_ms: int) -> FoundOffset | None:
-        """The first record whose timestamp is not before `timestamp_ms`, in order of offset (ListOffsets).
+        """Find the first record, in order of offset, whose timestamp is not before `timestamp_ms` (ListOffsets).
 
         Raises NotFound, DamagedObject, StoreError, and KafkaError if the partition is closed meanwhile.
         """
@@ -392,9 +378,9 @@ class LogReader:
             slices.release()
 
     async def find_max_timestamp(self, partition: Partition) -> FoundOffset | None:
-        """The first of the live records with the largest timestamp (ListOffsets -3, KIP-734), or None.
+        """Find the first live record with the largest timestamp (ListOffsets -3, KIP-734), or None.
 
-        Kafka also tells deleted records, as long as their segment is there. Raises as `find_timestamp`.
+        Kafka also finds deleted records while their segment exists. Raises as `find_timestamp`.
         """
         while True:  # anew if the log start has moved, or segments were replaced, since the look at all of them
             log_start_offset, segments = partition.log_start_offset, partition.manifest.segments
@@ -406,9 +392,9 @@ class LogReader:
                     return found
 
     async def _latest_ms(self, partition: Partition) -> int | None:
-        """Return the greatest timestamp of all live records, -1 without records; None if segments have changed.
+        """Return the largest timestamp of all live records, -1 without records; None if segments have changed.
 
-        Only a segment or batch in which the log starts, and that may hold the greatest, is read for it.
+        A segment or batch is read only if the log starts in it and it may have the largest.
         """
         _check_open(partition)
         min_offset = partition.log_start_offset
@@ -419,7 +405,7 @@ class LogReader:
             latest_ms = max(latest_ms, await self._latest_ms_in(await self.read_batches(tail[:1]), min_offset))
         for segment in reversed(segments):  # the one in which the log starts comes last
             try:
-                segment_ms = await self._max_timestamp_ms(partition, segment)
+                segment_ms = await self.footers.max_timestamp_ms(partition.manifest, segment)
                 if segment_ms > latest_ms and segment.base_offset < min_offset:
                     segment_ms = await self._latest_ms_in_segment(segment, min_offset, latest_ms)
             except NotFound:
@@ -433,16 +419,8 @@ class LogReader:
             latest_ms = max(latest_ms, segment_ms)
         return latest_ms
 
-    async def _max_timestamp_ms(self, partition: Partition, segment: Segment) -> int:
-        """Return the largest timestamp of a segment, and remember it if it was not known since a restart."""
-        if segment.max_timestamp_ms != MAX_TIMESTAMP_UNKNOWN:
-            return segment.max_timestamp_ms
-        latest_ms = (await self.footers.get_with_timestamps(segment)).identity.max_timestamp_ms
-        partition.manifest.learn_timestamp(attrs.evolve(segment, max_timestamp_ms=latest_ms))
-        return latest_ms
-
     async def _latest_ms_in_segment(self, segment: Segment, min_offset: int, known_ms: int) -> int:
-        """Return the greatest timestamp from an offset on; reads its row of the index if `known_ms` is less."""
+        """Return the largest timestamp from an offset on; reads its row of the index if `known_ms` is less."""
         footer = await self.footers.get_with_timestamps(segment)
         row, rows_ms = footer.row_of(min_offset), footer.index.max_timestamps_ms
         known_ms = max(known_ms, max(rows_ms[row + 1 :], default=-1))
@@ -459,7 +437,7 @@ class LogReader:
             slices.release()
 
     def _was_replaced(self, partition: Partition, segment: Segment) -> bool:
-        """Tell whether others have taken the place of a segment that is gone, or it was deleted."""
+        """Tell whether a segment that is gone was replaced or deleted."""
         self.footers.forget(segment)
         return not partition.manifest.refers_to(segment.key)
 
@@ -475,7 +453,6 @@ class _Wanted:
 
 
 def _hole(partition: Partition, offset: int, until: int) -> Slices:
-    """Answer that no record follows from `offset` up to the end of the readable offsets."""
     if offset >= until:
         return Slices()
     batch, end_offset = empty_batch(offset, until, partition.epoch_of(offset))
@@ -483,7 +460,7 @@ def _hole(partition: Partition, offset: int, until: int) -> Slices:
 
 
 def _are_pooled(selected: Sequence[TailBatch]) -> bool:
-    """Tell whether memory has them all: the oldest batches are the first to give up their chunks."""
+    """Tell whether memory has all batches: the oldest are the first to be spilled."""
     return selected[0].lease is not None
 
 
@@ -493,7 +470,7 @@ def _check_open(partition: Partition) -> None:
 
 
 def _runs(spilled: Iterable[TailBatch]) -> Iterator[Sequence[TailBatch]]:
-    """Neighbours in one file of the WAL, each run for one read: a thread hop costs as much as reading 64 KiB."""
+    """Group batches that are close together in one file, for one read each."""
     run: list[TailBatch] = []
     for batch in spilled:
         if run and (
@@ -514,9 +491,9 @@ def _first_late_enough(partition: Partition, offset: int, timestamp_ms: int) -> 
 
 
 def _cut(slices: Slices, offset: int, max_bytes: int, name: str) -> None:
-    """Leave the batches from the one that ends at `offset` or later, at most `max_bytes` of them but at least one.
+    """Keep the batches from the one that ends at `offset` or later, at most `max_bytes` but at least one.
 
-    Several rows are within `max_bytes` already, so only the first buffer can be too large.
+    Several rows fit into `max_bytes` already, so only the first buffer can be too large.
     """
     while slices.buffers:
         first = memoryview(slices.buffers[0])
@@ -532,7 +509,7 @@ def _cut(slices: Slices, offset: int, max_bytes: int, name: str) -> None:
 
 
 def _cut_end(slices: Slices, end_offset: int, name: str) -> None:
-    """Leave the batches before `end_offset`. All but the last row end before it, so others than the last buffer do."""
+    """Keep the batches before `end_offset`; all but the last buffers end before it."""
     while slices.buffers:
         last = memoryview(slices.buffers[-1])
         position = 0
@@ -550,7 +527,7 @@ def _cut_end(slices: Slices, end_offset: int, name: str) -> None:
 
 
 def _start_of(data: memoryview, offset: int, name: str) -> int:
-    """Return where the first batch begins that ends at `offset` or later; the length of the data if none does."""
+    """Return the start of the first batch that ends at `offset` or later, or the length of the data."""
     position = 0
     for batch in _batches(data, name):
         if parse_header(batch).last_offset >= offset:
@@ -560,9 +537,7 @@ def _start_of(data: memoryview, offset: int, name: str) -> int:
 
 
 def _end_of(data: memoryview, start: int, max_bytes: int, name: str) -> int:
-    """Return where the last of the batches from `start` on ends that are within `max_bytes`, or the first one if none
-    is.
-    """
+    """Return the end of the last batch from `start` on within `max_bytes`, at least of the first one."""
     position = start
     for batch in _batches(data[start:], name):
         if position > start and position + len(batch) - start > max_bytes:
@@ -576,3 +551,34 @@ def _batches(data: memoryview, name: str) -> Iterator[memoryview]:
         yield from batches(data)
     except KafkaError as exc:
         raise DamagedObject(f"{name}: {exc}") from exc
+
+
+OFFSETS_MAX_COUNT: Final = 1 << 31  # of one batch; behind a longer hole the next fetch is given another one
+_NONE: Final = -1
+
+
+def empty_batch(base_offset: int, end_offset: int, leader_epoch: int) -> tuple[bytearray, int]:
+    """Return a batch without records from `base_offset` to `end_offset` (exclusive), or as long as possible, and its
+    end.
+
+    It answers a fetch in a hole at the end of the log, where a segment is missing or quarantined: every client moves
+    its position behind it. With an empty answer a consumer would ask for the same offset for ever; with
+    OFFSET_OUT_OF_RANGE it would read everything again.
+    """
+    count = min(end_offset - base_offset, OFFSETS_MAX_COUNT)
+    header = BatchHeader(
+        base_offset=base_offset,
+        batch_length=0,
+        leader_epoch=leader_epoch,
+        magic=MAGIC,
+        crc=0,
+        attributes=0,
+        last_offset_delta=count - 1,
+        base_timestamp_ms=_NONE,
+        max_timestamp_ms=_NONE,
+        producer_id=NO_PRODUCER_ID,
+        producer_epoch=_NONE,
+        base_sequence=_NONE,
+        record_count=0,
+    )
+    return encode_batch(header, b""), base_offset + count

@@ -50,22 +50,22 @@ R = TypeVar("R", bound=Ranged)
 
 @attrs.define(eq=False, repr=False)
 class RangeMap(Generic[R]):
-    """Ranges, each found by any of its positions."""
+    """Ranges that don't overlap, found by position."""
 
     _ranges: dict[SegmentKey, list[R]] = attrs.field(factory=dict, init=False)  # of each segment, in order
 
     def of(self, key: SegmentKey) -> Sequence[R]:
-        """All ranges of a segment, in order."""
+        """Return all ranges of a segment, in order."""
         return tuple(self._ranges.get(key, ()))
 
     def find(self, key: SegmentKey, position: int) -> R | None:
-        """The range that the byte at `position` is in."""
+        """Return the range with the byte at `position`."""
         ranges = self._ranges.get(key, ())
         index = bisect_right(ranges, position, key=_start) - 1
         return ranges[index] if index >= 0 and position < ranges[index].end else None
 
     def gap_end(self, key: SegmentKey, start: int, end: int) -> int:
-        """Return the end of the gap between ranges that begins at `start`, at most `end`; `start` if a range has it."""
+        """Return the end of the gap that begins at `start`, at most `end`; `start` if a range has it."""
         ranges = self._ranges.get(key, ())
         following = bisect_right(ranges, start, key=_start)
         if following and start < ranges[following - 1].end:
@@ -87,11 +87,7 @@ class RangeMap(Generic[R]):
 
 @attrs.define(eq=False, repr=False)
 class CacheStatistics:
-    """Counts of the cache since the start. `hit_count`, `shared_count` and `miss_count` are looks for a range by a
-    fetch.
-
-    A shared one found its range being read by somebody else.
-    """
+    """Counts since the start. A shared look-up found its range being read by another fetch."""
 
     hit_count: int = 0
     hit_bytes: int = 0
@@ -103,7 +99,7 @@ class CacheStatistics:
 
 @attrs.define(eq=False, repr=False)
 class Range:
-    """Bytes `start` to `end` of a `.kfs`; `data` is None until they are there. Made with one pin, the reader's."""
+    """Bytes `start` to `end` of a `.kfs`; `data` is None until they are read. Made with one pin, the reader's."""
 
     key: SegmentKey
     start: int
@@ -130,24 +126,22 @@ class Range:
 
     @property
     def is_current(self) -> bool:
-        """Tell whether its object was not deleted since, and it not evicted."""
+        """Tell whether it is neither evicted nor its object deleted."""
         return self._is_listed
 
     def retain(self) -> None:
-        """Pin it once more."""
         self._cache._pin(self)
 
     def release(self) -> None:
-        """Give back one pin."""
         self._cache._unpin(self)
 
 
 @attrs.define(eq=False, repr=False)
 class SegmentCache:
-    """Keeps at most `max_bytes` of ranges; the one that was not used for longest goes first.
+    """Keeps at most `max_bytes` of ranges; the least recently used one goes first.
 
-    The callbacks in `on_idle` are called when the last user of a range has released it, so that it may be evicted;
-    those in `on_forget`, for a segment whose object is to be deleted.
+    The callbacks in `on_idle` are called when a range has no users any more, those in `on_forget` when its object is to
+    be deleted.
     """
 
     max_bytes: int
@@ -161,11 +155,10 @@ class SegmentCache:
 
     @property
     def pinned_bytes(self) -> int:
-        """Return what is being read ahead, waits for its reader, or is being sent."""
+        """The size of ranges being read ahead, waiting for their reader, or being sent."""
         return self.size_bytes - self._idle_bytes
 
     def register(self, metrics: Metrics) -> None:
-        """Register the metrics."""
         looks = self.statistics
         metrics.gauge("kafscale_cache_bytes", "Ranges of segments kept in memory.", lambda: self.size_bytes)
         metrics.gauge("kafscale_cache_pinned_bytes", "Of these, being sent or read ahead.", lambda: self.pinned_bytes)
@@ -181,10 +174,7 @@ class SegmentCache:
         )
 
     def take(self, key: SegmentKey, start: int, end: int) -> Slices | None:
-        """The bytes from `start` on, as far as they are here, up to `end`, or None.
-
-        The slices pin their ranges. Their `end_offset` is left to the caller, who has the footer.
-        """
+        """Return the cached bytes from `start` on, at most up to `end`, or None. The caller sets `end_offset`."""
         slices = Slices()
         while start < end and (found := self._listed.find(key, start)) is not None and found.data is not None:
             found.retain()
@@ -195,23 +185,23 @@ class SegmentCache:
         return slices if slices.leases else None
 
     def find(self, key: SegmentKey, position: int) -> Range | None:
-        """The range that the byte at `position` is in, whether it is here or being read."""
+        """Return the range with the byte at `position`, cached or being read."""
         return self._listed.find(key, position)
 
     def gap_end(self, key: SegmentKey, start: int, end: int) -> int:
-        """Return the end of the stretch from `start` that is neither cached nor being read, at most `end`."""
+        """Return the end of the gap from `start` that is neither cached nor being read, at most `end`."""
         return self._listed.gap_end(key, start, end)
 
     # ---- reading ------------------------------------------------------------------------------------------------
 
     def begin(self, key: SegmentKey, start: int, end: int, share: Share) -> Range:
-        """A fetch begins to read a gap, and pays with its share of the fetch budget, which is taken over."""
+        """Begin to read a gap for a fetch, whose share of the fetch budget is taken over."""
         wanted = Range(key, start, end, self, share)
         self._listed.add(wanted)
         return wanted
 
     def reserve(self, key: SegmentKey, start: int, end: int) -> Range | None:
-        """A gap is to be read that no fetch waits for; None if the cache has no room for it."""
+        """Make room for a gap that no fetch waits for, or return None."""
         wanted = Range(key, start, end, self, None)
         if not self._make_room(wanted):
             return None
@@ -220,14 +210,14 @@ class SegmentCache:
         return wanted
 
     def put(self, key: SegmentKey, start: int, data: memoryview) -> None:
-        """Bytes that came along with something else; kept if there is room, and none of them are here yet."""
+        """Keep bytes that came along with others, if there is room and none of them are cached."""
         end = start + len(data)
         if data and self.gap_end(key, start, end) == end and (kept := self.reserve(key, start, end)) is not None:
             self.landed(kept, memoryview(bytes(data)))  # a copy, as the rest of the buffer is not wanted
             kept.release()
 
     def landed(self, read: Range, data: memoryview) -> None:
-        """The bytes are there. The cache takes them over from the fetch budget if it has room."""
+        """Set the bytes. The cache takes them over from the fetch budget if it has room."""
         assert len(data) == read.size_bytes
         read.data = data
         if read._share is not None and read._is_listed and self._make_room(read):
@@ -242,7 +232,7 @@ class SegmentCache:
         read.flight.land(error)
 
     def forget(self, key: SegmentKey) -> None:
-        """The object is to be deleted. What is pinned stays for those who have it."""
+        """Forget an object that is to be deleted. Pinned ranges stay for their users."""
         for range_ in self._listed.of(key):
             self._unlist(range_)
             if range_ in self._idle:
@@ -273,7 +263,7 @@ class SegmentCache:
             self._free(used)
 
     def _make_room(self, wanted: Range) -> bool:
-        """Evict what is idle until there is room; nothing, if that would not be enough."""
+        """Evict idle ranges until there is room; none, if that would not be enough."""
         wanted_bytes = wanted.counted_bytes
         if wanted_bytes > self.max_bytes * LARGEST_FRACTION or self.pinned_bytes + wanted_bytes > self.max_bytes:
             return False
@@ -284,33 +274,31 @@ class SegmentCache:
         return True
 
     def pin_oldest(self) -> Range | None:
-        """Return what would be evicted next, pinned for a caller who does something with it before, and then owes
-        `evict`.
-        """
+        """Pin and return the range that would be evicted next. The caller owes `evict`."""
         oldest = next(iter(self._idle), None)
         if oldest is not None:
             oldest.retain()
         return oldest
 
     def evict(self, pinned: Range) -> None:
-        """Let go of a range that the caller has pinned; users that it has still got keep it until they release it."""
+        """Evict a range that the caller has pinned; other users keep it until they release it."""
         self.statistics.evicted_count += 1
         self.statistics.evicted_bytes += pinned.size_bytes
         self._unlist(pinned)
         pinned.release()
 
-    def _remove_idle(self, each: Range) -> None:
-        del self._idle[each]
-        self._idle_bytes -= each.counted_bytes
+    def _remove_idle(self, range_: Range) -> None:
+        del self._idle[range_]
+        self._idle_bytes -= range_.counted_bytes
 
-    def _free(self, each: Range) -> None:
-        each.data = None
-        if each._share is not None:
-            each._share.release()
+    def _free(self, range_: Range) -> None:
+        range_.data = None
+        if range_._share is not None:
+            range_._share.release()
         else:
-            self.size_bytes -= each.counted_bytes
+            self.size_bytes -= range_.counted_bytes
 
-    def _unlist(self, each: Range) -> None:
-        if each._is_listed:
-            each._is_listed = False
-            self._listed.remove(each)
+    def _unlist(self, range_: Range) -> None:
+        if range_._is_listed:
+            range_._is_listed = False
+            self._listed.remove(range_)

@@ -24,7 +24,7 @@ AT_ONCE_MAX_BYTES = 64 << 10  # unpacking that takes less than a thread's way th
 
 @attrs.frozen
 class FoundOffset:
-    """The answer to a look-up by time: the first record that is late enough."""
+    """The result of a look-up by time."""
 
     offset: int
     timestamp_ms: int
@@ -33,9 +33,9 @@ class FoundOffset:
 
 @attrs.frozen
 class TimeSearch:
-    """Looks for the first record from `min_offset` on whose timestamp is not before `timestamp_ms`.
+    """Finds the first record from `min_offset` on whose timestamp is not before `timestamp_ms`.
 
-    Without `timestamp_ms`, for the first of those with the greatest timestamp of their batch.
+    Without `timestamp_ms`, the first of those with the largest timestamp of their batch.
     """
 
     min_offset: int
@@ -44,9 +44,9 @@ class TimeSearch:
     unreadable_count: Counter = attrs.field(factory=Counter)  # of batches that were found as a whole
 
     async def latest_ms(self, data: Buffer) -> int:
-        """Return the greatest timestamp from `min_offset` on, or -1. Raises CorruptBatch.
+        """Return the largest timestamp from `min_offset` on, or -1. Raises CorruptBatch.
 
-        Unpacks only a batch that begins before that offset: the headers of all others tell it.
+        Only a batch that begins before that offset is unpacked; the headers of others tell it.
         """
         latest_ms = -1
         for batch in batches(memoryview(data)):
@@ -59,7 +59,7 @@ class TimeSearch:
         return latest_ms
 
     async def find(self, data: Buffer) -> FoundOffset | None:
-        """Search batches that follow one another. Raises CorruptBatch."""
+        """Search consecutive batches. Raises CorruptBatch."""
         assert self.timestamp_ms is not None
         for batch in batches(memoryview(data)):
             header = parse_header(batch)
@@ -70,7 +70,7 @@ class TimeSearch:
         return None
 
     async def _find_in_batch(self, batch: memoryview, header: BatchHeader) -> FoundOffset | None:
-        """A batch whose records can't be read, as older versions took them, is found itself: its reader sees it."""
+        """Search a batch. One with unreadable records, accepted by older versions, is found itself."""
         try:
             if header.codec == compression.NONE or not header.record_count:
                 return await self._walk(batch[HEADER_BYTES:], header)

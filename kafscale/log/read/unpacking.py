@@ -47,9 +47,9 @@ class Unpacking:
     async def unpacked(
         self, header: BatchHeader, batch: memoryview, max_bytes: int, *, strict: bool = False
     ) -> AsyncIterator[Buffer]:
-        """Unpack a compressed batch; what was inside must be let go by the end of the block.
+        """Unpack a compressed batch; the result must be released by the end of the block.
 
-        `strict` refuses forms of compression that some client can't read. Raises KafkaError: MESSAGE_TOO_LARGE if it
+        `strict` refuses forms of compression that some clients can't read. Raises KafkaError: MESSAGE_TOO_LARGE if it
         unpacks to more than `max_bytes`, or than a batch may.
         """
         max_bytes = min(max_bytes, self.max_batch_bytes)
@@ -84,10 +84,9 @@ class Unpacking:
 def unpack_at_most(
     header: BatchHeader, batch: memoryview, max_bytes: int, strict: bool = False, believes_stated: bool = True
 ) -> Buffer | None:
-    """Return what is inside of a compressed batch; None if that is more.
+    """Unpack a compressed batch; None if the result is larger. Raises KafkaError if it is malformed.
 
-    `believes_stated` saves the attempt where the batch states that it is more, which may be damage or a lie: whether it
-    is too large at all is only found by unpacking. Raises KafkaError if it is not compressed so.
+    `believes_stated` trusts a batch that states a larger size, which may be damage or a lie: only unpacking tells.
     """
     body = batch[HEADER_BYTES:]
     stated = compression.stated_bytes(header.codec, body) if believes_stated else None

@@ -43,87 +43,8 @@ from kafscale.wire.batch_header import BatchHeader, batches, parse_header
 logger = logging.getLogger(__name__)
 
 
-@attrs.frozen(eq=False, repr=False)
-class Repairer:
-    """Repairs one object at a time; a `.kfs` is in memory then."""
-
-    store: ObjectStore
-
-    async def repair_segment(self, checked: CheckedSegment, previous: SegmentKey | None) -> None:
-        """Rebuild what can be, and mark those findings as repaired. `previous` ends where this one begins.
-
-        Raises StoreError.
-        """
-        try:
-            after = await check_segment(self.store, checked.key)
-            if after.damage != checked.damage:
-                logger.warning("%s: not repaired: it comes damaged in another way each time", checked.key.key)
-                return
-            if any(found.kind in (Kind.FOOTER, Kind.HEADER) and found.can_repair for found in after.findings):
-                await self._rewrite_kfs(after, previous)
-                after = await check_segment(self.store, checked.key)
-            if any(found.kind is Kind.INDEX and found.can_repair for found in after.findings):
-                await self._rewrite_index(checked.key)
-                after = await check_segment(self.store, checked.key)
-        except (PreconditionFailed, NotFound, DamagedObject) as exc:
-            logger.warning("%s: not repaired: %s", checked.key.key, exc)
-            return
-        left = {(found.name, found.kind) for found in after.findings}
-        for finding in checked.findings:
-            finding.repaired = finding.can_repair and (finding.name, finding.kind) not in left
-
-    async def remove_orphan(self, key: SegmentKey) -> bool:
-        """Delete an `.index` unless its `.kfs` is there by now. Raises StoreError."""
-        with suppress(NotFound):
-            await self.store.head(key.of_kind("kfs").key)
-            return False
-        await self.store.delete([key.key])
-        return True
-
-    async def _rewrite_kfs(self, checked: CheckedSegment, previous: SegmentKey | None) -> None:
-        key = checked.key
-        part = await self.store.get(key.key)
-        body = memoryview(part.data)[HEADER.size : checked.batches_end]
-        if key.version == segment_v1.VERSION:
-            head, tail = bytes(part.data[: HEADER.size]), await trio.to_thread.run_sync(_trailer_of, body)
-        else:
-            footer = checked.footer or await self._make_footer(checked, part.data, body, previous)
-            _prove(footer, body, key)
-            head, tail = segment.encode_header(footer), checked.footer_bytes or segment.encode_footer(footer)
-            if checked.footer is None:
-                await self._write_index(key, tail)  # first: who is interrupted in between finds the footer there
-        await self.store.put_if_match(key.key, [head, body, tail], part.etag)
-
-    async def _make_footer(
-        self, checked: CheckedSegment, data: Buffer, body: memoryview, previous: SegmentKey | None
-    ) -> Footer:
-        """Make the footer anew from the batches, and from where producers and epochs stood before them."""
-        before = None
-        if previous is not None:
-            with suppress(DamagedObject, NotFound):
-                before = await read_footer(self.store, previous)
-        created_ms = segment.HEADER.unpack_from(data)[5]
-        return await trio.to_thread.run_sync(footer_of_batches, checked.key, body, before, created_ms)
-
-    async def _rewrite_index(self, key: SegmentKey) -> None:
-        footer = await read_footer(self.store, key)
-        if footer.version == segment_v1.VERSION:
-            footer = await read_exact_footer_v1(self.store, key)
-        await self._write_index(key, await index_of(self.store, key, footer))
-
-    async def _write_index(self, key: SegmentKey, encoded: Buffer) -> None:
-        index_key = key.of_kind("index").key
-        try:
-            part = await self.store.get(index_key)
-        except NotFound:
-            await self.store.put_if_absent(index_key, [encoded])
-        else:
-            if part.data != encoded:
-                await self.store.put_if_match(index_key, [encoded], part.etag)
-
-
 def footer_of_batches(key: SegmentKey, body: memoryview, before: Footer | None, created_ms: int) -> Footer:
-    """The footer of a segment that has these batches, after a segment with the footer `before`. Raises KafkaError."""
+    """Make the footer of these batches, which follow a segment with the footer `before`. Raises KafkaError."""
     found = [(parse_header(batch), batch) for batch in batches(body)]
     headers = [header for header, _ in found]
     epochs = [] if before is None else list(before.epochs)
@@ -177,7 +98,7 @@ def _trailer_of(body: memoryview) -> bytes:
 
 
 def _prove(footer: Footer, body: memoryview, key: SegmentKey) -> None:
-    """Raises DamagedObject unless the batches are what the footer says."""
+    """Raise DamagedObject unless the batches are what the footer tells."""
     check = BodyCheck(
         footer=footer, base_offset=key.base_offset, end=HEADER.size + len(body), merged=key.generation > 0
     )
@@ -194,7 +115,7 @@ LOOKS_MAX_COUNT = 5  # at one segment, as long as each finds something else
 
 @attrs.frozen(kw_only=True)
 class Quarantined:
-    """A segment that is not read. `end_offset` is behind the last one that it can have held."""
+    """A segment that is not read. `end_offset` is behind the last offset that it can have held."""
 
     key: SegmentKey
     reason: str
@@ -202,13 +123,13 @@ class Quarantined:
     end_is_known: bool
 
     def report(self, instead: str) -> None:
-        """Tell the operator, and what is done `instead`."""
+        """Tell the operator, and what is read `instead`."""
         logger.error("%s is damaged and quarantined: %s; %s", self.key.key, self.reason, instead)
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Examiner:
-    """Looks closely at damaged segments. `store` is the view of those who wait for it: a start, and fetches."""
+    """Examines damaged segments. `store` is the view of a start and of fetches, which wait for it."""
 
     store: ObjectStore
     rebuilt_segment_count: Counter = attrs.field(factory=Counter, init=False)
@@ -216,7 +137,6 @@ class Examiner:
     _under_way: dict[SegmentKey, trio.Event] = attrs.field(factory=dict, init=False)
 
     def register(self, metrics: Metrics) -> None:
-        """Register the metrics."""
         metrics.counts(
             "kafscale_rebuilt_objects_total",
             "Damaged or missing objects of segments that were rebuilt from intact ones.",
@@ -227,10 +147,10 @@ class Examiner:
     async def examine(
         self, key: SegmentKey, damage: DamagedObject, previous: SegmentKey | None
     ) -> Footer | Quarantined:
-        """Read all of it, and rebuild what can be; the footer if the segment is whole then.
+        """Read a segment and rebuild it if possible. Returns its footer if it is whole then.
 
-        `previous` is the segment before it, from whose producers and leader epochs those of a new footer follow.
-        Raises NotFound, StoreError; StoreUnavailable if it seems to be damaged in another way each time.
+        Producers and leader epochs of a new footer continue those of the segment `previous`. Raises NotFound,
+        StoreError; StoreUnavailable if each read finds other damage.
         """
         before: tuple[Quarantined, Sequence[tuple[Kind, str, str]]] | None = None
         for _ in range(LOOKS_MAX_COUNT):
@@ -249,10 +169,9 @@ class Examiner:
     async def _footer(
         self, checked: CheckedSegment, damage: DamagedObject, previous: SegmentKey | None
     ) -> Footer | Quarantined:
-        """Rebuild what can be, and read the footer."""
         key = checked.key
         if any(finding.can_repair for finding in checked.findings):
-            await Repairer(self.store).repair_segment(checked, previous)
+            await self.repair_segment(checked, previous)
         try:
             footer = await read_footer(self.store, key)
         except DamagedObject as exc:
@@ -289,7 +208,7 @@ class Examiner:
         return None if footer is None else footer.last_offset + 1
 
     async def rebuild_index(self, key: SegmentKey, footer: Footer) -> None:
-        """Write the `.index` again that goes with a whole `.kfs`. Raises StoreError."""
+        """Write the `.index` of a whole `.kfs`. Raises StoreError."""
         logger.warning("%s has no .index that goes with it; writing it again", key.key)
         await self.store.put(key.of_kind("index").key, [await index_of(self.store, key, footer)])
         self.rebuilt_index_count.value += 1
@@ -318,6 +237,79 @@ class Examiner:
         finally:
             del self._under_way[segment.key]
             done.set()
+
+    # ---- rebuilding ---------------------------------------------------------------------------------------------
+
+    async def repair_segment(self, checked: CheckedSegment, previous: SegmentKey | None) -> None:
+        """Rebuild what can be, and mark those findings as repaired. `previous` ends where this one begins. Raises
+        StoreError.
+        """
+        try:
+            after = await check_segment(self.store, checked.key)
+            if after.damage != checked.damage:
+                logger.warning("%s: not repaired: it comes damaged in another way each time", checked.key.key)
+                return
+            if any(found.kind in (Kind.FOOTER, Kind.HEADER) and found.can_repair for found in after.findings):
+                await self._rewrite_kfs(after, previous)
+                after = await check_segment(self.store, checked.key)
+            if any(found.kind is Kind.INDEX and found.can_repair for found in after.findings):
+                await self._rewrite_index(checked.key)
+                after = await check_segment(self.store, checked.key)
+        except (PreconditionFailed, NotFound, DamagedObject) as exc:
+            logger.warning("%s: not repaired: %s", checked.key.key, exc)
+            return
+        left = {(found.name, found.kind) for found in after.findings}
+        for finding in checked.findings:
+            finding.repaired = finding.can_repair and (finding.name, finding.kind) not in left
+
+    async def remove_orphan(self, key: SegmentKey) -> bool:
+        """Delete an `.index` unless its `.kfs` has appeared. Raises StoreError."""
+        with suppress(NotFound):
+            await self.store.head(key.of_kind("kfs").key)
+            return False
+        await self.store.delete([key.key])
+        return True
+
+    async def _rewrite_kfs(self, checked: CheckedSegment, previous: SegmentKey | None) -> None:
+        key = checked.key
+        part = await self.store.get(key.key)
+        body = memoryview(part.data)[HEADER.size : checked.batches_end]
+        if key.version == segment_v1.VERSION:
+            head, tail = bytes(part.data[: HEADER.size]), await trio.to_thread.run_sync(_trailer_of, body)
+        else:
+            footer = checked.footer or await self._make_footer(checked, part.data, body, previous)
+            _prove(footer, body, key)
+            head, tail = segment.encode_header(footer), checked.footer_bytes or segment.encode_footer(footer)
+            if checked.footer is None:
+                await self._write_index(key, tail)  # first: who is interrupted in between finds the footer there
+        await self.store.put_if_match(key.key, [head, body, tail], part.etag)
+
+    async def _make_footer(
+        self, checked: CheckedSegment, data: Buffer, body: memoryview, previous: SegmentKey | None
+    ) -> Footer:
+        """Make the footer from the batches, and the producers and epochs before them."""
+        before = None
+        if previous is not None:
+            with suppress(DamagedObject, NotFound):
+                before = await read_footer(self.store, previous)
+        created_ms = segment.HEADER.unpack_from(data)[5]
+        return await trio.to_thread.run_sync(footer_of_batches, checked.key, body, before, created_ms)
+
+    async def _rewrite_index(self, key: SegmentKey) -> None:
+        footer = await read_footer(self.store, key)
+        if footer.version == segment_v1.VERSION:
+            footer = await read_exact_footer_v1(self.store, key)
+        await self._write_index(key, await index_of(self.store, key, footer))
+
+    async def _write_index(self, key: SegmentKey, encoded: Buffer) -> None:
+        index_key = key.of_kind("index").key
+        try:
+            part = await self.store.get(index_key)
+        except NotFound:
+            await self.store.put_if_absent(index_key, [encoded])
+        else:
+            if part.data != encoded:
+                await self.store.put_if_match(index_key, [encoded], part.etag)
 
 
 def _without_name(damage: DamagedObject, key: SegmentKey) -> str:

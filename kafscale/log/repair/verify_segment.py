@@ -33,8 +33,6 @@ from kafscale.wire.records import check_of
 
 
 class Kind(enum.StrEnum):
-    """The subject of a finding."""
-
     BATCHES = "batches"
     FOOTER = "footer"
     HEADER = "header"
@@ -56,10 +54,7 @@ class Kind(enum.StrEnum):
 
 @attrs.define(kw_only=True)
 class Finding:
-    """A finding about an object, a partition or a WAL file.
-
-    What is not `damage` is worth knowing and no fault. `position` is in bytes from the start of the object or file.
-    """
+    """A finding about an object, a partition or a WAL file; not a fault unless `damage`. `position` is in bytes."""
 
     name: str
     kind: Kind
@@ -75,7 +70,7 @@ THREAD_BYTES = 128 << 10  # a piece below this is checked in less time than a th
 
 @attrs.frozen
 class BatchMark:
-    """Fields that distinguish a batch from another one at the same offset."""
+    """Fields that distinguish batches at the same offset."""
 
     crc: int
     leader_epoch: int
@@ -83,13 +78,12 @@ class BatchMark:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class CheckedSegment:
-    """A segment, and what is wrong with it.
+    """A segment, and its faults.
 
-    `footer` is the one that the batches agree with, wherever it was found, and `footer_bytes` what it was decoded from:
-    a later version may have put more into it than this one reads. `epochs` are where the leader epochs of the log
-    began, up to its end and as far as is known. `marks` has its batches by offset, if they are to be held against a
-    write-ahead log. `is_late` is known when all segments of the partition have been read. `stable_end` is what the
-    footer tells, and `transactions` what it tells of these; None if it is not known.
+    `footer` is the one that agrees with the batches, wherever it was found, and `footer_bytes` its encoding, which may
+    have more than this version reads. `epochs` are the known epoch starts of the log up to its end. `marks` has its
+    batches by offset, if they are to be compared with a log. `is_late` is set when all segments of the partition are
+    known. `stable_end` and `transactions` are as the footer tells; None if unknown.
     """
 
     key: SegmentKey
@@ -111,11 +105,10 @@ class CheckedSegment:
 
     @property
     def last_epoch(self) -> int:
-        """The leader epoch of its last records; -1 if it is not known."""
+        """The leader epoch of its last records; -1 if unknown."""
         return self.epochs[-1].epoch if self.epochs else -1
 
     def take_batch(self, header: BatchHeader) -> None:
-        """Remember it in `marks`, if that is wanted."""
         if self.marks is not None:
             self.marks[header.base_offset] = BatchMark(header.crc, header.leader_epoch)
 
@@ -135,12 +128,11 @@ class CheckedSegment:
 
     @property
     def damage(self) -> Sequence[tuple[Kind, str, str]]:
-        """The faults of the segment itself, to compare with those that another look finds."""
+        """The faults of the segment itself, to compare with those of another read."""
         kinds = (Kind.BATCHES, Kind.FOOTER, Kind.HEADER, Kind.INDEX)
         return [(finding.kind, finding.name, finding.message) for finding in self.findings if finding.kind in kinds]
 
     def has(self, *kinds: Kind) -> bool:
-        """Tell whether there is a finding of one of these kinds."""
         return any(finding.kind in kinds for finding in self.findings)
 
 
@@ -160,7 +152,7 @@ class _Objects:
 
 
 async def check_segment(store: ObjectStore, key: SegmentKey, *, with_marks: bool = False) -> CheckedSegment:
-    """Read all of it. Raises StoreError; an object that has gone is `gone`."""
+    """Read and check a segment; `gone` is set if it was deleted. Raises StoreError."""
     checked = CheckedSegment(key=key, base_offset=key.base_offset, marks={} if with_marks else None)
     try:
         objects = await _read_objects(store, key)
@@ -233,7 +225,7 @@ async def _check_version_2(store: ObjectStore, objects: _Objects, checked: Check
 
 @attrs.frozen(eq=False, kw_only=True, repr=False)
 class _FooterCheck:
-    """Holds what a footer tells of the contents of batches against them."""
+    """Compares what a footer tells of batches with their content."""
 
     footer: Footer
     transactions: TransactionCheck
@@ -244,19 +236,17 @@ class _FooterCheck:
         return cls(footer=footer, transactions=TransactionCheck(), earliest=EarliestCheck(footer.index))
 
     def take(self, header: BatchHeader, batch: memoryview) -> None:
-        """The next batch."""
         self.transactions.take(header, batch)
         self.earliest.take(header, batch)
 
     def finish(self, checked: CheckedSegment) -> None:
-        """Note what is wrong."""
         checked.stable_end, checked.transactions = self.footer.stable_end, self.transactions.told(self.footer)
         for message in (*self.transactions.finish(self.footer), *self.earliest.finish()):
             checked.note(Kind.FOOTER, message)
 
 
 def _own_footer(objects: _Objects, checked: CheckedSegment) -> Footer | None:
-    """None if it is damaged, which is noted. Raises DamagedObject if it is whole, and that of another segment."""
+    """Return None for a damaged footer, which is noted. Raises DamagedObject for another segment's."""
     try:
         footer = segment.decode_footer(objects.tail, objects.key.key)
         segment.check_index_order(footer, objects.key.key)
@@ -285,7 +275,7 @@ def _index_footer(objects: _Objects) -> Footer | None:
 
 
 def _judge_footer(objects: _Objects, checked: CheckedSegment, footer: Footer | None, check: BodyCheck) -> None:
-    """The footer is damaged: say whether all of the batches are there all the same."""
+    """Decide whether all batches exist although the footer is damaged."""
     finding = next(finding for finding in checked.findings if finding.kind is Kind.FOOTER)
     finding.position = check.position
     if footer is not None and objects.index is not None:
@@ -300,12 +290,8 @@ def _judge_footer(objects: _Objects, checked: CheckedSegment, footer: Footer | N
         checked.note(Kind.BATCHES, f"{check.batch_count} whole batches are there; {said}", position=check.position)
 
 
-def _batch_count_to_expect(objects: _Objects) -> int | None:
-    return None if objects.key.version == segment_v1.VERSION else _batch_count_of_header(objects)
-
-
 def _batch_count_of_header(objects: _Objects) -> int | None:
-    """Return what the header of version 2 or 3 says; None if it is damaged, or came cut off."""
+    """Return the count in the header of version 2 or 3; None if it is damaged or cut off."""
     if len(objects.head) < segment.HEADER.size:
         return None
     magic, version, _, base_offset, batch_count, _, _ = segment.HEADER.unpack_from(objects.head)
@@ -327,7 +313,7 @@ def _check_index(objects: _Objects, checked: CheckedSegment) -> None:
 
 
 def _has_kfs(checked: CheckedSegment) -> bool:
-    """Tell whether there is, or will be after a repair, a `.kfs` with a good footer to make an `.index` of."""
+    """Tell whether there is, or will be after a repair, a `.kfs` with a good footer."""
     return all(finding.can_repair for finding in checked.findings if finding.kind is Kind.FOOTER)
 
 
@@ -365,7 +351,7 @@ async def _check_version_1(store: ObjectStore, objects: _Objects, checked: Check
 
 
 async def _judge_ends(store: ObjectStore, objects: _Objects, checked: CheckedSegment, damage: str) -> None:
-    """Header or trailer is damaged. A whole header tells whether all of the batches are there."""
+    """Decide, by a whole header, whether all batches exist although header or trailer is damaged."""
     check = await _check_batches(store, objects, checked, None)
     try:
         header = segment_v1.decode_header(objects.head, objects.key.key)
@@ -399,12 +385,13 @@ async def _check_batches(
             told.take(header, batch.data)
 
     end = objects.size_bytes if footer is None else min(footer.end_position, objects.size_bytes)
+    is_counted = footer is None and objects.key.version != segment_v1.VERSION
     check = BodyCheck(
         footer=footer,
         base_offset=objects.key.base_offset,
         end=end,
         merged=objects.key.generation > 0,
-        stop_after_count=None if footer is not None else _batch_count_to_expect(objects),
+        stop_after_count=_batch_count_of_header(objects) if is_counted else None,
         on_batch=take,
     )
     async with aclosing(read_pieces(store, objects.key.key, HEADER.size, end)) as pieces:
@@ -437,7 +424,7 @@ UNPACKED_MAX_BYTES = 64 << 20  # of a batch: of a row with one that unpacks to m
 
 @attrs.define(eq=False, repr=False)
 class EarliestCheck:
-    """Takes all batches of a segment in order, and holds them against its index."""
+    """Takes all batches of a segment in order, and compares their earliest timestamps with the index."""
 
     index: Index
     _position: int = attrs.field(default=HEADER.size, init=False)  # of the next batch
@@ -446,7 +433,6 @@ class EarliestCheck:
     _damage: list[str] = attrs.field(factory=list, init=False)
 
     def take(self, header: BatchHeader, batch: memoryview) -> None:
-        """The next batch."""
         positions = self.index.positions
         while self._row + 1 < len(positions) and positions[self._row + 1] <= self._position:
             self._row += 1
@@ -464,7 +450,6 @@ class EarliestCheck:
         self._found_ms[row] = earliest_ms if earliest_ms is None or before_ms is None else min(before_ms, earliest_ms)
 
     def finish(self) -> Iterator[str]:
-        """Yield what is wrong."""
         yield from self._damage
         for row, found_ms in self._found_ms.items():
             told_ms = self.index.min_timestamps_ms[row]
@@ -473,7 +458,7 @@ class EarliestCheck:
 
 
 def _earliest_ms(header: BatchHeader, batch: memoryview) -> int | None:
-    """Return the least timestamp of a batch; None of one that is too large to unpack. Raises KafkaError."""
+    """Return the least timestamp of a batch; None if it is too large to unpack. Raises KafkaError."""
     if header.min_timestamp_ms != MIN_TIMESTAMP_UNKNOWN:
         return header.min_timestamp_ms
     records = batch[HEADER_BYTES:]

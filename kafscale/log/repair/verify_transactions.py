@@ -27,7 +27,7 @@ Key = tuple[int, int]  # producer id, first offset
 class Told:
     """The facts of a segment that the next one is checked against.
 
-    `first_markers`: by producer, whether the first marker of it here committed; None if compaction has emptied it.
+    `first_markers`: by producer, whether its first marker here committed; None if compaction has emptied it.
     """
 
     base_offset: int
@@ -37,7 +37,7 @@ class Told:
     has_holes: bool
 
     def going_on(self, before: Told) -> Iterator[str]:
-        """Yield what is wrong with the begin of this segment, if that one ends where it begins."""
+        """Yield faults at the begin of this segment, which adjoins the one `before`."""
         for producer_id, first_offset in () if self.has_holes else before.open:
             key = (producer_id, first_offset)
             if key in self.open or key in self.aborted:
@@ -64,7 +64,7 @@ class _Begun:
 
 @attrs.frozen
 class _Marked:
-    """A marker, and where the transaction begins that it ends, if that has a batch here."""
+    """A marker, and the begin of its transaction, if that has a batch here."""
 
     producer_id: int
     is_commit: bool
@@ -82,7 +82,6 @@ class TransactionCheck:
     _damage: list[str] = attrs.field(factory=list, init=False)
 
     def take(self, header: BatchHeader, batch: memoryview) -> None:
-        """The next batch."""
         if header.is_control:
             self._take_marker(header, batch)
         elif header.is_transactional and header.record_count:
@@ -106,7 +105,6 @@ class TransactionCheck:
         self._first_markers.setdefault(header.producer_id, None if marker is None else marker.is_commit)
 
     def told(self, footer: Footer) -> Told:
-        """Return what the footer tells."""
         return Told(
             base_offset=footer.identity.base_offset,
             aborted={(transaction.producer_id, transaction.first_offset) for transaction in footer.aborted},
@@ -119,7 +117,7 @@ class TransactionCheck:
         )
 
     def finish(self, footer: Footer) -> Iterator[str]:
-        """Yield what is wrong with the footer."""
+        """Yield the footer's faults."""
         yield from self._damage
         told = {transaction.marker_offset: transaction for transaction in footer.aborted}
         for aborted in footer.aborted:
@@ -143,13 +141,13 @@ class TransactionCheck:
         elif marked.is_commit:
             yield f"{what} at offset {aborted.marker_offset}, where a marker has committed it"
 
-    def _check_open(self, each: OpenTransaction, footer: Footer) -> Iterator[str]:
-        if each.producer_id in self._begun:
+    def _check_open(self, opened: OpenTransaction, footer: Footer) -> Iterator[str]:
+        if opened.producer_id in self._begun:
             return
-        what = f"the footer tells of an open transaction of producer {each.producer_id} from {each.first_offset} on"
-        if self._last_markers.get(each.producer_id, -1) > each.first_offset:
+        what = f"the footer tells of an open transaction of producer {opened.producer_id} from {opened.first_offset} on"
+        if self._last_markers.get(opened.producer_id, -1) > opened.first_offset:
             yield f"{what}, and a marker has ended it"
-        elif each.first_offset >= footer.identity.base_offset and not _has_holes(footer):
+        elif opened.first_offset >= footer.identity.base_offset and not _has_holes(footer):
             yield f"{what}, and has no batch of it"
 
 
@@ -177,15 +175,15 @@ def _check_begun(producer_id: int, begun: _Begun, told: OpenTransaction | None, 
 
 
 def _has_holes(footer: Footer) -> bool:
-    """Tell by its count of records whether compaction has removed some of a segment.
+    """Tell by its count of records whether a segment was compacted.
 
-    Of the segments that one pass of it writes only the last one says how far it came.
+    The last segment of a compaction alone tells how far it went.
     """
     return footer.record_count <= footer.last_offset - footer.identity.base_offset
 
 
 def _begins_elsewhere(told: int, found: int, footer: Footer) -> bool:
-    """Tell whether a footer is wrong about the first offset, of a transaction of which that is the first batch here."""
+    """Tell whether a footer has a wrong first offset of a transaction, given that of its first batch here."""
     if _has_holes(footer):
         return told > found
     return told != found and told >= footer.identity.base_offset

@@ -42,7 +42,7 @@ from kafscale.buffers import Buffer, slices_of
 from kafscale.errors import DamagedObject, KafkaError, StoreError
 from kafscale.formats.body import BatchSplitter, read_pieces
 from kafscale.formats.footer_reading import read_footer
-from kafscale.formats.manifest import MAX_TIMESTAMP_UNKNOWN, Manifest, Segment
+from kafscale.formats.manifest import Manifest, Segment
 from kafscale.formats.segment import HEADER, Footer, Identity, build_footer
 from kafscale.log.partition.log_config import INT64_MAX
 from kafscale.log.partition.partition import Partition
@@ -78,7 +78,6 @@ class CleanablePart:
 
     @property
     def dirty_ratio(self) -> float:
-        """Return how much of what would be read is dirty, from 0 to 1."""
         return self.dirty_bytes / max(1, self.clean_bytes + self.dirty_bytes)
 
     @property
@@ -89,13 +88,13 @@ class CleanablePart:
 
 
 def first_dirty_offset(partition: Partition) -> int:
-    """Return how far the partition is compacted: every segment that compaction wrote tells how far it was then."""
+    """Return how far the partition is compacted, as its segments tell."""
     clean_to = max((segment.first_dirty_offset for segment in partition.manifest.segments), default=0)
     return max(clean_to, partition.log_start_offset)
 
 
 async def find_cleanable(partition: Partition, footers: Footers, now_ms: int) -> CleanablePart:
-    """Raises NotFound, DamagedObject, StoreError: timestamps that are not known yet are read."""
+    """Find the part. Unknown timestamps are read: raises NotFound, DamagedObject, StoreError."""
     first_dirty = first_dirty_offset(partition)
     segments = list(partition.manifest.segments)
     dirty = [segment for segment in segments if segment.last_offset >= first_dirty]
@@ -123,20 +122,13 @@ async def _first_young(partition: Partition, dirty: Iterable[Segment], footers: 
     if not lag_ms:
         return None
     for segment in dirty:
-        latest_ms = segment.max_timestamp_ms
-        if latest_ms == MAX_TIMESTAMP_UNKNOWN:
-            latest_ms = (await footers.get_with_timestamps(segment)).identity.max_timestamp_ms
-            partition.manifest.learn_timestamp(attrs.evolve(segment, max_timestamp_ms=latest_ms))
-        if latest_ms > now_ms - lag_ms:
+        if await footers.max_timestamp_ms(partition.manifest, segment) > now_ms - lag_ms:
             return segment
     return None
 
 
 async def _is_overdue(partition: Partition, segment: Segment, footers: Footers, now_ms: int) -> bool:
-    """Tell by the timestamp of the first dirty batches whether compaction is overdue.
-
-    Kafka too tells the age of a segment by its first batch.
-    """
+    """Judge by the first dirty batches, as Kafka does."""
     footer = await footers.get_with_timestamps(segment)
     row = footer.row_of(max(first_dirty_offset(partition), segment.base_offset))
     first_ms = footer.index.max_timestamps_ms[row]
@@ -145,7 +137,7 @@ async def _is_overdue(partition: Partition, segment: Segment, footers: Footers, 
 
 @attrs.frozen
 class Stretch:
-    """The batches of a segment that begin at or after one offset and before another."""
+    """The batches of a segment that begin from `start_offset` to `stop_offset` (exclusive)."""
 
     segment: Segment
     start_offset: int
@@ -153,9 +145,9 @@ class Stretch:
 
 
 def stretches(segments: Sequence[Segment], start_offset: int) -> Iterator[Stretch]:
-    """Iterate over what a reader would read of these segments, from `start_offset` on: each offset in one segment only.
+    """Iterate over what a reader would read of these segments, each offset in one segment only.
 
-    Segments overlap after a crash at an unlucky moment. Where they don't, each is a stretch.
+    Segments may overlap after a crash. Others are a stretch each.
     """
     manifest = Manifest(list(segments))
     offset = start_offset
@@ -170,10 +162,9 @@ def stretches(segments: Sequence[Segment], start_offset: int) -> Iterator[Stretc
 
 
 def groups(segments: Sequence[Segment], target_bytes: int) -> Iterator[Sequence[Segment]]:
-    """Neighbours that together are at most as large as the target, or one that is larger; overlapping ones together.
+    """Yield neighbours that together fit into the target size, or a larger one; overlapping ones together.
 
-    Segments on both sides of a gap are never joined: the new segment would cover the missing offsets, whose segment may
-    only be quarantined.
+    Segments on both sides of a gap are never joined: the new segment would cover the offsets of a quarantined one.
     """
     group: list[Segment] = []
     size_bytes, last_offset = 0, -1
@@ -209,45 +200,21 @@ class BatchPass(Protocol):
     def take(self, batch: memoryview) -> None: ...
 
 
-@attrs.define(eq=False, repr=False)
-class CompactionStatistics:
-    """Counts of all rounds since the start."""
-
-    read_bytes: Counter = attrs.field(factory=Counter)
-    written_bytes: Counter = attrs.field(factory=Counter)
-    removed_records: Counter = attrs.field(factory=Counter)
-
-    def register(self, metrics: Metrics) -> None:
-        """Register the metrics."""
-        count = metrics.adopt_counter
-        count("kafscale_compaction_read_bytes_total", "Record batches that compactions read.", self.read_bytes)
-        count("kafscale_compaction_written_bytes_total", "Record batches that compactions wrote.", self.written_bytes)
-        count("kafscale_compaction_removed_records_total", "Records that compactions removed.", self.removed_records)
-
-
 @attrs.define(eq=False, kw_only=True, repr=False)
 class CompactionRound:
     """One compaction of a partition. No earlier attempt has used `generation` or a higher one."""
 
     part: CleanablePart
-    rewriter: Rewriter
-    footers: Footers
-    map_bytes: int
-    target_bytes: int
+    compactor: Compactor
     generation: int
-    now_ms: int
-    statistics: CompactionStatistics
-    unreadable: Unreadable = attrs.field(
-        factory=Unreadable, init=False
-    )  # of the part that is compacted for the first time
+    unreadable: Unreadable = attrs.field(factory=Unreadable, init=False)  # batches of the dirty part
 
     @property
     def partition(self) -> Partition:
         return self.part.partition
 
     async def run(self) -> bool:
-        """Compact. False if it ended early: the partition was closed, or its segments changed, or there is no more to
-        clean before a transaction ends.
+        """Compact. False if it ended early: the partition was closed, its segments changed, or a transaction is open.
 
         Raises DamagedObject, StoreError, Fenced.
         """
@@ -259,13 +226,13 @@ class CompactionRound:
         if end_offset <= self.part.first_dirty_offset:
             return False
         concerned = list(
-            groups([segment for segment in segments if segment.base_offset < end_offset], self.target_bytes)
+            groups([segment for segment in segments if segment.base_offset < end_offset], self.compactor.target_bytes)
         )
         for group in concerned:
             first_dirty_offset = end_offset if group is concerned[-1] else self.part.first_dirty_offset
             if not await self._rewrite(group, compaction, first_dirty_offset):
                 return False
-        self.statistics.removed_records.value += compaction.removed_records_count
+        self.compactor.removed_records.value += compaction.removed_records_count
         return True
 
     # ---- first time through -------------------------------------------------------------------------------------
@@ -273,22 +240,22 @@ class CompactionRound:
     async def _learn_keys(self, segments: Sequence[Segment]) -> CompactionFilter:
         start_offset, end_offset = self.part.first_dirty_offset, self.part.end_offset
         dirty = [segment for segment in segments if segment.last_offset >= start_offset]
-        latest = OffsetMap(min(capacity_of(self.map_bytes), end_offset - start_offset))
+        latest = OffsetMap(min(capacity_of(self.compactor.map_bytes), end_offset - start_offset))
         keys = KeyPass(latest=latest, start_offset=start_offset, end_offset=end_offset)
         await self._read(dirty, start_offset, keys)
         if keys.needs_outcomes:
             ended = OutcomePass()
             await self._read(dirty, start_offset, ended)
-            if (open_offset := ended.outcomes.first_open_offset) is not None:
+            if (open_offset := ended.first_open_offset) is not None:
                 end_offset = min(end_offset, open_offset)
-            aborted = ended.outcomes.aborted
+            aborted = ended.aborted
             keys = KeyPass(latest=latest, start_offset=start_offset, end_offset=end_offset, aborted=aborted)
             await self._read(dirty, start_offset, keys)
         self.unreadable = keys.unreadable
         producers = self.partition.producers.producers.values()
         rules = CompactionRules(
             end_offset=keys.end_offset,
-            now_ms=self.now_ms,
+            now_ms=self.compactor.now_ms(),
             delete_retention_ms=self.partition.config.delete_retention_ms,
             producers_last_offsets={producer.batches[-1].last_offset for producer in producers if producer.batches},
             aborted=keys.aborted or (),
@@ -298,8 +265,8 @@ class CompactionRound:
     # ---- second time through ------------------------------------------------------------------------------------
 
     async def _rewrite(self, group: Sequence[Segment], compaction: CompactionFilter, first_dirty_offset: int) -> bool:
-        """Put what is left of a group into the bucket and the manifest; False if that has changed meanwhile."""
-        async with self.rewriter.turn:
+        """Replace a group by its remaining records; False if its segments have changed meanwhile."""
+        async with self.compactor.rewriter.turn:
             return await self._rewrite_group(group, compaction, first_dirty_offset)
 
     async def _rewrite_group(
@@ -317,21 +284,17 @@ class CompactionRound:
             return False
         footer = await _off_the_loop(len(left.body), lambda: self._make_footer(group, sources, left))
         footer = attrs.evolve(footer, first_dirty_offset=first_dirty_offset)
-        self.statistics.written_bytes.value += len(left.body)
-        return await self.rewriter.replace(self.partition, group, footer, [left.body])
+        self.compactor.written_bytes.value += len(left.body)
+        return await self.compactor.rewriter.replace(self.partition, group, footer, [left.body])
 
     async def _source_footers(self, group: Sequence[Segment]) -> Sequence[Footer]:
-        """Return the footers of a group, with their producers where a restart still needs these from them."""
         kept_from = self.partition.producers.kept_from
         if kept_from is None or kept_from > group[-1].last_offset:
-            return [await self.footers.get(segment) for segment in group]
-        return [await read_footer(self.footers.store, segment.key) for segment in group]
+            return [await self.compactor.footers.get(segment) for segment in group]
+        return [await read_footer(self.compactor.footers.store, segment.key) for segment in group]
 
     def _is_read(self, group: Sequence[Segment]) -> bool:
-        """Tell whether segments are still read.
-
-        If not, the topic was deleted or retention has taken some of them, and the objects may be gone.
-        """
+        """Tell whether the segments are still read; if not, their objects may be gone."""
         return not self.partition.closed and all(self.partition.manifest.refers_to(segment.key) for segment in group)
 
     def _make_footer(self, group: Sequence[Segment], sources: Sequence[Footer], left: RewritePass) -> Footer:
@@ -367,7 +330,7 @@ class CompactionRound:
     # ---- reading ------------------------------------------------------------------------------------------------
 
     async def _read(self, segments: Sequence[Segment], start_offset: int, batch_pass: BatchPass) -> None:
-        """All batches from the one that holds `start_offset`. Raises NotFound, DamagedObject, StoreError."""
+        """Read all batches from the one that holds `start_offset`. Raises NotFound, DamagedObject, StoreError."""
         for stretch in stretches(segments, start_offset):
             if batch_pass.is_over or self.partition.closed:
                 return
@@ -376,11 +339,11 @@ class CompactionRound:
 
     async def _read_stretch(self, stretch: Stretch, batch_pass: BatchPass) -> None:
         key = stretch.segment.kfs_key
-        feed = _SegmentFeed(stretch, await self.footers.get(stretch.segment), batch_pass)
+        feed = _SegmentFeed(stretch, await self.compactor.footers.get(stretch.segment), batch_pass)
         try:
-            async with aclosing(read_pieces(self.rewriter.store, key, feed.start, feed.end)) as pieces:
+            async with aclosing(read_pieces(self.compactor.rewriter.store, key, feed.start, feed.end)) as pieces:
                 async for piece in pieces:
-                    self.statistics.read_bytes.value += len(piece)
+                    self.compactor.read_bytes.value += len(piece)
                     for part in slices_of(piece, SLICE_BYTES):
                         await _off_the_loop(len(part), lambda part=part: feed.take(part))  # type: ignore[misc]
                     if batch_pass.is_over or self.partition.closed:
@@ -408,7 +371,6 @@ class _SegmentFeed:
         self._splitter = BatchSplitter(self.start, self.end)
 
     def take(self, piece: Buffer) -> None:
-        """Take the next bytes. Raises KafkaError."""
         self._crc = crc32c(piece, self._crc)
         for batch in self._splitter.feed(piece):
             header = parse_header(batch.data)
@@ -416,14 +378,13 @@ class _SegmentFeed:
                 self.batch_pass.take(batch.data)
 
     def finish(self) -> None:
-        """End the segment: that was all of it. Raises KafkaError, DamagedObject."""
         self._splitter.finish()
         if self.start == HEADER.size and self._crc != self.footer.identity.body_crc:
             raise DamagedObject(f"{self.stretch.segment.kfs_key}: the batches' CRC-32C is wrong")
 
 
 async def _off_the_loop(size_bytes: int, work: Callable[[], T]) -> T:
-    """Do the work in a thread, unless it is little; others run before and after it."""
+    """Do the work in a thread, unless it is little."""
     if size_bytes < THREAD_BYTES:
         return work()
     return await trio.to_thread.run_sync(work)
@@ -435,9 +396,9 @@ def _now_ms() -> int:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Compactor:
-    """Looks for something to compact once in a while.
+    """Periodically compacts partitions that are worth it.
 
-    map_bytes: memory for the offset map. target_bytes: size of the segments that are written, about.
+    map_bytes: memory for the offset map. target_bytes: approximate size of written segments.
     """
 
     rewriter: Rewriter
@@ -445,7 +406,9 @@ class Compactor:
     map_bytes: int
     target_bytes: int
     interval_seconds: float
-    statistics: CompactionStatistics = attrs.field(factory=CompactionStatistics, init=False)
+    read_bytes: Counter = attrs.field(factory=Counter, init=False)
+    written_bytes: Counter = attrs.field(factory=Counter, init=False)
+    removed_records: Counter = attrs.field(factory=Counter, init=False)
     rounds_count: Counter = attrs.field(factory=Counter, init=False)
     failed_count: Counter = attrs.field(factory=Counter, init=False)
     unreadable_count: Counter = attrs.field(factory=Counter, init=False)
@@ -457,8 +420,10 @@ class Compactor:
     _generations: WeakKeyDictionary[Partition, int] = attrs.field(factory=WeakKeyDictionary, init=False)
 
     def register(self, metrics: Metrics) -> None:
-        """Register the metrics."""
-        self.statistics.register(metrics)
+        count = metrics.adopt_counter
+        count("kafscale_compaction_read_bytes_total", "Record batches that compactions read.", self.read_bytes)
+        count("kafscale_compaction_written_bytes_total", "Record batches that compactions wrote.", self.written_bytes)
+        count("kafscale_compaction_removed_records_total", "Records that compactions removed.", self.removed_records)
         metrics.adopt_counter("kafscale_compactions_total", "Compactions of a partition.", self.rounds_count)
         help = "Compactions that failed; see the log."
         metrics.adopt_counter("kafscale_compaction_failures_total", help, self.failed_count)
@@ -468,7 +433,7 @@ class Compactor:
         metrics.gauge("kafscale_compaction_max_dirty_ratio", help, lambda: self.max_dirty_ratio)
 
     async def run(self, partitions: Callable[[], Iterable[Partition]]) -> None:
-        """Compact what is worth it of these partitions, at every interval, until cancelled. Raises Fenced."""
+        """Compact partitions at every interval, until cancelled. Raises Fenced."""
         while True:
             await trio.sleep(self.interval_seconds)
             await self.compact_all(partitions)
@@ -525,16 +490,7 @@ class Compactor:
     async def _compact(self, part: CleanablePart) -> bool:
         partition, started = part.partition, trio.current_time()
         size_bytes = partition.manifest.size_bytes
-        this_round = CompactionRound(
-            part=part,
-            rewriter=self.rewriter,
-            footers=self.footers,
-            map_bytes=self.map_bytes,
-            target_bytes=self.target_bytes,
-            generation=self._next_generation(partition),
-            now_ms=self.now_ms(),
-            statistics=self.statistics,
-        )
+        this_round = CompactionRound(part=part, compactor=self, generation=self._next_generation(partition))
         self._generations[partition] = this_round.generation
         async with self.rewriter.reserve(partition):
             is_done = await this_round.run()
@@ -554,7 +510,6 @@ class Compactor:
         return is_done
 
     def _report_unreadable(self, partition: Partition, unreadable: Unreadable) -> None:
-        """Log unreadable segments once; the next compaction starts behind them."""
         if unreadable.first_offset > self._reported_to.get(partition, -1):
             self._reported_to[partition] = unreadable.first_offset
             self.unreadable_count.value += unreadable.count
@@ -568,6 +523,6 @@ class Compactor:
             )
 
     def _next_generation(self, partition: Partition) -> int:
-        """Above every generation that the bucket may hold of a partition."""
+        """Return one above every generation that the bucket may hold of a partition."""
         newest = max((segment.generation for segment in partition.manifest.segments), default=0)
         return max(newest + GENERATIONS_LEFT_OUT_COUNT, self._generations.get(partition, 0)) + 1

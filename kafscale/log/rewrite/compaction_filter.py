@@ -8,8 +8,8 @@
                         number or ends its segment
     offsets, sequences  never change: a batch keeps its first and last offset
 
-Only records below `end_offset` are judged. `Outcomes` learns from the markers of the dirty part which transactions were
-aborted, so that part must not end inside a transaction.
+Only records below `end_offset` are judged. `OutcomePass` learns aborted transactions from the markers of the dirty
+part, which must not end inside a transaction.
 
 `OffsetMap` keeps the latest offset of each key in a fixed number of bytes, like Kafka's SkimpyOffsetMap: an
 open-addressed table of 128-bit digests, 24 bytes a key (a dict takes 200).
@@ -25,7 +25,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from mmap import mmap
-from typing import overload
+from typing import ClassVar, overload
 
 import attrs
 from crc32c import crc32c
@@ -57,13 +57,12 @@ _digest_halves = struct.Struct("<QQ").unpack
 
 
 def capacity_of(size_bytes: int) -> int:
-    """Return how many keys a map of this size holds."""
     return int(size_bytes // SLOT_BYTES * LOAD_FACTOR)
 
 
 @attrs.define(eq=False, repr=False)
 class OffsetMap:
-    """Holds up to `capacity` keys; nothing is ever removed. Memory is mapped as it is used, and given back at the end.
+    """Holds up to `capacity` keys; nothing is ever removed. Memory is mapped as it is used.
 
     An offset is kept plus one, so that the zeros of fresh memory are empty slots.
     """
@@ -81,9 +80,9 @@ class OffsetMap:
         self._high_halves, self._low_halves, self._ends = words[:count], words[count : 2 * count], words[2 * count :]
 
     def put_all(self, keyed_offsets: Iterable[tuple[Buffer, int]]) -> int | None:
-        """Remember these offsets, in order; returns the first one that found no room, or None.
+        """Remember these offsets, in order. Returns the first one that found no room, or None.
 
-        Written out without calls, as `get_all` is: these two are a third of what compaction costs.
+        Written out without calls, like `get_all`: these two are a third of the cost of compaction.
         """
         high_halves, low_halves, ends = self._high_halves, self._low_halves, self._ends
         slots_count = self._slots_count
@@ -102,7 +101,7 @@ class OffsetMap:
         return None
 
     def get_all(self, keys: Iterable[Buffer]) -> Sequence[int]:
-        """The latest offset of each of these keys, EMPTY for one that was never put."""
+        """Return the latest offset of each key, EMPTY for an unknown one."""
         high_halves, low_halves, ends = self._high_halves, self._low_halves, self._ends
         slots_count = self._slots_count
         found = []
@@ -119,15 +118,15 @@ class OffsetMap:
 class CompactionRules:
     """The rules of one compaction of a partition.
 
-    end_offset: where the part ends whose keys are in the map.
-    producers_last_offsets: where the last batch of each producer that is remembered ends.
+    end_offset: where the part ends whose keys are in the map. producers_last_offsets: where the last batch of each
+    remembered producer ends.
     """
 
     end_offset: int
     now_ms: int
     delete_retention_ms: int
     producers_last_offsets: Collection[int]
-    aborted: Sequence[AbortedTransaction] = ()
+    aborted: Sequence[AbortedRange] = ()
 
 
 @attrs.define(eq=False, repr=False)
@@ -137,19 +136,13 @@ class CompactionFilter:
     rules: CompactionRules
     latest: OffsetMap
     removed_records_count: int = attrs.field(default=0, init=False)
-    _transactions: TransactionFilter = attrs.field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self._transactions = TransactionFilter(self.rules.aborted)
+    _observed: set[int] = attrs.field(factory=set, init=False)  # producers of whose transaction a batch was seen
 
     def compact(self, batch: memoryview, header: BatchHeader, *, ends_segment: bool) -> Buffer | None:
-        """Return what is left of a batch, which is the batch itself if that is all of it; None if nothing is.
-
-        Raises CorruptBatch.
-        """
+        """Return what is left of a batch: the batch itself if unchanged, None if nothing. Raises CorruptBatch."""
         if header.base_offset >= self.rules.end_offset:
             return batch
-        is_done_with = self._transactions.is_done_with(header)
+        is_done_with = self._is_done_with(header)
         marker_is_done = is_done_with and header.is_control
         if marker_is_done:
             all_go = not header.record_count or self._has_passed(header.delete_horizon_ms)
@@ -163,6 +156,17 @@ class CompactionFilter:
         if left is None and (ends_segment or self._is_last_of_producer(header)):
             return batch if not header.record_count else without_records(header)
         return left
+
+    def _is_done_with(self, header: BatchHeader) -> bool:
+        """Tell whether a batch was aborted, or is a marker whose transaction has no batch left."""
+        if header.is_control:
+            is_needed = header.producer_id in self._observed
+            self._observed.discard(header.producer_id)
+            return not is_needed
+        if not header.is_transactional:
+            return False
+        self._observed.add(header.producer_id)
+        return any(transaction.holds(header) for transaction in self.rules.aborted)
 
     def _keep_some(self, batch: memoryview, header: BatchHeader, *, marker_is_done: bool) -> Buffer | None:
         if header.is_control and not marker_is_done:
@@ -178,7 +182,6 @@ class CompactionFilter:
         return batch if len(kept) == len(places) else keep_records(header, places, kept)
 
     def _survivors(self, places: RecordPlaces, header: BatchHeader) -> Sequence[int]:
-        """The numbers of the records that stay."""
         tombstones_go = self._has_passed(header.delete_horizon_ms)
         end_offset = self.rules.end_offset
         latest = iter(self.latest.get_all(key for key in places.keys if key is not None))
@@ -204,58 +207,39 @@ _marker_key = struct.Struct(">hh")
 
 
 @attrs.frozen
-class AbortedTransaction:
-    """A producer's batches from `first_offset` to that of the marker were aborted."""
+class AbortedRange:
+    """A producer's batches from `first_offset` up to the marker, which aborts them."""
 
     producer_id: int
     first_offset: int
     marker_offset: int
 
     def holds(self, header: BatchHeader) -> bool:
-        """Tell whether a batch is part of the transaction."""
         is_between = self.first_offset <= header.base_offset < self.marker_offset
         return is_between and header.producer_id == self.producer_id
 
 
 @attrs.define(eq=False, repr=False)
-class Outcomes:
-    """Outcomes of transactions, gathered from batches in order of offset."""
+class OutcomePass:
+    """Finds aborted transactions, and where the first one begins that has not ended."""
 
-    aborted: list[AbortedTransaction] = attrs.field(factory=list, init=False)
+    is_over: ClassVar[bool] = False
+    aborted: list[AbortedRange] = attrs.field(factory=list, init=False)
     _open: dict[int, int] = attrs.field(factory=dict, init=False)  # producer id -> first offset
 
-    def read(self, batch: memoryview, header: BatchHeader) -> None:
-        """Read the next batch. Raises CorruptBatch."""
+    def take(self, batch: memoryview) -> None:
+        """Take the next batch. Raises CorruptBatch."""
+        header = parse_whole(batch)
         if not header.is_control:
             if header.is_transactional:
                 self._open.setdefault(header.producer_id, header.base_offset)
         elif (first_offset := self._open.pop(header.producer_id, None)) is not None and _is_abort(batch, header):
-            self.aborted.append(AbortedTransaction(header.producer_id, first_offset, header.base_offset))
+            self.aborted.append(AbortedRange(header.producer_id, first_offset, header.base_offset))
 
     @property
     def first_open_offset(self) -> int | None:
-        """Return where the oldest transaction begins that has no marker yet, or None."""
+        """The first offset of the oldest transaction without a marker, or None."""
         return min(self._open.values(), default=None)
-
-
-@attrs.define(eq=False, repr=False)
-class TransactionFilter:
-    """Says of each batch, in order of offset, whether its transaction needs it no more."""
-
-    aborted: Sequence[AbortedTransaction]
-    _observed: set[int] = attrs.field(factory=set, init=False)  # producers of whose transaction a batch was seen
-
-    def is_done_with(self, header: BatchHeader) -> bool:
-        """Tell whether a batch was aborted, or is a marker without a batch left to tell of."""
-        if header.is_control:
-            if header.producer_id in self._observed:
-                self._observed.remove(header.producer_id)
-                return False
-            return True
-        if not header.is_transactional:
-            return False
-        self._observed.add(header.producer_id)
-        return any(transaction.holds(header) for transaction in self.aborted)
 
 
 def _is_abort(batch: memoryview, header: BatchHeader) -> bool:
@@ -271,7 +255,7 @@ RECORDS_MAX_COUNT = 1_000_000  # of a batch, at 150 bytes each: only what was ma
 
 @attrs.frozen(eq=False, repr=False)
 class RecordPlaces:
-    """The records of one batch, decompressed, in columns: a column costs less than an object for each record.
+    """The decompressed records of one batch, in columns, which cost less than an object for each record.
 
     Record number i is `data[starts[i] : starts[i + 1]]`. A key is None if the record has none.
     """
@@ -287,7 +271,7 @@ class RecordPlaces:
 
 
 def locate_records(batch: memoryview, header: BatchHeader) -> RecordPlaces:
-    """Find the records of a batch that fills `batch`. Raises CorruptBatch, also for more than RECORDS_MAX_COUNT."""
+    """Find the records of a batch. Raises CorruptBatch, also for more than RECORDS_MAX_COUNT."""
     if header.record_count > RECORDS_MAX_COUNT:
         raise CorruptBatch(f"the batch at offset {header.base_offset} has {header.record_count} records")
     data: bytes | bytearray
@@ -328,9 +312,9 @@ def _locate(data: bytes | bytearray, header: BatchHeader) -> RecordPlaces:
 def keep_records(
     header: BatchHeader, places: RecordPlaces, kept: Sequence[int], *, delete_horizon_ms: int | None = None
 ) -> bytearray:
-    """The batch with only the records of these numbers, in order; at least one. It keeps its offsets and its codec.
+    """Return the batch with only the records of these numbers, at least one. It keeps its offsets and its codec.
 
-    `delete_horizon_ms` is set if given, and otherwise stays as it is. Raises CorruptBatch.
+    `delete_horizon_ms` is set if given. Raises CorruptBatch.
     """
     try:
         return _keep(header, places, kept, delete_horizon_ms)
@@ -362,7 +346,7 @@ def _keep(header: BatchHeader, places: RecordPlaces, kept: Sequence[int], delete
 
 
 def without_records(header: BatchHeader) -> bytearray:
-    """The batch with none of its records: what a producer's last sequence number, or the last offset, needs of it."""
+    """Return the batch without records, which keeps a producer's last sequence number, or the last offset."""
     changed = attrs.evolve(
         header,
         attributes=header.attributes & (LOG_APPEND_TIME | TRANSACTIONAL | CONTROL),
@@ -425,33 +409,15 @@ class BatchSpans(Sequence[BatchSpan]):
 
 
 @attrs.define(eq=False, repr=False)
-class OutcomePass:
-    """Finds how the transactions of a stretch ended, and where the first one begins that has not."""
-
-    outcomes: Outcomes = attrs.field(factory=Outcomes, init=False)
-
-    @property
-    def is_over(self) -> bool:
-        return False
-
-    def take(self, batch: memoryview) -> None:
-        """Take the next batch. Raises CorruptBatch."""
-        self.outcomes.read(batch, parse_whole(batch))
-
-
-@attrs.define(eq=False, repr=False)
 class Unreadable:
-    """Batches that are as their clients sent them, and whose records are not what their lengths say, or too many.
-
-    They were taken by a version that did not parse records. They stay as they are, and hold up nothing.
-    """
+    """Batches whose malformed records an earlier version accepted. They stay as they are."""
 
     count: int = attrs.field(default=0, init=False)
     first_offset: int = attrs.field(default=-1, init=False)
     reason: str = attrs.field(default="", init=False)
 
     def note(self, batch: memoryview, header: BatchHeader, exc: KafkaError) -> None:
-        """One of them. Raises `exc` if it was damaged since."""
+        """Count such a batch. Raises `exc` if it was damaged since."""
         if compute_crc(batch) != header.crc:
             raise exc
         if not self.count:
@@ -470,18 +436,17 @@ class KeyPass:
     latest: OffsetMap
     start_offset: int
     end_offset: int
-    aborted: Sequence[AbortedTransaction] | None = None
+    aborted: Sequence[AbortedRange] | None = None
     needs_outcomes: bool = attrs.field(default=False, init=False)
     unreadable: Unreadable = attrs.field(factory=Unreadable, init=False)
     _is_full: bool = attrs.field(default=False, init=False)
 
     @property
     def is_over(self) -> bool:
-        """Tell whether more batches would change nothing."""
         return self.needs_outcomes or self._is_full
 
     def take(self, batch: memoryview) -> None:
-        """Take the next batch. Raises CorruptBatch: a damaged key would supersede the records of another one."""
+        """Take the next batch. Raises CorruptBatch: a damaged key would supersede another one's records."""
         header = parse_whole(batch)
         if header.base_offset >= self.end_offset or header.is_control or not header.record_count:
             return
@@ -509,12 +474,13 @@ class KeyPass:
 
 @attrs.define(eq=False, repr=False)
 class RewritePass:
-    """Gathers what is left of the batches of one group of segments, in one buffer.
+    """Gathers what is left of a group of segments in one buffer.
 
-    `last_offset` is that of the group, whose last batch stays in any case. `marker_offsets` are those of the markers
-    that are left: a reader must not be told of an aborted transaction whose end it never meets.
+    The batch that ends at `last_offset`, the group's, stays in any case. `marker_offsets` are those of the remaining
+    markers: a reader must not be told of an aborted transaction whose end it never meets.
     """
 
+    is_over: ClassVar[bool] = False
     filter: CompactionFilter
     last_offset: int
     body: bytearray = attrs.field(factory=bytearray, init=False)
@@ -524,12 +490,8 @@ class RewritePass:
     has_changed: bool = attrs.field(default=False, init=False)
     marker_offsets: set[int] = attrs.field(factory=set, init=False)
 
-    @property
-    def is_over(self) -> bool:
-        return False
-
     def take(self, batch: memoryview) -> None:
-        """The next batch. Raises CorruptBatch: what is damaged must not get a new checksum."""
+        """Take the next batch. Raises CorruptBatch: damaged batches must not get a new checksum."""
         header = parse_whole(batch)
         left: Buffer | None = batch
         with suppress(KafkaError):  # the pass before has noted it
@@ -548,5 +510,4 @@ class RewritePass:
         self.max_timestamp_ms = max(self.max_timestamp_ms, header.max_timestamp_ms)
 
     def crc(self) -> int:
-        """CRC-32C of all that is left."""
         return crc32c(self.body)

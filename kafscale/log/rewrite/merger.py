@@ -24,7 +24,6 @@ from kafscale.concurrency.nurseries import for_each
 from kafscale.concurrency.signals import Signal
 from kafscale.errors import DamagedObject, NotFound, StoreError
 from kafscale.formats import segment_v1
-from kafscale.formats.body import LocatedBatch
 from kafscale.formats.footer_reading import decode_end
 from kafscale.formats.manifest import Segment
 from kafscale.formats.segment import HEADER, INDEX_ROWS_MAX_COUNT, Footer, Identity, Index, rows_of
@@ -51,9 +50,8 @@ _last_offset = attrgetter("last_offset")
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Merger:
-    """Merges segments to about `target_bytes`; none if that is 0.
-
-    `is_pressed` says whether producers need what the store and the disk can take.
+    """Merges segments to about `target_bytes`; none if that is 0. `is_pressed` tells whether producers fill the
+    pool.
     """
 
     rewriter: Rewriter
@@ -73,7 +71,6 @@ class Merger:
         self.rewriter.on_released.append(self._note_rewritten)
 
     def register(self, metrics: Metrics) -> None:
-        """Register the metrics."""
         count = metrics.adopt_counter
         count("kafscale_merges_total", "Merges of small segments into a larger one.", self.merges_count)
         count("kafscale_merged_segments_total", "Segments that they were made of.", self.sources_count)
@@ -82,23 +79,22 @@ class Merger:
         count("kafscale_merge_failures_total", help, self.failed_count)
 
     def note(self, partition: Partition) -> None:
-        """The partition has got a segment: `Partition.on_flushed`."""
+        """Look at a partition that has a new segment."""
         if self.target_bytes:
             self._changed[partition] = None
             self._wake.set()
 
     def forget(self, partition: Partition) -> None:
-        """The partition is closed."""
         self._changed.pop(partition, None)
         self._worthwhile.pop(partition, None)
 
     def _note_rewritten(self, partition: Partition) -> None:
-        """Compaction has been there: any of its segments may be smaller than it was."""
+        """Look again at a compacted partition, whose segments may be smaller now."""
         self._settled.pop(partition, None)
         self.note(partition)
 
     async def run(self, partitions: Iterable[Partition]) -> None:
-        """Merge what is there already and what comes, until cancelled. Raises Fenced."""
+        """Merge existing and new segments, until cancelled. Raises Fenced."""
         for partition in partitions:
             self.note(partition)
         while True:
@@ -115,7 +111,6 @@ class Merger:
     # ---- which --------------------------------------------------------------------------------------------------
 
     async def _look(self) -> None:
-        """Find out what is to be gained in the partitions that have changed."""
         while self._changed:
             partition, _ = self._changed.popitem()
             self._worthwhile.pop(partition, None)
@@ -125,7 +120,7 @@ class Merger:
             await trio.lowlevel.checkpoint()
 
     async def _sources_of(self, partition: Partition) -> Sequence[Segment]:
-        """Return what to merge next; under pressure, what takes away many objects, if there is such a group."""
+        """Return the segments to merge next; under pressure, a group that removes many objects if there is one."""
         if self.is_pressed():
             sources = await self._first_group(partition, MERGE_FACTOR)
             if sources:
@@ -133,7 +128,7 @@ class Merger:
         return await self._first_group(partition, 2)
 
     async def _first_group(self, partition: Partition, least_count: int) -> Sequence[Segment]:
-        """The first group to merge; which beginning of the log is not worth another look is remembered."""
+        """Find the first group to merge, and remember up to where no search is needed again."""
         while True:
             segments = partition.manifest.segments
             first = max(
@@ -189,7 +184,7 @@ class Merger:
         )
 
     async def _read(self, partition: Partition, segments: Sequence[Segment]) -> Sequence[Source]:
-        """All sources, in order; fewer if some can't be merged."""
+        """Read the sources, in order; fewer if some can't be merged."""
         sources: dict[SegmentKey, Source] = {}
 
         async def read(segment: Segment) -> None:
@@ -202,7 +197,7 @@ class Merger:
         return [sources[segment.key] for segment in segments if segment.key in sources]
 
     async def _read_source(self, segment: Segment) -> Source:
-        """Read a source; once more if it comes damaged, as that may have happened on its way."""
+        """Read a source; again if it is damaged, which may have happened on its way."""
         try:
             return await read_source(self.rewriter.store, segment)
         except DamagedObject as exc:
@@ -243,10 +238,7 @@ def find_sources(
     least_count: int = 2,
     excluded: Collection[SegmentKey] = (),
 ) -> Found:
-    """The first closed group of `least_count` or more, or else what the open group gives.
-
-    `excluded` are left as they are.
-    """
+    """Find the first closed group of `least_count` or more, else what the open group gives."""
     first, size_bytes = 0, 0  # of the group that ends before `index`
     passed_over = len(segments)  # where the first group begins that has less than `least_count`
     for index, segment in enumerate(segments):
@@ -284,23 +276,14 @@ SLICE_BYTES = 64 << 10  # checked at once: a quarter of a millisecond for batche
 
 @attrs.frozen(eq=False, repr=False)
 class Source:
-    """A segment in memory. `footer` has the timestamps and batches of version 1, too."""
+    """A segment in memory. `footer` has timestamps and batches, also for version 1."""
 
     footer: Footer
     body: memoryview
 
 
-@attrs.frozen
-class _Span:
-    base_offset: int
-    last_offset: int
-    max_timestamp_ms: int
-    min_timestamp_ms: int
-    size_bytes: int
-
-
 async def read_source(store: ObjectStore, segment: Segment) -> Source:
-    """Raises NotFound, DamagedObject, StoreError."""
+    """Read and check a segment. Raises NotFound, DamagedObject, StoreError."""
     key = segment.key
     data = memoryview((await store.get(key.key)).data)
     if not segment_v1.is_version_1(data):
@@ -310,24 +293,19 @@ async def read_source(store: ObjectStore, segment: Segment) -> Source:
         return Source(footer, body)
     ends = segment_v1.decode_ends(key, data, data, len(data))
     body = data[HEADER.size : HEADER.size + ends.body_bytes]
-    spans: list[_Span] = []
-    await _check(key, segment_v1.footer_without_index(ends), body, spans)
-    return Source(await trio.to_thread.run_sync(segment_v1.footer_from_batches, ends, spans), body)
+    headers: list[BatchHeader] = []
+    await _check(key, segment_v1.footer_without_index(ends), body, headers)
+    return Source(await trio.to_thread.run_sync(segment_v1.footer_from_batches, ends, headers), body)
 
 
-async def _check(key: SegmentKey, footer: Footer, body: memoryview, spans: list[_Span]) -> None:
-    """Raise DamagedObject unless the batches are what the footer says. `spans` gets those of version 1."""
-
-    def take(header: BatchHeader, _batch: LocatedBatch) -> None:
-        latest_ms, earliest_ms = header.max_timestamp_ms, header.min_timestamp_ms
-        spans.append(_Span(header.base_offset, header.last_offset, latest_ms, earliest_ms, header.size_bytes))
-
+async def _check(key: SegmentKey, footer: Footer, body: memoryview, headers: list[BatchHeader]) -> None:
+    """Raise DamagedObject unless the batches are what the footer tells. `headers` gets those of version 1."""
     check = BodyCheck(
         footer=footer,
         base_offset=key.base_offset,
         end=footer.end_position,
         merged=key.generation > 0,
-        on_batch=take if footer.version == segment_v1.VERSION else None,
+        on_batch=(lambda header, batch: headers.append(header)) if footer.version == segment_v1.VERSION else None,
     )
     for part in slices_of(body, SLICE_BYTES):
         check.feed(part)
@@ -338,7 +316,7 @@ async def _check(key: SegmentKey, footer: Footer, body: memoryview, spans: list[
 
 
 async def merged_footer(partition: Partition, sources: Sequence[Source]) -> Footer:
-    """The footer of a segment with the batches of all sources, in this order. Its generation is still to be given."""
+    """Make the footer of all sources' batches, in this order. `Rewriter.replace` sets its generation."""
     footers = [source.footer for source in sources]
     first, last = footers[0], footers[-1]
     body: list[Buffer] = [source.body for source in sources]
@@ -372,17 +350,14 @@ async def merged_footer(partition: Partition, sources: Sequence[Source]) -> Foot
 
 
 def producers_of(partition: Partition, footers: Sequence[Footer]) -> Sequence[Producer]:
-    """Return what the footer of a segment that takes the place of these, in order of offset, is to hold.
-
-    A later footer has the others that are still needed.
-    """
+    """Return the producers for the footer that replaces these, except those in later footers."""
     latest = {producer.producer_id: producer for footer in footers for producer in footer.producers}
     first_offset, last_offset = footers[0].identity.base_offset, footers[-1].last_offset
     return partition.producers.still_needed(latest.values(), first_offset, last_offset)
 
 
 def _merged_marker_rows(footers: Sequence[Footer], index: Index) -> tuple[int, ...] | None:
-    """Return the rows that have one of their rows with markers, unless one of them does not tell which these are."""
+    """Return the rows that have the sources' rows with markers; None if a source does not tell them."""
     offsets: list[int] = []
     for footer in footers:
         if footer.marker_rows is None:
@@ -392,7 +367,7 @@ def _merged_marker_rows(footers: Sequence[Footer], index: Index) -> tuple[int, .
 
 
 async def _merged_index(footers: Sequence[Footer], body_bytes: int) -> Index:
-    """All rows of all sources, or where they are too many, as many of them in one as make ~size/1024 bytes."""
+    """Merge the rows of all sources, several into one where there are too many."""
     count = sum(len(footer.index.positions) for footer in footers)
     row_bytes = 0 if count <= INDEX_ROWS_MAX_COUNT else body_bytes // INDEX_ROWS_MAX_COUNT
     merged = Index(array("q"), array("q"), array("q"), array("q"))

@@ -42,9 +42,8 @@ def _now_ms() -> int:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Retention:
-    """Looks at every partition once in a while. `store` is the background view.
+    """Checks every partition periodically. `store` is the background view.
 
-    examiner: settles what is damaged.
     set_log_start_offset: makes the log start of a topic id's partition durable; raises KafkaError if the topic is gone.
     """
 
@@ -57,10 +56,10 @@ class Retention:
     now_ms: Callable[[], int] = _now_ms
 
     async def run(self) -> None:
-        """Look at all partitions at every interval, until cancelled. Raises what `set_log_start_offset` does.
+        """Enforce retention at every interval, until cancelled. Raises what `set_log_start_offset` does.
 
-        Not if the clock has gone far ahead since the last time, unless it is still there at the next one: what a wrong
-        clock makes old does not come back.
+        It is skipped when the clock has jumped far ahead, unless the clock is still there at the next check: records
+        that a wrong clock makes old would not come back.
         """
         looked_ms, looked_at = self.now_ms(), trio.current_time()
         while True:
@@ -74,7 +73,6 @@ class Retention:
                 await self.enforce()
 
     async def enforce(self) -> None:
-        """Look at all partitions once."""
         await for_each(self.partitions(), self._enforce_on, tasks_count=TASKS_COUNT)
 
     async def _enforce_on(self, partition: Partition) -> None:
@@ -83,9 +81,7 @@ class Retention:
             return
         try:
             await self._move_log_start(partition)
-        except (NotFound, DamagedObject, StoreError) as exc:
-            logger.error("retention of %s waits for the next check: %s", partition, exc)
-        except StorageFull as exc:
+        except (NotFound, DamagedObject, StorageFull, StoreError) as exc:
             logger.error("retention of %s waits for the next check: %s", partition, exc)
         except KafkaError:
             return  # the topic was deleted meanwhile
@@ -101,10 +97,7 @@ class Retention:
             partition.delete_records(log_start_offset)
 
     async def _newest_timestamps(self, partition: Partition) -> NewestTimestamps:
-        """Return the newest timestamps of the oldest segments, as far as they may be too old.
-
-        For those that have none, it is when they were written.
-        """
+        """Return the newest timestamps of the oldest segments, up to the first that is young enough."""
         newest_ms: dict[SegmentKey, int] = {}
         if not _retains_by_age(partition):
             return newest_ms
@@ -127,15 +120,11 @@ class Retention:
 
 
 def live_segments(partition: Partition) -> Sequence[Segment]:
-    """The segments that hold something at or above the log start."""
     return [segment for segment in partition.manifest.segments if segment.last_offset >= partition.log_start_offset]
 
 
 def retained_from(partition: Partition, newest_ms: NewestTimestamps, now_ms: int) -> int:
-    """The log start that age and size ask for; the present one if they ask for nothing.
-
-    A segment that is not in `newest_ms` is young enough.
-    """
+    """Return the log start that age and size ask for, or the present one. Segments not in `newest_ms` are young."""
     offset = partition.log_start_offset
     segments = live_segments(partition)
     stable_offset = partition.last_stable_offset

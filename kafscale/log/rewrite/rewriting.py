@@ -47,8 +47,8 @@ GENERATIONS_TRIED_COUNT = 5  # by one attempt; each that is taken was written by
 class Rewriter:
     """Writes segments that replace others. `store` is the background view; `check_lead` raises Fenced.
 
-    A rewriter holds `turn` while it has a segment in memory, so that there is one at a time, and reserves a partition
-    that it works on for longer; the callbacks in `on_released` are called afterwards.
+    A rewriter holds `turn` while it has a segment in memory, and reserves a partition that it works on for longer; the
+    callbacks in `on_released` are called afterwards.
     """
 
     store: ObjectStore
@@ -61,14 +61,14 @@ class Rewriter:
     _tried: WeakKeyDictionary[Partition, dict[int, int]] = attrs.field(factory=WeakKeyDictionary, init=False)
 
     async def settle(self, partition: Partition) -> None:
-        """Wait until no segment of a partition that is leaving is being replaced; from then on none will be."""
+        """Wait until no segment of a leaving partition is being replaced; from then on none will be."""
         assert partition.is_leaving
         async with self.turn:
             pass
 
     @asynccontextmanager
     async def reserve(self, partition: Partition) -> AsyncIterator[None]:
-        """Keep its segments from being merged meanwhile, once a merge that is under way is over."""
+        """Keep the partition's segments from being merged, after a merge under way."""
         async with self.turn:
             self.reserved.add(partition)
         try:
@@ -81,12 +81,10 @@ class Rewriter:
     async def replace(
         self, partition: Partition, sources: Sequence[Segment], footer: Footer, body: Sequence[Buffer]
     ) -> bool:
-        """Write a segment that has all that is to be kept of `sources`, and read it instead of them.
+        """Write a segment from `sources`, and read it instead of them.
 
-        False if that is not wanted any more: retention or a rewriting has taken them, the topic was deleted, or the
-        partition is leaving.
-        `footer` tells of all offsets that the sources have; its generation is the least that will do. Raises Fenced,
-        StoreError.
+        False if sources were taken by retention or rewritten, the topic was deleted, or the partition is leaving.
+        `footer` covers all offsets of the sources; its generation is the least possible. Raises Fenced, StoreError.
         """
         if partition.is_leaving:
             return False
@@ -105,7 +103,7 @@ class Rewriter:
     async def _put(
         self, partition: Partition, footer: Footer, body: Sequence[Buffer], first_generation: int
     ) -> Segment:
-        """Write both objects. What earlier attempts have left is never taken up below the last of them."""
+        """Write both objects, above all generations of earlier attempts."""
         attempts, base_offset = self._tried.setdefault(partition, {}), footer.identity.base_offset
         first_generation = max(first_generation, attempts.get(base_offset, 0))
         for generation in range(first_generation, first_generation + GENERATIONS_TRIED_COUNT):
@@ -123,7 +121,7 @@ class Rewriter:
         raise PreconditionFailed(f"{key.key} and what is before it are there from earlier attempts")
 
     async def _put_kfs(self, key: SegmentKey, footer: Footer, body: Sequence[Buffer]) -> int | None:
-        """Return the fingerprint of the object, put there now or by an attempt before; None if that was of another."""
+        """Return the fingerprint of the object, put now or by an equal attempt; None if the key has another one."""
         parts = [encode_header(footer), *body, encode_footer(footer)]
         try:
             etag = await self.store.put_if_absent(key.key, parts)

@@ -24,12 +24,12 @@ OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def keep_files_private() -> None:
-    """Make files 0600 and directories 0700 from now on, in the whole process, unless a default ACL says otherwise."""
+    """Create files with mode 0600 and directories with 0700 from now on, unless a default ACL says otherwise."""
     os.umask(os.umask(OTHERS) | OTHERS)
 
 
 def make_private(directory: Path) -> None:
-    """Take away what rights others have to metadata and write-ahead log, which earlier versions made with some."""
+    """Take others' rights to metadata and write-ahead log away, which earlier versions granted."""
     changed_count = 0
     for path in (*directory.glob("metadata.db*"), directory / "wal", *directory.glob("wal/*")):
         with contextlib.suppress(OSError):  # not there, or not ours: it was usable before and stays so
@@ -42,7 +42,7 @@ def make_private(directory: Path) -> None:
 
 
 def warn_of_lost_metadata(directory: Path) -> None:
-    """Log at ERROR that a data directory has a write-ahead log and no metadata, which `serve` never leaves behind."""
+    """Log an error if a data directory has a write-ahead log and no metadata, which `serve` never leaves behind."""
     path = directory / METADATA_NAME
     if not path.exists() and any(directory.glob(f"{WAL_NAME}/wal-*.log")):
         logger.error(
@@ -56,10 +56,10 @@ def warn_of_lost_metadata(directory: Path) -> None:
 
 @contextlib.contextmanager
 def lock_data_directory(path: Path) -> Iterator[None]:
-    """Make the directory if need be, and hold it for this process.
+    """Make the directory if need be, and lock it for this process.
 
-    The lock is the kernel's (flock), so it ends with the process however that ends; the file's content only names the
-    holder. Raises StartupError with one line when another process has it or it can't be written to.
+    The kernel's lock (flock) ends with the process; the file's content only names the holder. Raises StartupError when
+    another process has it, or it is not writable.
     """
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)

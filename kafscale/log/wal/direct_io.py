@@ -72,7 +72,7 @@ class _Result(ctypes.Structure):
 
 @attrs.define(eq=False, repr=False)
 class DirectFile:
-    """A file, every write to which is synced. `last_page` is that of the last write, which went to `end`."""
+    """A file whose writes are all synced. `last_page` is that of the last write, which ended at `end`."""
 
     descriptor: int
     end: int = attrs.field(default=-1, init=False)
@@ -82,7 +82,7 @@ class DirectFile:
         os.close(self.descriptor)
 
     def head(self, position: int) -> bytes | None:
-        """Return what the page of `position` has before it; None if that is not known."""
+        """Return the page of `position` up to there; None if it is not known."""
         size_bytes = position % PAGE_BYTES
         if size_bytes and self.end != position - size_bytes + PAGE_BYTES:
             return None
@@ -91,7 +91,7 @@ class DirectFile:
 
 @attrs.define(eq=False, repr=False)
 class DirectWriter:
-    """One write at a time. `usable` becomes False for good where the file system has no such writes."""
+    """Writes one at a time. `usable` becomes False for good where the file system has no such writes."""
 
     _numbers: Sequence[int]  # of the system calls
     usable: bool = attrs.field(default=True, init=False)
@@ -126,14 +126,12 @@ class DirectWriter:
         return writer
 
     def close(self) -> None:
-        """Close the writer; no write may be under way."""
         self._call(_DESTROY, self._context)
         os.close(self._event)
 
     def open_file(self, path: str) -> DirectFile | None:
-        """A file that is there; None if the file system has no direct writes, or there is no descriptor for it now.
-
-        Raises OSError.
+        """Open an existing file. None if the file system has no direct writes, or no descriptor is left. Raises
+        OSError.
         """
         try:
             return DirectFile(os.open(path, os.O_RDWR | os.O_DIRECT | os.O_DSYNC | os.O_CLOEXEC))
@@ -146,10 +144,10 @@ class DirectWriter:
             return None
 
     async def write(self, file: DirectFile, buffers: Sequence[Buffer], position: int) -> bool:
-        """Write the buffers one behind the other, durably, up to the end of a page. Raises OSError.
+        """Write the buffers durably, up to the end of a page. Raises OSError.
 
-        False if that must be done in another way, which may find anything at this place of the file: if it does not end
-        with a page, or neither begins with one nor in the last one that was written.
+        False if they don't end with a page, or begin neither with one nor in the last written one: then the caller must
+        write them in another way, over whatever is at this place.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         head = file.head(position)

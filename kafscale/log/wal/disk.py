@@ -33,56 +33,45 @@ class Disk(Protocol):
 
     @property
     def location(self) -> str:
-        """Return where the disk is, for messages."""
-        ...
+        """The disk's place, for messages."""
 
     async def list(self) -> Mapping[str, int]:
-        """The files and their sizes in bytes."""
-        ...
+        """Return the files' sizes in bytes."""
 
     async def create(self, name: str, size_bytes: int, header: Buffer, *, reuse: str | None = None) -> None:
         """Make a file of allocated zeros that begins with `header`. On OSError nothing is left of it.
 
-        Or make it of the file `reuse`, which has this size; then what is behind the header is what that file held. On
-        OSError, or if the machine dies, that file is still there, perhaps with the header.
+        Or make it from the file `reuse` of this size, whose content stays behind the header. On OSError, or if the
+        machine dies, that file is still there, perhaps with the header.
         """
-        ...
 
     async def rename(self, name: str, new_name: str) -> None:
-        """Give the file another name, durably."""
-        ...
+        """Rename the file, durably."""
 
     async def write_and_sync(self, name: str, buffers: Sequence[Buffer], position: int) -> None:
         """Write the buffers one behind the other and make them durable. One call at a time."""
-        ...
 
     async def read(self, name: str, position: int, length_bytes: int) -> bytes:
-        """The bytes there; fewer at the end of the file."""
-        ...
+        """Return these bytes; fewer at the end of the file."""
 
     async def truncate(self, name: str, size_bytes: int) -> None:
         """Cut the file, durably."""
-        ...
 
     async def delete(self, name: str) -> None:
-        """Delete the file, durably; once more if that has failed half-way."""
-        ...
+        """Delete the file, durably; can be repeated after a failure."""
 
     def close(self) -> None:
-        """Close what is open; nothing may be under way."""
-        ...
+        """Close open files; nothing may be under way."""
 
 
 @attrs.define(eq=False, repr=False)
 class RealDisk:
     """A directory of the file system, made if need be.
 
-    Writes go by `kafscale.log.wal.direct_io` where that is to be had. Otherwise write and sync share one thread hop,
-    under a limiter of their own, so that no other blocking work of the process can be in their way. Measured on ext4: a
-    write and fdatasync of 1 KiB take 110 to 140 us, through the hop 220; a thread of our own with a queue would save 25
-    of them; `RWF_DSYNC` gains nothing, nor does zeroing the file beforehand while the disk has nothing else to do. When
-    it has, a file that was written before halves the 99th percentile, as its syncs do not wait for the file system's
-    journal.
+    Writes use `kafscale.log.wal.direct_io` where possible. Otherwise write and sync share one thread hop, under a
+    limiter of their own. Measured on ext4: a write and fdatasync of 1 KiB take 110 to 140 us, 220 through the hop; a
+    thread with a queue would save 25 us; `RWF_DSYNC` and zeroing files gain nothing on an idle disk. On a busy one,
+    files that were written before halve the p99, as their syncs do not wait for the file system's journal.
     """
 
     directory: Path

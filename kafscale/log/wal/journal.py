@@ -20,26 +20,21 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, defaultdict, deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import ClassVar, Protocol
+from collections.abc import Awaitable, Callable, Sequence
 
 import attrs
 import trio
 
 from kafscale.concurrency.signals import Signal
-from kafscale.errors import StorageFailed, StorageFull
+from kafscale.errors import StorageFailed
 from kafscale.formats.wal_entries import WalEntry, WalFile
-from kafscale.store.paths import topic_id_text
-
-KEPT_PREFIX = "superseded-"  # of the copy of a file, which no replay looks at
-TOPICS_TOLD_MAX_COUNT = 10  # in one line of the log
 
 logger = logging.getLogger(__name__)
 
 
 @attrs.define(eq=False, repr=False)
 class KeptAside:
-    """Counts of record batches that a replay did not put back, by file, and `unknown` ones by the id of their topic."""
+    """Record batches that a replay could not put back, counted by file; `unknown` ones also by topic id."""
 
     superseded: Counter[WalFile] = attrs.field(factory=Counter, init=False)
     unknown: Counter[tuple[WalFile, bytes]] = attrs.field(factory=Counter, init=False)
@@ -51,80 +46,18 @@ class KeptAside:
         return sorted(found, key=lambda file: file.header.number)
 
     def add_superseded(self, entry: WalEntry) -> None:
-        """Count a batch whose offsets another broker has written."""
         assert entry.file is not None
         self.superseded[entry.file] += 1
 
     def add_unknown(self, entry: WalEntry) -> None:
-        """Count a batch of a topic or partition that the metadata does not know."""
         assert entry.file is not None
         self.unknown[entry.file, entry.topic_id] += 1
 
     def forget(self, file: WalFile) -> None:
-        """Leave out what a file has: the user knows of it, or will be told by a later start."""
+        """Leave a file out: the user knows of its batches, or a later start will report them."""
         self.superseded.pop(file, None)
         for key in [key for key in self.unknown if key[0] is file]:
             del self.unknown[key]
-
-
-def kept_name(file: WalFile) -> str:
-    """Return the name of the copy of a file."""
-    return f"{KEPT_PREFIX}{file.name}"
-
-
-async def keep_copies(
-    kept: KeptAside,
-    keep_copy: Callable[[WalFile], Awaitable[bool]],
-    location: str,
-    topic_names: Mapping[bytes, str],
-) -> None:
-    """Copy these files, and tell the user of those that are new; the others are taken out. Raises StorageFailed.
-
-    `keep_copy` tells whether there was no copy yet; it raises StorageFull where there is no room for one.
-    `topic_names` are those that the log has told.
-    """
-    for file in kept.files:
-        try:
-            is_new = await keep_copy(file)
-        except StorageFull as exc:
-            logger.error(
-                "%s, which has acknowledged record batches that are not in the log: it stays in the write-ahead log, "
-                "and all files behind it, until a start finds room for the copy",
-                exc,
-            )
-            is_new = False
-        if not is_new:
-            kept.forget(file)  # an earlier start has kept it and told so, or a later one will
-    if kept.superseded:
-        logger.error(
-            "%d record batches that were acknowledged here are not in the log: another broker has taken over and "
-            "written the same partitions; they are kept in %s of %s: see `kafscale inspect --batches`",
-            kept.superseded.total(),
-            ", ".join(map(kept_name, sorted(kept.superseded, key=lambda file: file.header.number))),
-            location,
-        )
-    if kept.unknown:
-        logger.error(
-            "%d record batches that were acknowledged here are not in the log, as the metadata does not know their "
-            "topics: %s. Their metadata.db was lost, or an older copy of it is in its place. They are kept in %s of "
-            "%s: stop the broker and run `kafscale adopt`, which creates the topics anew and gives the records back",
-            kept.unknown.total(),
-            _topics_text(kept, topic_names),
-            ", ".join(dict.fromkeys(kept_name(file) for file, _ in kept.unknown)),
-            location,
-        )
-
-
-def _topics_text(kept: KeptAside, topic_names: Mapping[bytes, str]) -> str:
-    counts: Counter[bytes] = Counter()
-    for (_, topic_id), count in kept.unknown.items():
-        counts[topic_id] += count
-    told = [
-        f"{topic_names.get(topic_id, 'name unknown')} ({topic_id_text(topic_id)}): {count}"
-        for topic_id, count in counts.most_common(TOPICS_TOLD_MAX_COUNT)
-    ]
-    more = len(counts) - len(told)
-    return ", ".join(told) + (f", and {more} more" if more else "")
 
 
 CROWDED_FRACTION = 0.75  # of the bytes that a log may have
@@ -141,17 +74,15 @@ class Round:
     _signals: dict[Signal, None] = attrs.field(factory=dict, init=False)
 
     def succeed(self) -> None:
-        """Mark it durable and wake the waiters."""
         self.done = True
         self._finish()
 
     def fail(self, failure: StorageFailed) -> None:
-        """Fail it for good and wake the waiters."""
         self.failed = failure
         self._finish()
 
     def put_off(self) -> None:
-        """Tell the waiters that it will become durable at an unknown time."""
+        """Wake the waiters before it is durable; `wait` raises TooSlowError."""
         self._finish()
 
     def _finish(self) -> None:
@@ -161,7 +92,7 @@ class Round:
         self._signals.clear()
 
     def tell(self, signal: Signal) -> None:
-        """Set a signal as soon as `wait` returns or raises, for callers that wait for several things."""
+        """Set a signal when `wait` would return, for callers that wait for several things."""
         if self._finished.is_set():
             signal.set()
         else:
@@ -170,7 +101,7 @@ class Round:
     async def wait(self) -> None:
         """Wait until the round is durable.
 
-        Raises StorageFailed if it can't become so, TooSlowError if it may yet, after waiting for space on the disk.
+        Raises StorageFailed if it never will be, TooSlowError if it still waits for space on the disk.
         """
         await self._finished.wait()
         if self.failed is not None:
@@ -179,141 +110,140 @@ class Round:
             raise trio.TooSlowError("the write-ahead log has no room")
 
 
-@attrs.frozen
-class ReplayProgress:
-    """Progress of a replay: `file_count` of `files_count` files or objects are done."""
-
-    file_count: int
-    files_count: int
-    entry_count: int
-    read_bytes: int
-
-
 Handle = Callable[[WalEntry], bool]  # whether a replayed entry is still needed; its data is valid during the call only
 
 
-class EntryJournal(Protocol):
-    """The part of a journal that partitions and their readers use."""
+class EntryJournal:
+    """The part of a journal that partitions and their readers use.
+
+    By default it keeps entries, and its rounds do not depend on flushes.
+    """
+
+    __slots__ = ()
 
     @property
     def keeps_entries(self) -> bool:
-        """Tell whether entries are durable before a flush takes them; if not, they are to be flushed at once."""
+        """Tell whether entries are durable before a flush takes them; if not, they are flushed at once."""
+        return True
 
     def append(self, entry: WalEntry) -> Round:
-        """Take an entry behind all earlier ones; it is durable when the round is done.
+        """Queue an entry behind all earlier ones; it is durable when the round is done.
 
-        Raises StorageFailed if nothing is taken any more.
+        Raises StorageFailed if the journal is closed; the entry is not queued then.
         """
+        raise NotImplementedError
 
     def retain(self, file: WalFile) -> None:
-        """Keep a file that has entries pending, for a reader of one of them who will `release` it."""
+        """Keep a file with pending entries for a reader, who will `release` it."""
+        raise NotImplementedError
 
     def release(self, file: WalFile, count: int = 1) -> None:
-        """Say that `count` entries of the file are in segments, or are no longer wanted."""
+        """Report that `count` entries of the file are in segments, or are no longer wanted."""
+        raise NotImplementedError
 
     async def read(self, file: WalFile, places: Sequence[tuple[int, int]]) -> bytes:
-        """The data of entries that are not released yet, one behind the other.
+        """Return the data of pending entries, one behind the other.
 
-        `places` are position and length of each, in ascending order. Raises DamagedObject, StorageFailed, StoreError.
+        `places` are position and length of each, in ascending order; what lies between is read too. Raises
+        DamagedObject, StorageFailed, StoreError.
         """
+        raise NotImplementedError
 
     def flush_began(self, owner: object, next_offset: int) -> None:
-        """A flush takes what has come of this owner, all of it below `next_offset`, or the first part of it."""
+        """Note that a flush takes some or all of this owner's entries below `next_offset`."""
 
     def flush_committed(self, owner: object, end_offset: int) -> None:
-        """Segments have the owner's entries below `end_offset`."""
+        """Note that segments have the owner's entries below `end_offset`."""
 
     def forget(self, owner: object, failure: StorageFailed) -> None:
-        """The owner is closed: nothing of it is flushed any more. Who waits for a flush gets the failure."""
+        """Forget an owner that is closed; waiters for its flush get the failure."""
 
 
-class Journal(EntryJournal, Protocol):
-    """The journal of all partitions."""
+class Journal(EntryJournal):
+    """The journal of all partitions. By default it is not on the local disk, has no limits and no tasks."""
+
+    __slots__ = ()
 
     @property
     def is_local(self) -> bool:
-        """Tell whether what it keeps is read back at little cost, from the local disk, and need not stay in memory."""
+        """Tell whether kept entries can be read back cheaply, so that they need not stay in memory."""
+        return False
 
     @property
     def is_last_word(self) -> bool:
-        """Tell whether the durable entries here are all that can have been acknowledged by now."""
+        """Tell whether no other journal can have acknowledged entries by now."""
+        return False
 
     # What holds back producers, or hurries flushes.
 
     @property
     def is_full(self) -> bool:
-        """Tell whether what is appended now has to wait for room on the disk, so that nothing should be."""
+        """Tell whether appended entries must wait for room on the disk, so that nothing should be appended."""
+        return False
 
     @property
     def lacks_room(self) -> bool:
-        """Tell whether it is full as the local disk is."""
+        """Tell whether it is full because the local disk is."""
+        return False
 
     async def wait_for_room(self) -> None:
         """Wait while it is full."""
 
     @property
     def is_crowded(self) -> bool:
-        """Tell whether more should be flushed than is."""
+        """Tell whether flushes should go faster."""
+        return False
 
     @property
     def small_count(self) -> int:
-        """Count the small objects that it has written: who reads the log back asks for each. 0 of a log on a disk."""
+        """Count the small objects that it has written, each of which costs a reader of the log a request; 0 on a
+        disk.
+        """
+        return 0
 
     @property
     def on_growth(self) -> list[Callable[[], None]]:
-        """Callbacks for when the log has one more object, or more entries while it is crowded."""
+        """Callbacks for one more object, or more entries while it is crowded."""
+        raise NotImplementedError
 
     @property
     def pending_count(self) -> int:
-        """Count the entries that it keeps and that are not released yet."""
+        """Count the entries that are not released yet."""
+        return 0
 
     # What the broker uses.
 
-    async def replay(self, handle: Handle, *, on_progress: Callable[[ReplayProgress], None] | None = None) -> None:
-        """Hand every entry that it kept over a restart to `handle`, in order; to be called once, before `tasks` run.
+    async def replay(self, handle: Handle, *, on_progress: Callable[[int], None] | None = None) -> None:
+        """Hand every entry kept over a restart to `handle`, in order; called once, before `tasks` run.
 
-        What `handle` needs is pending until it is released. Raises DamagedObject, StorageFailed, StoreError.
+        Entries that `handle` needs are pending until released. `on_progress` gets the number of entries so far. Raises
+        DamagedObject, naming the place, StorageFailed, StoreError.
         """
 
     @property
     def has_lost_entries(self) -> bool:
-        """Tell whether acknowledged entries are missing from it, and partitions do not go on behind them yet.
+        """Tell whether acknowledged entries are missing, and partitions do not go on behind them yet.
 
-        Known from the first entry on that a replay hands over.
+        Known from the first replayed entry on.
         """
+        return False
 
     async def settle_loss(self) -> None:
-        """Forget that entries are missing, as it is durable that partitions go on behind them. Raises StorageFailed."""
+        """Forget the missing entries, since partitions durably go on behind them. Raises StorageFailed."""
 
     async def keep_aside(self, kept: KeptAside) -> None:
-        """Keep for the user the files with acknowledged batches that the replay could not put back.
+        """Copy the files with acknowledged batches that the replay could not put back.
 
-        Those files stay in `kept` that the user is told about now, for the first time. Raises StorageFailed.
+        `kept` keeps only those that are reported to the user now. Raises StorageFailed.
         """
 
     @property
     def tasks(self) -> Sequence[Callable[..., Awaitable[None]]]:
-        """The tasks that the storage nursery is to `start`. The log in the bucket has none: metadata runs it."""
+        """The tasks that the storage nursery starts. The log in the bucket has none: metadata runs it."""
+        return ()
 
     async def settle(self) -> None:
-        """Wait until what was appended can be flushed, where it would be lost otherwise. Raises StorageFailed."""
-
-
-class LogJournal:
-    """Defaults shared by the two logs: for them a flush only releases entries."""
-
-    __slots__ = ()
-
-    keeps_entries: ClassVar[bool] = True
-
-    def flush_began(self, owner: object, next_offset: int) -> None:
-        """Do nothing: rounds do not depend on flushes."""
-
-    def flush_committed(self, owner: object, end_offset: int) -> None:
-        """Do nothing: rounds do not depend on flushes."""
-
-    def forget(self, owner: object, failure: StorageFailed) -> None:
-        """Do nothing: what was appended becomes durable all the same."""
+        """Wait until appended entries can be flushed, if they would be lost otherwise. Raises StorageFailed."""
 
 
 @attrs.define(eq=False, repr=False)
@@ -325,33 +255,27 @@ class _Waiting:
 
 
 @attrs.define(eq=False, repr=False)
-class FlushOnAppend:
-    """The rounds of all partitions. It has no entries, no tasks and no limits of its own."""
+class FlushOnAppend(Journal):
+    """The rounds of all partitions, done by flushes. Keeps no entries."""
 
-    keeps_entries: ClassVar[bool] = False
-    is_local: ClassVar[bool] = False
-    is_last_word: ClassVar[bool] = False
-    is_full: ClassVar[bool] = False
-    lacks_room: ClassVar[bool] = False
-    is_crowded: ClassVar[bool] = False
-    pending_count: ClassVar[int] = 0
-    small_count: ClassVar[int] = 0
-    tasks: ClassVar[Sequence[Callable[..., Awaitable[None]]]] = ()
     on_growth: list[Callable[[], None]] = attrs.field(factory=list, init=False)
     _waiting: defaultdict[object, _Waiting] = attrs.field(factory=lambda: defaultdict(_Waiting), init=False)
+
+    @property
+    def keeps_entries(self) -> bool:
+        return False
 
     def append(self, entry: WalEntry) -> Round:
         return self._waiting[entry.owner].round
 
     def flush_began(self, owner: object, next_offset: int) -> None:
-        """Start a new round, so that later batches do not delay the ones that are being flushed."""
+        """Start a new round, so that later batches do not delay the ones being flushed."""
         waiting = self._waiting[owner]
         if not waiting.taken or waiting.taken[-1][0] < next_offset:
             waiting.taken.append((next_offset, waiting.round))
             waiting.round = Round()
 
     def flush_committed(self, owner: object, end_offset: int) -> None:
-        """Acknowledge whatever lies below the offset."""
         taken = self._waiting[owner].taken
         while taken and taken[0][0] <= end_offset:
             taken.popleft()[1].succeed()
@@ -362,32 +286,3 @@ class FlushOnAppend:
             for _, taken in waiting.taken:
                 taken.fail(failure)
             waiting.round.fail(failure)
-
-    def retain(self, file: WalFile) -> None:
-        raise AssertionError(f"{file.name}: no entry is in a file")
-
-    def release(self, file: WalFile, count: int = 1) -> None:
-        raise AssertionError(f"{file.name}: no entry is in a file")
-
-    async def read(self, file: WalFile, places: Sequence[tuple[int, int]]) -> bytes:
-        raise AssertionError(f"{file.name}: no entry is in a file")
-
-    async def wait_for_room(self) -> None:
-        """Return at once: there is always room."""
-
-    async def replay(self, handle: Handle, *, on_progress: Callable[[ReplayProgress], None] | None = None) -> None:
-        """Do nothing: all acknowledged batches are in segments."""
-
-    @property
-    def has_lost_entries(self) -> bool:
-        """Answer no: it keeps none."""
-        return False
-
-    async def settle_loss(self) -> None:
-        """Do nothing."""
-
-    async def keep_aside(self, kept: KeptAside) -> None:
-        """Do nothing: nothing is kept."""
-
-    async def settle(self) -> None:
-        """All that was appended can be flushed."""

@@ -14,8 +14,8 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections import deque
-from collections.abc import Callable, Collection
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Mapping
 from itertools import takewhile
 
 import attrs
@@ -25,10 +25,13 @@ from kafscale.concurrency.signals import Signal
 from kafscale.errors import StorageFailed, StorageFull
 from kafscale.formats.wal_entries import FILE_HEADER_BYTES, FileHeader, WalFile, encode_file_header
 from kafscale.log.wal.disk import NO_SPACE_ERRORS, Disk
-from kafscale.log.wal.journal import kept_name
+from kafscale.log.wal.journal import KeptAside
 from kafscale.log.wal.local_replay import SPARE_PREFIX, Extents, Replay, file_name
+from kafscale.store.paths import topic_id_text
 
 NO_SPACE_RETRY_SECONDS = 1.0
+KEPT_PREFIX = "superseded-"  # of the copy of a file, which no replay looks at
+TOPICS_TOLD_MAX_COUNT = 10  # in one line of the log
 SPARES_MAX_COUNT = 4  # files kept to be used again; one flush frees about one
 
 logger = logging.getLogger(__name__)
@@ -36,10 +39,10 @@ logger = logging.getLogger(__name__)
 
 @attrs.define(eq=False, repr=False)
 class Room:
-    """State of the disk: `out_of_space` after a failed attempt to make a file or overwrite one.
+    """State of the disk: `out_of_space` after a failed attempt to make or overwrite a file.
 
-    `disk_is_full` if that was the disk, and not the limit of the log. `stalled_since` is set while the writer is held
-    up by that, or by a file that is not ready.
+    `disk_is_full` if the disk was the reason, not the log's limit. `stalled_since` is set while the writer is held up
+    by that, or by a file that is not ready.
     """
 
     out_of_space: bool = attrs.field(default=False, init=False)
@@ -48,11 +51,10 @@ class Room:
     resumed: Signal = attrs.field(factory=Signal, init=False)
 
     def stall(self) -> None:
-        """The writer is held up from now on."""
         self.stalled_since = trio.current_time()
 
     def resume(self) -> None:
-        """The writer goes on: tell who waits for room that there is some."""
+        """Note that the writer goes on, and wake those who wait for room."""
         if self.stalled_since is not None:
             self.stalled_since = None
             self.out_of_space = self.disk_is_full = False
@@ -61,9 +63,9 @@ class Room:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class LocalFiles:
-    """The files of one log, on one disk. `on_no_space` is called whenever there is no space for the next one.
+    """The files of one log on one disk. `on_no_space` is called when there is no space for the next one.
 
-    Files of `max_bytes` together are the limit, or `waiting_max_count` entries that are pending in them.
+    The limit is `max_bytes` of files, or `waiting_max_count` pending entries.
     """
 
     disk: Disk
@@ -84,16 +86,14 @@ class LocalFiles:
 
     @property
     def size_bytes(self) -> int:
-        """The size of the files in use."""
         return sum(file.size_bytes for file in self.in_use)
 
     @property
     def pending_count(self) -> int:
-        """Count the entries that are in no segment yet."""
         return sum(file.pending_count for file in self.in_use)
 
     def restore(self, replay: Replay) -> None:
-        """Take over what a replay has found; to be called once, before anything else."""
+        """Take over the files that a replay has found; called once, first."""
         self.in_use.extend(replay.files)
         self._next_number = replay.next_number
         self.durable_sequence = replay.next_sequence - 1
@@ -101,7 +101,7 @@ class LocalFiles:
     async def note(
         self, *, is_end: bool = False, without: Collection[WalFile] = (), new: WalFile | None = None
     ) -> None:
-        """Note which files there are; at the `is_end` of a run only those that have entries which no segment has.
+        """Note which files there are; at the `is_end` of a run only those from the first pending entry on.
 
         Raises StorageFailed, StorageFull.
         """
@@ -117,10 +117,7 @@ class LocalFiles:
         )
 
     async def prepare(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keep the next file ready and delete released ones, off the write path.
-
-        Raises StorageFailed when the disk fails.
-        """
+        """Keep the next file ready and delete released ones. Raises StorageFailed when the disk fails."""
         task_status.started()
         while True:
             await self._prepare_next(self.segment_bytes)
@@ -132,7 +129,7 @@ class LocalFiles:
                 await self._work.wait()
 
     async def rotate(self, entry_bytes: int) -> None:
-        """Go on in the next file; one that is too short for the entry gives way to one of the entry's own size."""
+        """Go on in the next file; one too short for the entry is replaced by one of the entry's size."""
         size_bytes = max(self.segment_bytes, FILE_HEADER_BYTES + entry_bytes)
         if self._next is None or self._next.size_bytes < size_bytes:
             self.stall_count += bool(self.in_use)
@@ -149,17 +146,49 @@ class LocalFiles:
         self.wake()
 
     def can_delete(self) -> bool:
-        """Tell whether the oldest file is released."""
         return bool(self.in_use) and self.in_use[0].sealed and not self.in_use[0].pending_count
 
     def wake(self) -> None:
-        """Tell `prepare` that there is something to do."""
         self._work.wake()
 
-    async def keep_copy(self, file: WalFile) -> bool:
-        """Copy a file that was replayed under a name that no replay looks at; False if there is such a copy already.
+    async def keep_aside(self, kept: KeptAside, topic_names: Mapping[bytes, str]) -> None:
+        """Copy these files and report the new ones; the others are taken out of `kept`. Raises StorageFailed."""
+        for file in kept.files:
+            try:
+                is_new = await self.keep_copy(file)
+            except StorageFull as exc:
+                logger.error(
+                    "%s, which has acknowledged record batches that are not in the log: it stays in the write-ahead "
+                    "log, and all files behind it, until a start finds room for the copy",
+                    exc,
+                )
+                is_new = False
+            if not is_new:
+                kept.forget(file)  # an earlier start has kept it and told so, or a later one will
+        if kept.superseded:
+            logger.error(
+                "%d record batches that were acknowledged here are not in the log: another broker has taken over and "
+                "written the same partitions; they are kept in %s of %s: see `kafscale inspect --batches`",
+                kept.superseded.total(),
+                ", ".join(map(kept_name, sorted(kept.superseded, key=lambda file: file.header.number))),
+                self.disk.location,
+            )
+        if kept.unknown:
+            logger.error(
+                "%d record batches that were acknowledged here are not in the log, as the metadata does not know their "
+                "topics: %s. Their metadata.db was lost, or an older copy of it is in its place. They are kept in %s "
+                "of %s: stop the broker and run `kafscale adopt`, which creates the topics anew and gives the records "
+                "back",
+                kept.unknown.total(),
+                _topics_text(kept, topic_names),
+                ", ".join(dict.fromkeys(kept_name(file) for file, _ in kept.unknown)),
+                self.disk.location,
+            )
 
-        Raises StorageFailed, or StorageFull: then the file stays in the log until a start that has room for a copy.
+    async def keep_copy(self, file: WalFile) -> bool:
+        """Copy a replayed file under a name that replays ignore; False if the copy exists already.
+
+        Raises StorageFailed, or StorageFull: then the file stays in the log until a start has room for a copy.
         """
         name = kept_name(file)
         unfinished = f"{SPARE_PREFIX}{name}"  # which the next replay deletes
@@ -181,12 +210,10 @@ class LocalFiles:
         return True
 
     def failure(self, what: str, exc: OSError) -> StorageFailed:
-        """Return the error to raise where the disk could not do this."""
         told = f"the WAL in {self.disk.location} failed: cannot {what}: {exc.strerror} (errno {exc.errno})"
         return StorageFailed(f"{told}; free some space, nothing is lost" if exc.errno in NO_SPACE_ERRORS else told)
 
     async def _prepare_next(self, size_bytes: int) -> None:
-        """Prepare a next file of at least this size; wait while the disk is full."""
         async with self._lock:
             while self._next is None or self._next.size_bytes < size_bytes:
                 if self._next is not None:
@@ -206,7 +233,9 @@ class LocalFiles:
             self.room.out_of_space = self.room.disk_is_full = False
 
     def _over_limit(self, size_bytes: int) -> bool:
-        """Tell whether one more file is too much; not at a start, nor beside one in use, as nothing would get free."""
+        """Tell whether one more file is too much; not at a start, nor beside a single file, as nothing would get
+        free.
+        """
         if len(self.in_use) < 2 or self.in_use[-1].sealed:
             return False
         files_bytes = self.size_bytes
@@ -218,7 +247,7 @@ class LocalFiles:
         return self.pending_count > self.waiting_max_count * 3 // 4  # this file and the next one come on top
 
     async def _wait_for_space(self, size_bytes: int, *, may_reuse: bool = False) -> None:
-        """Wait until some got free. What was in use is kept if it will do: others may take what is given up."""
+        """Wait until some got free. A released file is kept if it can be reused: others may take its space."""
         if not self.room.out_of_space:
             logger.warning(
                 "%s: produces wait until flushes have freed some",
@@ -238,7 +267,6 @@ class LocalFiles:
             await trio.sleep(NO_SPACE_RETRY_SECONDS)
 
     async def _make(self, size_bytes: int) -> WalFile:
-        """Create a file and note it. Raises StorageFull, StorageFailed."""
         try:
             file = await self._create(size_bytes)
         except OSError as exc:
@@ -269,10 +297,7 @@ class LocalFiles:
         return file
 
     async def _delete_released(self) -> bool:
-        """Delete from the oldest on, so that the remaining numbers have no gap; under the lock.
-
-        Returns False if one can't be deleted now.
-        """
+        """Delete from the oldest on, so that numbers have no gap; under the lock. False if one can't be deleted now."""
         released = list(takewhile(lambda file: file.sealed and not file.pending_count, self.in_use))
         if not released:
             return True
@@ -294,7 +319,7 @@ class LocalFiles:
         return True
 
     async def _discard(self, file: WalFile) -> bool:
-        """Put the file aside to be used again, or delete it if it is of another size, or there are enough."""
+        """Keep the file as a spare, or delete it if its size differs or there are enough."""
         spares_max_count = SPARES_MAX_COUNT
         if self.room.out_of_space:
             spares_max_count = 1 if self.room.disk_is_full else 0
@@ -311,7 +336,7 @@ class LocalFiles:
         return True
 
     async def _delete(self, name: str) -> bool:
-        """False if there is no room to do so: a file system that copies on write needs some for that, too."""
+        """Delete a file; False without the room that a copy-on-write file system needs for that."""
         try:
             await self.disk.delete(name)
         except OSError as exc:
@@ -319,3 +344,19 @@ class LocalFiles:
                 return False
             raise self.failure(f"delete {name}", exc) from exc
         return True
+
+
+def kept_name(file: WalFile) -> str:
+    return f"{KEPT_PREFIX}{file.name}"
+
+
+def _topics_text(kept: KeptAside, topic_names: Mapping[bytes, str]) -> str:
+    counts: Counter[bytes] = Counter()
+    for (_, topic_id), count in kept.unknown.items():
+        counts[topic_id] += count
+    told = [
+        f"{topic_names.get(topic_id, 'name unknown')} ({topic_id_text(topic_id)}): {count}"
+        for topic_id, count in counts.most_common(TOPICS_TOLD_MAX_COUNT)
+    ]
+    more = len(counts) - len(told)
+    return ", ".join(told) + (f", and {more} more" if more else "")

@@ -29,15 +29,15 @@ from kafscale.formats.wal_entries import (
     scan,
 )
 from kafscale.log.wal.disk import NO_SPACE_ERRORS, Disk
-from kafscale.log.wal.journal import Handle, ReplayProgress
+from kafscale.log.wal.journal import Handle
 
 
 @attrs.frozen(kw_only=True)
 class WalExtent:
-    """A note: the numbers of the files that the log must have, and of the last one that was ever made.
+    """A note: the numbers of the files that the log must have, and of the last one ever made.
 
     Entries up to `sequence`, and perhaps more, were acknowledged; those from `first_sequence` on are in these files.
-    `lost` are files whose loss is settled, with a later one in the log: entries between the two may be missing.
+    `lost` are settled missing files with a later one in the log: entries between the two may be missing.
     """
 
     files: Sequence[int] = ()
@@ -52,21 +52,18 @@ class ExtentStore(Protocol):
 
     async def read(self) -> WalExtent | None:
         """Return the last note; None in a new data directory or one of an earlier version."""
-        ...
 
     async def write(self, extent: WalExtent) -> None:
-        """Keep a note durably. Raises StorageFull where there is no room."""
-        ...
+        """Keep a note durably. Raises StorageFull."""
 
 
 def file_name(number: int) -> str:
-    """Return the name of a file of the log."""
     return f"wal-{number:020d}.log"
 
 
 @attrs.define(eq=False, repr=False)
 class Extents:
-    """The note of one log: `load` and `compare` it at a start, `note` it whenever files come and go."""
+    """The note of one log: compared at a start, written whenever files come and go."""
 
     store: ExtentStore | None
     location: str  # of the disk, for messages
@@ -77,17 +74,16 @@ class Extents:
 
     @property
     def has_lost(self) -> bool:
-        """Tell whether acknowledged entries are missing, so far as is known, and that is not settled."""
+        """Tell whether acknowledged entries are known to be missing, unsettled."""
         return bool(self.missing or self.missing_count)
 
     async def load(self) -> None:
-        """Read the last note. Raises StorageFailed."""
         if self.store is not None:
             self._known = await self.store.read()
         self._noted = self._known or WalExtent()
 
     async def compare_files(self, disk: Disk, names: Iterable[str]) -> None:
-        """Load the note and hold it against files of these names, as `compare` does. Raises OSError, DamagedObject."""
+        """Load the note and compare it with the files of these names. Raises OSError, DamagedObject, StorageFailed."""
         await self.load()
         headers: dict[int, FileHeader | None] = {}
         for name in names:
@@ -96,7 +92,7 @@ class Extents:
         self.compare(headers)
 
     def compare(self, headers: Mapping[int, FileHeader | None]) -> None:
-        """Hold the note against the files that there are, by number; None is the header of one that holds zeros."""
+        """Compare the note with the existing files, by number; the header is None if a file holds zeros."""
         known = self._known
         if known is None:
             return
@@ -115,13 +111,13 @@ class Extents:
 
     @property
     def next_number(self) -> int:
-        """The number of the next file, so far as the note tells."""
+        """The number of the next file, as far as the note tells."""
         return self._noted.last_number + 1
 
     def take_gap(self, before: int, after: int, entry_count: int) -> bool:
-        """Count entries that are missing between two files of these numbers; False if there is no file between them.
+        """Count missing entries between two files of these numbers; False if no file is missing between them.
 
-        One whose loss was settled is not counted again. It may also have come back.
+        A settled file is not counted again. It may also have come back.
         """
         if any(before <= number <= after for number in self._noted.lost):
             return True
@@ -131,7 +127,7 @@ class Extents:
         return bool(between)
 
     def count_ends(self, first: int | None, end: int) -> None:
-        """Count entries that are missing before `first`, None if there is no file, and behind `end`."""
+        """Count entries that are missing before `first` (None without files) and behind `end`."""
         known = self._known
         if known is None or not known.files:
             return
@@ -143,7 +139,7 @@ class Extents:
         self.missing_count += max(0, known.sequence - end)
 
     def report(self, last_name: str) -> None:
-        """Tell the user what is missing, if anything is. `last_name` is the last file that there is."""
+        """Tell the user what is missing. `last_name` is the last existing file."""
         if not self.has_lost:
             return
         logger.error(
@@ -157,7 +153,7 @@ class Extents:
         )
 
     async def note(self, files: Iterable[int], *, first_sequence: int, sequence: int, last_number: int) -> None:
-        """Note which files there are, and up to which entry all is durable. Raises StorageFailed, StorageFull."""
+        """Note which files there are, and the last durable entry. Raises StorageFailed, StorageFull."""
         if self.store is None:
             return
         noted = sorted({*files, *self.missing})
@@ -174,7 +170,7 @@ class Extents:
             self._noted = extent
 
     async def settle(self) -> None:
-        """Leave missing files out of the note, as partitions go on behind them. Raises StorageFailed, StorageFull."""
+        """Remove missing files from the note, as partitions go on behind them. Raises StorageFailed, StorageFull."""
         files = [number for number in self._noted.files if number not in self.missing]
         lost = sorted({*self._noted.lost, *self.missing})
         self.missing, self.missing_count = [], 0
@@ -194,11 +190,11 @@ logger = logging.getLogger(__name__)
 
 @attrs.define(eq=False, repr=False)
 class Replay:
-    """One pass over the files of a disk. After `run`: the files that hold entries, and the numbers to go on with."""
+    """One pass over the files of a disk. Afterwards: the files that hold entries, and the numbers to go on with."""
 
     disk: Disk
     handle: Handle
-    on_progress: Callable[[ReplayProgress], None] | None = None
+    on_progress: Callable[[int], None] | None = None
     extents: Extents = attrs.field(factory=lambda: Extents(None, ""))
     files: list[WalFile] = attrs.field(factory=list, init=False)
     topic_names: dict[bytes, str] = attrs.field(factory=dict, init=False)  # by id, as far as entries tell them
@@ -208,16 +204,15 @@ class Replay:
     _group_start: int = attrs.field(default=FILE_HEADER_BYTES, init=False)  # of the last group of the last file
     _entry_count: int = attrs.field(default=0, init=False)
     _last_sequence: int = attrs.field(default=0, init=False)  # of the last entry that was found
-    _read_bytes: int = attrs.field(default=0, init=False)
 
     async def run(self) -> None:
-        """Raises DamagedObject, StorageFailed, OSError."""
+        """Replay all files. Raises DamagedObject, StorageFailed, OSError."""
         listed = await self.disk.list()
         sizes = {name: size for name, size in listed.items() if NAME.fullmatch(name)}
         await self.extents.compare_files(self.disk, sizes)
         unused = [name for name in listed if name.startswith(SPARE_PREFIX)]
         last_content = b""
-        for count, name in enumerate(sorted(sizes), start=1):
+        for name in sorted(sizes):
             self.next_number = int(name[4:24]) + 1
             content = await self.disk.read(name, 0, sizes[name])
             header = self._header(name, content)
@@ -226,7 +221,8 @@ class Replay:
             else:
                 await self._replay_file(WalFile(name, header, len(content), sealed=True), content)
                 last_content = content
-            self._report(count, len(sizes))
+            if self.on_progress is not None:
+                self.on_progress(self._entry_count)
         self.next_number = max(self.next_number, self.extents.next_number)
         self.extents.count_ends(self.files[0].header.sequence if self.files else None, self._last_sequence)
         self.extents.report(self.files[-1].name if self.files else "")
@@ -242,7 +238,7 @@ class Replay:
             await self._delete(name)
 
     def _header(self, name: str, content: bytes) -> FileHeader | None:
-        """The file's header, or None for a file whose making was interrupted: nothing was ever written to it."""
+        """Return the file's header, or None for a file that was never written to."""
         header = decode_file_header(self._path(name), content)
         if header is None:
             if not is_zero(content, FILE_HEADER_BYTES):
@@ -268,7 +264,6 @@ class Replay:
         self.next_sequence = file.header.sequence
         self._group_start = FILE_HEADER_BYTES
         await self._replay_entries(file, content)
-        self._read_bytes += file.end
         self._torn = None
         if is_zero(content, file.end):
             return
@@ -302,10 +297,10 @@ class Replay:
                 await trio.lowlevel.checkpoint()
 
     async def _finish_last(self, content: bytes) -> None:
-        """Cut what is behind the last entry, and make sure that what has been replayed is on the disk.
+        """Cut what is behind the last entry, and make sure that replayed entries are on the disk.
 
-        The last group may have been written but never synced, or its sync may have failed, which leaves pages that
-        look right and are never written again unless they are changed; so it is written once more.
+        The last group may have been written but not synced, or its sync may have failed, which leaves pages that look
+        right and are never written unless they change; so it is written again.
         """
         file = self.files[-1]
         if self._torn is not None:
@@ -326,10 +321,6 @@ class Replay:
             if exc.errno not in NO_SPACE_ERRORS:
                 raise
             logger.warning("no space to delete the unneeded file %s; a later start deletes it", self._path(name))
-
-    def _report(self, file_count: int, files_count: int) -> None:
-        if self.on_progress is not None:
-            self.on_progress(ReplayProgress(file_count, files_count, self._entry_count, self._read_bytes))
 
     def _path(self, name: str) -> str:
         return f"{self.disk.location}/{name}"

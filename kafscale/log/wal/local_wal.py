@@ -5,7 +5,7 @@ its `Round`. When a round is durable, `on_durable` tells the partitions, then th
 bound here: the data of every entry is in the chunk pool or in a bounded frame.
 
 A failed write or sync is final, because the content of the page cache is unknown then: every waiter gets StorageFailed
-and the broker stops. A full disk is no failure: appends wait for the next file (`local_files`), and a file system that
+and the broker stops. On a full disk appends wait for the next file (`local_files`), and a file system that
 needs room to overwrite gets the same bytes again.
 
 Order of use: `replay`, then `tasks`.
@@ -18,7 +18,7 @@ import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 import attrs
 import trio
@@ -44,11 +44,9 @@ from kafscale.log.wal.journal import (
     CROWDED_ENTRIES_COUNT,
     CROWDED_FRACTION,
     Handle,
+    Journal,
     KeptAside,
-    LogJournal,
-    ReplayProgress,
     Round,
-    keep_copies,
 )
 from kafscale.log.wal.local_files import NO_SPACE_RETRY_SECONDS, LocalFiles, Room
 from kafscale.log.wal.local_replay import Extents, ExtentStore, Replay
@@ -69,15 +67,15 @@ class Lease(Protocol):
     """Permission to acknowledge."""
 
     def is_good(self) -> bool:
-        """Tell whether it may now."""
+        """Tell whether it holds now."""
 
     async def wait(self) -> None:
-        """Wait until it may. Raises Fenced if it never will."""
+        """Wait until it holds. Raises Fenced if it never will."""
 
 
 @attrs.frozen(kw_only=True)
 class LocalLog:
-    """Parts of a log on the local disk: see `Wal`."""
+    """The parts of a log on the local disk: see `Wal`."""
 
     disk: Disk
     lease: Lease | None = None
@@ -96,35 +94,18 @@ class LocalRound(Round):
         super().fail(failure)
 
 
-@attrs.frozen
-class WalStatistics:
-    """A look at the log. `queued_*` is what waits for a sync, `rotation_stall_count` how often a file was not ready."""
-
-    sync_count: int
-    entry_count: int
-    written_bytes: int
-    file_count: int
-    file_bytes: int
-    pending_count: int
-    queued_count: int
-    queued_bytes: int
-    rotation_stall_count: int
-    out_of_space: bool
-
-
 @attrs.define(eq=False, kw_only=True, repr=False)
-class Wal(LogJournal):
+class Wal(Journal):
     """The log on one disk, a `Journal`.
 
-    `on_durable` is called with each group of entries that has become durable, in order, before the rounds are done.
-    It must not raise. With a `lease`, both wait while it is not good. The callbacks in `on_growth` are called when a
-    file is begun, or can't be, while the log `is_crowded`. `topic_name` tells the name of an entry's topic, which each
-    file has before the first batch of that topic; without it no name is written. `extents` is where is noted which
-    files there must be; without it, no start finds out that one is missing. `sync_interval_seconds` bounds how long a
-    sync may be put off in order to take more along.
+    `on_durable` is called with each durable group of entries, in order, before the rounds are done; it must not raise.
+    Without a good `lease` both wait. The callbacks in `on_growth` are called when a file is begun, or can't be, while
+    the log `is_crowded`. `topic_name` tells the name of an entry's topic, which each file has before that topic's first
+    batch. `extents` keeps the note of files; without it, missing files are not found. `sync_interval_seconds` bounds
+    how long a sync may be put off to take more along.
 
-    Files of `max_bytes` together are the limit, or `waiting_max_count` entries whose batches are in no segment: that
-    much memory they take, wherever their data is. So a file gets an eighth of these at most, however short they are.
+    The limit is `max_bytes` of files, or `waiting_max_count` pending entries, whose memory is needed wherever their
+    data is. So a file gets at most an eighth of these.
     """
 
     disk: Disk
@@ -136,8 +117,6 @@ class Wal(LogJournal):
     max_bytes: int = 4 << 30
     waiting_max_count: int = WAITING_MAX_COUNT
     sync_interval_seconds: float = 0.002
-    is_local: ClassVar[bool] = True
-    small_count: ClassVar[int] = 0
     on_growth: list[Callable[[], None]] = attrs.field(factory=list, init=False)
     sync_seconds: Histogram = attrs.field(factory=Histogram, init=False)
     files: LocalFiles = attrs.field(init=False)
@@ -154,7 +133,7 @@ class Wal(LogJournal):
     _last_round_count: int = attrs.field(default=0, init=False)
     _last_sync_time: float = attrs.field(default=-math.inf, init=False)
     _mean_sync_seconds: float = attrs.field(default=0.0, init=False)
-    _entry_count: int = attrs.field(default=0, init=False)
+    _entry_count: int = attrs.field(default=0, init=False)  # written since the start
     _written_bytes: int = attrs.field(default=0, init=False)
     _starting: trio.TaskStatus[None] | None = attrs.field(default=None, init=False)
 
@@ -172,23 +151,23 @@ class Wal(LogJournal):
     # What the partitions use.
 
     @property
+    def is_local(self) -> bool:
+        return True
+
+    @property
     def is_last_word(self) -> bool:
-        """Tell whether this log has all that can have been acknowledged by now: not without a good `lease`."""
         return self.lease is None or self.lease.is_good()
 
     @property
     def is_full(self) -> bool:
-        """Tell whether what is appended now has to wait until files have been deleted."""
         return self._room.out_of_space and self._room.stalled_since is not None
 
     @property
     def lacks_room(self) -> bool:
-        """Tell whether what is appended has to wait for others to free some of the disk, and not for flushes alone."""
         return self._room.disk_is_full and self._room.stalled_since is not None
 
     @property
     def is_crowded(self) -> bool:
-        """Tell whether more should be flushed than is: the log nears its limit, or has very many entries."""
         return (
             self._room.out_of_space
             or self.files.size_bytes >= self.max_bytes * CROWDED_FRACTION
@@ -197,19 +176,13 @@ class Wal(LogJournal):
 
     @property
     def pending_count(self) -> int:
-        """Count the entries that are in no segment yet."""
         return self.files.pending_count
 
     async def wait_for_room(self) -> None:
-        """Wait while the log is full."""
         while self.is_full:
             await self._room.resumed.wait()
 
     def append(self, entry: WalEntry) -> Round:
-        """Queue an entry behind all earlier ones; it is durable when the round is done.
-
-        Raises StorageFailed when the log has failed or is closed; the entry is not queued then.
-        """
         if self._closed is not None:
             raise StorageFailed(str(self._closed)) from self._closed
         round = self._filling
@@ -224,24 +197,16 @@ class Wal(LogJournal):
         return round
 
     def retain(self, file: WalFile) -> None:
-        """Keep a file that has entries pending, for a reader of one of them who will `release` it."""
         assert file.pending_count > 0, f"{file.name}: retained after its last release"
         file.pending_count += 1
 
     def release(self, file: WalFile, count: int = 1) -> None:
-        """Say that `count` entries of the file are in the bucket, or are no longer wanted."""
         file.pending_count -= count
         assert file.pending_count >= 0, f"{file.name}: released more entries than it held"
         if self.files.can_delete():
             self.files.wake()
 
     async def read(self, file: WalFile, places: Sequence[tuple[int, int]]) -> bytes:
-        """The data of entries that are not released yet, one behind the other, by one read of the file.
-
-        `places` are position and length of each, in ascending order; what lies between them is read too.
-
-        Raises DamagedObject if it is not what was written, StorageFailed if it can't be read.
-        """
         try:
             content = await self.disk.read(file.name, run_start(places), run_bytes(places))
         except OSError as exc:
@@ -249,55 +214,30 @@ class Wal(LogJournal):
         name = f"{self.disk.location}/{file.name}"
         return decode_run(memoryview(content), places, name=name, salt=file.header.salt)
 
-    def statistics(self) -> WalStatistics:
-        rounds = self._rounds()
-        return WalStatistics(
-            sync_count=sum(self.sync_seconds.counts),
-            entry_count=self._entry_count,
-            written_bytes=self._written_bytes,
-            file_count=len(self.files.in_use),
-            file_bytes=self.files.size_bytes,
-            pending_count=self.pending_count,
-            queued_count=sum(len(round._entries) for round in rounds),
-            queued_bytes=sum(round._size_bytes for round in rounds),
-            rotation_stall_count=self.files.stall_count,
-            out_of_space=self._room.out_of_space,
-        )
-
     def register(self, metrics: Metrics) -> None:
-        """Register the metrics."""
-        log = metrics.of(self.statistics)
-        log.count("kafscale_wal_syncs_total", "Writes to the WAL, each with one fsync.", lambda seen: seen.sync_count)
-        log.count("kafscale_wal_entries_total", "Record batches in these writes.", lambda seen: seen.entry_count)
-        log.count("kafscale_wal_written_bytes_total", "Bytes of these writes.", lambda seen: seen.written_bytes)
-        log.count(
-            "kafscale_wal_rotation_stalls_total",
-            "Times that the next WAL file was not ready.",
-            lambda seen: seen.rotation_stall_count,
-        )
-        log.gauge("kafscale_wal_files", "Files of the WAL.", lambda seen: seen.file_count)
-        log.gauge("kafscale_wal_bytes", "Size of these files.", lambda seen: seen.file_bytes)
-        log.gauge(
-            "kafscale_wal_pending_entries", "Entries that are not in the bucket yet.", lambda seen: seen.pending_count
-        )
-        log.gauge("kafscale_wal_queued_bytes", "What waits for a sync.", lambda seen: seen.queued_bytes)
-        log.gauge(
-            "kafscale_wal_out_of_space",
-            "1 while appends wait because the disk is full.",
-            lambda seen: seen.out_of_space,
-        )
+        count, gauge, files = metrics.count, metrics.gauge, self.files
+        help = "Writes to the WAL, each with one fsync."
+        count("kafscale_wal_syncs_total", help, lambda: sum(self.sync_seconds.counts))
+        count("kafscale_wal_entries_total", "Record batches in these writes.", lambda: self._entry_count)
+        count("kafscale_wal_written_bytes_total", "Bytes of these writes.", lambda: self._written_bytes)
+        help = "Times that the next WAL file was not ready."
+        count("kafscale_wal_rotation_stalls_total", help, lambda: files.stall_count)
+        gauge("kafscale_wal_files", "Files of the WAL.", lambda: len(files.in_use))
+        gauge("kafscale_wal_bytes", "Size of these files.", lambda: files.size_bytes)
+        gauge("kafscale_wal_pending_entries", "Entries that are not in the bucket yet.", lambda: self.pending_count)
+        gauge("kafscale_wal_queued_bytes", "What waits for a sync.", self._queued_bytes)
+        help = "1 while appends wait because the disk is full."
+        gauge("kafscale_wal_out_of_space", help, lambda: self._room.out_of_space)
         metrics.adopt_histogram("kafscale_wal_sync_seconds", "Latency of a write and its fsync.", self.sync_seconds)
+
+    def _queued_bytes(self) -> int:
+        return sum(round._size_bytes for round in self._rounds())
 
     # What the broker runs.
 
-    async def replay(self, handle: Handle, *, on_progress: Callable[[ReplayProgress], None] | None = None) -> None:
-        """Hand every entry on the disk to `handle`, in order; to be called once, before `run`.
-
-        `handle` says whether the entry is still needed: then it is pending in its file until it is released. The data
-        is a view that is valid during the call only. What has been handed over is durable.
-
-        Raises DamagedObject, naming the file and the position, when entries that had been acknowledged are missing;
-        StorageFailed when the disk can't be read.
+    async def replay(self, handle: Handle, *, on_progress: Callable[[int], None] | None = None) -> None:
+        """Replay the files. Raises DamagedObject if acknowledged entries are damaged, StorageFailed if the disk can't
+        be read.
         """
         replay = Replay(self.disk, handle, on_progress, self.files.extents)
         try:
@@ -309,29 +249,22 @@ class Wal(LogJournal):
 
     @property
     def has_lost_entries(self) -> bool:
-        """Tell whether files with acknowledged entries are missing, and partitions do not go on behind them yet."""
         return self.files.extents.has_lost
 
     async def settle_loss(self) -> None:
-        """Expect missing files no more, as partitions go on behind them. Raises StorageFailed, StorageFull."""
         await self.files.extents.settle()
 
     async def keep_aside(self, kept: KeptAside) -> None:
-        """Keep copies of the files; `kept` keeps those that were not copied before. Raises StorageFailed."""
-        await keep_copies(kept, self.files.keep_copy, self.disk.location, self.topic_names)
-
-    async def settle(self) -> None:
-        """Do nothing: what was appended is written by `run`, also when that is cancelled."""
+        await self.files.keep_aside(kept, self.topic_names)
 
     @property
     def tasks(self) -> Sequence[Callable[..., Awaitable[None]]]:
-        """The tasks that are to run, in this order."""
         return self.files.prepare, self.run
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Write and sync what is appended; reports started when the first file is ready, or there is no room for it.
+        """Write and sync appended entries. Reports started when the first file is ready, or there is no room for it.
 
-        When cancelled it writes what was accepted before, within a bound. Raises StorageFailed when the disk fails.
+        When cancelled it writes accepted entries, within a bound. Raises StorageFailed when the disk fails.
         """
         try:
             self._starting = task_status
@@ -362,10 +295,10 @@ class Wal(LogJournal):
             self._starting = None
 
     async def _gather(self) -> None:
-        """Put the sync off for a moment after the last one, if that will save one.
+        """Delay the sync for a moment after the last one, if that will save one.
 
-        A sync that is under way gathers by itself, so waiting pays only when syncs are slower than the interval, and
-        only for the peers of the last round, who have just been answered and are likely to come back.
+        A sync under way gathers by itself, so waiting pays only when syncs are slower than the interval, and only for
+        the peers of the last round, who were just answered and are likely to come back.
         """
         if self._full or not 0 < self.sync_interval_seconds < self._mean_sync_seconds:
             return
@@ -377,7 +310,7 @@ class Wal(LogJournal):
             await self._work.wait()
 
     async def _sync(self) -> None:
-        """Make one round durable. If it is cancelled in between, the next call takes up the same round."""
+        """Make one round durable. After a cancellation the next call continues the same round."""
         if self._syncing is None:
             if self._full:
                 self._syncing = self._full.popleft()
@@ -394,7 +327,6 @@ class Wal(LogJournal):
         round.succeed()
 
     async def _write_group(self, round: LocalRound) -> None:
-        """Write and sync as many of the round's first entries as the file has room for."""
         file = self.files.in_use[-1]
         group = self._fitting(round, file)
         if not group or not self._can_tell(file, group):
@@ -422,7 +354,9 @@ class Wal(LogJournal):
             return
         self._room.resume()
         self._last_sync_time = trio.current_time()
-        self._observe(self._last_sync_time - began)
+        seconds = self._last_sync_time - began
+        self.sync_seconds.observe(seconds)
+        self._mean_sync_seconds += SYNC_SECONDS_WEIGHT * (seconds - self._mean_sync_seconds)
         if self.lease is not None and not self.lease.is_good():
             await self.lease.wait()  # cancelled, it writes the same again
         self._commit(names, group, file)
@@ -430,9 +364,8 @@ class Wal(LogJournal):
         self.on_durable(group)
 
     def _can_tell(self, file: WalFile, group: Sequence[WalEntry]) -> bool:
-        """Mark the file as one with transactions, if any came since the start. Its header is written once.
-
-        False if that was done: then the next file is to be begun.
+        """Mark the file as one with transactions, if any came since the start; False if its header is already
+        written.
         """
         self._has_transactions = self._has_transactions or any(entry.is_transactional for entry in group)
         if not self._has_transactions or file.header.has_transactions:
@@ -443,10 +376,7 @@ class Wal(LogJournal):
         return True
 
     async def _wait_to_write_again(self, file: WalFile) -> None:
-        """Wait before a write is tried again.
-
-        What is to be written stays what it is: the next attempt begins with its first byte.
-        """
+        """Wait for space; the next attempt writes the same bytes from the first on."""
         if self._room.stalled_since is None:
             self._room.stall()
             logger.warning("no space to write to %s in %s: produces wait for some", file.name, self.disk.location)
@@ -456,7 +386,6 @@ class Wal(LogJournal):
         await trio.sleep(NO_SPACE_RETRY_SECONDS)
 
     async def _rotate(self, entry_bytes: int) -> None:
-        """Go on in the next file, which has room for an entry of that size."""
         await self.files.rotate(entry_bytes)
         self._named.clear()
         if self.is_crowded:
@@ -496,7 +425,6 @@ class Wal(LogJournal):
         return fitting
 
     def _names_for(self, group: Sequence[WalEntry], named: Collection[bytes]) -> list[WalEntry]:
-        """Make entries that tell the names of those topics of a group that are not `named` yet."""
         if self.topic_name is None:
             return []
         unnamed = {entry.topic_id: entry for entry in group if entry.topic_id not in named}
@@ -516,12 +444,7 @@ class Wal(LogJournal):
         self._entry_count += len(group)
         self._written_bytes += end - start
 
-    def _observe(self, seconds: float) -> None:
-        self.sync_seconds.observe(seconds)
-        self._mean_sync_seconds += SYNC_SECONDS_WEIGHT * (seconds - self._mean_sync_seconds)
-
     def _close(self) -> None:
-        """Refuse further appends and fail the waiters."""
         if self._closed is None:
             self._closed = StorageFailed("the WAL is closed")
         for round in self._rounds():
@@ -529,15 +452,13 @@ class Wal(LogJournal):
                 round.fail(self._closed)
 
     def _rounds(self) -> Sequence[LocalRound]:
-        """Return all that are not done, in order."""
         return [*([] if self._syncing is None else [self._syncing]), *self._full, self._filling]
 
 
 def _size_bytes(entries: Iterable[WalEntry]) -> int:
-    """Count the bytes that entries take in a file."""
     return sum(ENTRY_HEADER_BYTES + len(entry.data) for entry in entries)
 
 
 def _padding(end: int, size_bytes: int) -> bytes:
-    """Zeros up to the end of the page, or of the file: a page that is written in part would be read first."""
+    """Return zeros up to the end of the page or file: a partly written page would be read first."""
     return bytes(min(-end % PAGE_BYTES, max(0, size_bytes - end)))

@@ -26,7 +26,7 @@ import attrs
 import trio
 
 from kafscale.buffers import Buffer
-from kafscale.concurrency.nurseries import ungrouped
+from kafscale.concurrency.nurseries import for_each
 from kafscale.errors import DamagedObject, Fenced, NotFound, PreconditionFailed
 from kafscale.formats.manifest import PartitionId
 from kafscale.formats.wal_entries import RECORD_BATCH, WalEntry
@@ -53,7 +53,7 @@ from kafscale.formats.wal_runs import (
     position_of,
     wal_key,
 )
-from kafscale.log.wal.journal import Handle, ReplayProgress
+from kafscale.log.wal.journal import Handle
 from kafscale.store.base import ObjectStore
 from kafscale.store.paths import EPOCH_MAX, NumberedKey
 from kafscale.store.versions import undisturbed
@@ -71,9 +71,9 @@ logger = logging.getLogger(__name__)
 
 @attrs.frozen(eq=False, repr=False)
 class EarlierLog:
-    """The log of all epochs before ours: the keys of what counts, in order, without the fences.
+    """The log of all earlier epochs: the keys of its objects, in order, without the fences.
 
-    What was deleted up to `kept_until`, even since it was listed, was in order. `sizes` are those that are known.
+    An object up to `kept_until` may have been deleted. `sizes` are those that are known.
     """
 
     store: ObjectStore
@@ -87,19 +87,18 @@ class EarlierLog:
         *,
         after: WalPosition = START,
         partitions: Collection[PartitionId] | None = None,
-        on_progress: Callable[[ReplayProgress], None] | None = None,
+        on_progress: Callable[[int], None] | None = None,
     ) -> Sequence[WalObject]:
-        """Hand every entry behind `after` to `handle`, in order; its data is a view that is valid during the call only.
+        """Hand every entry behind `after` to `handle`, in order; its data is valid during the call only.
 
-        `handle` says whether the entry is still needed: then it is pending in its object until it is released. Returns
-        the objects, of which some are in memory at once; `on_progress` is called after each group. Where only entries
-        of some `partitions` are wanted, others may not be read. Raises DamagedObject, StoreError, of which NotFound
-        says that an object behind `kept_until` has gone since it was listed.
+        Entries that `handle` needs are pending until released. With `partitions`, other entries may not be read.
+        Returns the objects; several are in memory at once. Raises DamagedObject, StoreError; NotFound if an object
+        behind `kept_until` has gone.
         """
         wanted = [key for key in self.keys if position_of(key) > after]
         replayed: list[WalObject] = []
         expected: WalPosition | None = None
-        entry_count = read_bytes = 0
+        entry_count = 0
         for group in self.groups(wanted):
             for key, read in await self._read_objects(group, partitions):
                 header = read.header
@@ -110,13 +109,12 @@ class EarlierLog:
                 expected = WalPosition(key.epoch, header.sequence + header.entry_count)
                 replayed.append(await _replay_object(wal_object(key.key, key.epoch, header), read.entries, handle))
                 entry_count += len(read.entries)
-                read_bytes += read.read_bytes
             if on_progress is not None:
-                on_progress(ReplayProgress(len(replayed), len(wanted), entry_count, read_bytes))
+                on_progress(entry_count)
         return replayed
 
     def groups(self, wanted: Iterable[NumberedKey]) -> Iterator[Sequence[NumberedKey]]:
-        """Iterate over what is to be read at once."""
+        """Iterate over the keys to read at once."""
         group: list[NumberedKey] = []
         group_bytes = 0
         for key in wanted:
@@ -130,7 +128,7 @@ class EarlierLog:
             yield group
 
     async def read_all(self, keys: Sequence[NumberedKey]) -> Sequence[tuple[NumberedKey, Buffer]]:
-        """Read the objects that are still there, and return them in order."""
+        """Read the objects that still exist, in order."""
 
         async def read(key: NumberedKey) -> Buffer:
             return (await self.store.get(key.key)).data
@@ -160,18 +158,12 @@ class EarlierLog:
                     raise
                 logger.info("%s has been deleted since it was listed: all in it is kept elsewhere", key.key)
 
-        with ungrouped():
-            async with trio.open_nursery() as nursery:
-                for listed_key in keys:
-                    nursery.start_soon(read, listed_key)
+        await for_each(keys, read, tasks_count=len(keys))
         return [(key, contents[key]) for key in keys if key in contents]
 
 
 def _check_unneeded(replayed: Sequence[WalObject], following: NumberedKey) -> None:
-    """Check that what is missing before `following` was deleted: then nothing before it is needed.
-
-    Raises DamagedObject.
-    """
+    """Check that objects missing before `following` were deleted: then nothing before them is needed."""
     needed = next((object_ for object_ in replayed if object_.pending_count), None)
     if needed is not None:
         missing = attrs.evolve(following, number=replayed[-1].position.number + 1)
@@ -198,9 +190,8 @@ async def take_over(
 ) -> EarlierLog:
     """End the log of every epoch before `epoch`, which the caller has claimed, and return what it holds.
 
-    `kept_until`: what is missing up to there was deleted, as its metadata is kept elsewhere. `ignores_later`: later
-    epochs are streams of brokers that share the bucket already. Otherwise this raises Fenced where one has begun.
-    Raises DamagedObject, StoreError.
+    Objects up to `kept_until` may have been deleted, as a checkpoint has their metadata. `ignores_later`: later epochs
+    are streams of brokers that share the bucket; otherwise Fenced is raised for one. Raises DamagedObject, StoreError.
     """
     listed = await list_log(store, namespace)
     if ignores_later:
@@ -221,15 +212,15 @@ async def take_over(
 async def find_log(
     store: ObjectStore, namespace: str, *, kept_until: WalPosition, last_epoch: int = EPOCH_MAX
 ) -> EarlierLog:
-    """Return what `take_over` would return at a start, with nothing written. Raises DamagedObject, StoreError."""
+    """Return what `take_over` would return, without writing. Raises DamagedObject, StoreError."""
     return EarlierLog(store, await find_keys(store, namespace, kept_until, last_epoch=last_epoch), kept_until)
 
 
 async def end_stream(store: ObjectStore, namespace: str, incarnation: int, *, taken_by: int) -> EarlierLog:
     """End the stream of an incarnation that may lead no more, and return what it holds.
 
-    `taken_by` is the incarnation of the broker that takes over. Several may, at the same time and again: the fence is
-    put once. Raises DamagedObject, StoreError.
+    `taken_by` is the incarnation that takes over; several may do so at once, and again. Raises DamagedObject,
+    StoreError.
     """
     run = await _Epoch(store, namespace, incarnation, fence_epoch=taken_by).end_stream()
     keys = [wal_key(namespace, incarnation, number) for number in run.numbers]
@@ -238,19 +229,19 @@ async def end_stream(store: ObjectStore, namespace: str, incarnation: int, *, ta
 
 
 async def _delete(store: ObjectStore, keys: Sequence[NumberedKey]) -> None:
-    """One at a time and in order, so that a crash leaves no gap."""
+    """Delete one at a time and in order, so that a crash leaves no gap."""
     for key in keys:
         await store.delete([key.key])
 
 
 @attrs.frozen
 class _Epoch(LogEpoch):
-    """One epoch of the log, which is to end by a fence of `fence_epoch`."""
+    """One epoch of the log, to be ended by a fence of `fence_epoch`."""
 
     fence_epoch: int = attrs.field(kw_only=True)
 
     async def end(self, listed: Listed, kept_until: WalPosition) -> Sequence[NumberedKey]:
-        """Put a fence behind the run of objects, unless there is one, and return the keys of that run."""
+        """Put a fence behind the run of objects, unless there is one, and return their keys."""
         while True:
             run = await self.look(listed, kept_until)
             if await self._has_ended(run):
@@ -258,7 +249,6 @@ class _Epoch(LogEpoch):
             listed = await list_epoch(self.store, self.namespace, self.epoch)
 
     async def end_stream(self) -> LogRun:
-        """Do the same with a stream, and return the run."""
         while True:
             run = await undisturbed(self._look_at_stream)
             if await self._has_ended(run):
@@ -268,7 +258,9 @@ class _Epoch(LogEpoch):
         return await self.look_at_stream(await list_epoch(self.store, self.namespace, self.epoch))
 
     async def _has_ended(self, run: LogRun) -> bool:
-        """Put a fence if it is missing; then delete the objects that are not part of the run."""
+        """Put a missing fence; then delete the objects outside of the run. False if the broker of that epoch was
+        faster.
+        """
         if not (run.has_fence or await self._fence(run.end)):
             return False
         for number in run.leftover:
@@ -277,7 +269,7 @@ class _Epoch(LogEpoch):
         return True
 
     async def _fence(self, number: int) -> bool:
-        """Put a fence, and tell whether it is in place; if not, the broker of that epoch has been faster."""
+        """Put a fence; False if an object is there."""
         header = ObjectHeader(
             salt=0,
             epoch=self.fence_epoch,
@@ -299,17 +291,15 @@ WHOLE_FRACTION = 0.75  # of an object: who wants that much gets all of it by one
 
 @attrs.frozen(eq=False, repr=False)
 class ReadObject:
-    """The entries read from an object with `read_bytes` of GETs; their data are views."""
+    """The entries of an object; their data are views."""
 
     header: ObjectHeader
     entries: Sequence[WalEntry]
-    read_bytes: int
 
 
 async def read_object(store: ObjectStore, key: str) -> ReadObject:
     """Read all entries. Raises NotFound, DamagedObject, StoreError."""
-    data = (await store.get(key)).data
-    return ReadObject(*decode_object(key, data), len(data))
+    return ReadObject(*decode_object(key, (await store.get(key)).data))
 
 
 async def read_entries_of(store: ObjectStore, key: str, partitions: Collection[PartitionId]) -> ReadObject:
@@ -328,9 +318,5 @@ async def read_entries_of(store: ObjectStore, key: str, partitions: Collection[P
             raise DamagedObject(f"{key}: cut off, {len(part.data)} of {run.size_bytes} bytes at {run.start}")
         entries[run.start] = decode_spans(key, header, run, part.data)
 
-    with ungrouped():
-        async with trio.open_nursery() as nursery:
-            for run in runs:
-                nursery.start_soon(read, run)
-    read_bytes = len(head.data) + sum(run.size_bytes for run in runs)
-    return ReadObject(header, [entry for run in runs for entry in entries[run.start]], read_bytes)
+    await for_each(runs, read, tasks_count=len(runs))
+    return ReadObject(header, [entry for run in runs for entry in entries[run.start]])

@@ -24,10 +24,9 @@ import logging
 import math
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import islice, takewhile
-from typing import ClassVar
 
 import attrs
 import trio
@@ -60,9 +59,7 @@ from kafscale.log.wal.journal import (
     CROWDED_ENTRIES_COUNT,
     CROWDED_FRACTION,
     Handle,
-    KeptAside,
-    LogJournal,
-    ReplayProgress,
+    Journal,
     Round,
 )
 from kafscale.log.wal.s3_replay import EarlierLog
@@ -96,29 +93,13 @@ class _Draft:
     is_durable: bool = False
 
 
-@attrs.frozen
-class S3WalStatistics:
-    """A look at the log. `queued_*` is what waits, `object_*` what is in the bucket and not deleted yet."""
-
-    put_count: int
-    entry_count: int
-    written_bytes: int
-    under_way_count: int
-    queued_count: int
-    queued_bytes: int
-    object_count: int
-    object_bytes: int
-    pending_count: int
-    retry_count: int
-
-
 @attrs.define(eq=False, kw_only=True, repr=False)
-class S3Wal(LogJournal):
-    """The log of one epoch, and what is left of `earlier` ones: a `Journal`, and where metadata is acknowledged.
+class S3Wal(Journal):
+    """The log of one epoch, and what is left of `earlier` ones: a `Journal`, which metadata uses too.
 
-    `on_durable` gets the record batches of each object that has become durable, in order, before the rounds are done.
-    It must not raise. The callbacks in `on_growth` are called afterwards.
-    `is_stream`: several brokers share the bucket, and this one's metadata is not here.
+    `on_durable` gets the record batches of each durable object, in order, before the rounds are done; it must not
+    raise. The callbacks in `on_growth` are called afterwards. `is_stream`: several brokers share the bucket, and the
+    metadata is elsewhere.
     """
 
     store: ObjectStore
@@ -131,11 +112,6 @@ class S3Wal(LogJournal):
     on_durable: Callable[[Sequence[WalEntry]], None] = lambda entries: None
     earlier: Earlier = attrs.field(default=attrs.Factory(lambda self: EarlierLog(self.store, ()), takes_self=True))
     is_stream: bool = False
-    is_local: ClassVar[bool] = False
-    is_last_word: ClassVar[bool] = False
-    is_full: ClassVar[bool] = False
-    lacks_room: ClassVar[bool] = False
-    tasks: ClassVar[Sequence[Callable[..., Awaitable[None]]]] = ()
     on_growth: list[Callable[[], None]] = attrs.field(factory=list, init=False)
     put_seconds: Histogram = attrs.field(factory=Histogram, init=False)
     durable_position: WalPosition = attrs.field(init=False)
@@ -166,10 +142,6 @@ class S3Wal(LogJournal):
     # ---- what partitions and metadata use ---------------------------------------------------------------------
 
     def append(self, entry: WalEntry) -> Round:
-        """Queue an entry behind all earlier ones; it is durable when the round is done.
-
-        Raises StorageFailed when the log is closed; the entry is not queued then.
-        """
         if self._closed is not None:
             raise StorageFailed(str(self._closed)) from self._closed
         size_bytes = ENTRY_HEADER_BYTES + len(entry.data)
@@ -186,100 +158,61 @@ class S3Wal(LogJournal):
         return draft.round
 
     def retain(self, file: WalFile) -> None:
-        """Keep an object that has entries pending, for a reader of one of them who will `release` it."""
         assert file.pending_count > 0, f"{file.name}: retained after its last release"
         file.pending_count += 1
         self.pending_count += 1
 
     def release(self, file: WalFile, count: int = 1) -> None:
-        """Say that `count` entries of the object are in segments, or are no longer wanted."""
         file.pending_count -= count
         assert file.pending_count >= 0, f"{file.name}: released more entries than it held"
         self.pending_count -= count
         self._wake_deleter()
 
     def trim(self, until: WalPosition) -> None:
-        """Say that the metadata up to there is kept elsewhere."""
+        """Note that a checkpoint has the metadata up to there."""
         self._trim_until = max(self._trim_until, until)
         self._wake_deleter()
 
     async def read(self, file: WalFile, places: Sequence[tuple[int, int]]) -> bytes:
-        """The data of entries that are not released yet, one behind the other, by one ranged GET; as `Wal.read`.
-
-        Raises DamagedObject, StoreError.
-        """
         part = await self.store.get_range(file.name, run_start(places), run_bytes(places))
         return decode_run(memoryview(part.data), places, name=file.name, salt=file.header.salt)
 
     @property
     def is_crowded(self) -> bool:
-        """Tell whether more should be flushed: a start would read very much back, or there is much to remember."""
         return self._objects_bytes >= self.max_bytes * CROWDED_FRACTION or self.pending_count >= CROWDED_ENTRIES_COUNT
 
-    async def wait_for_room(self) -> None:
-        """Return at once: a failed PUT is retried, so there is always room."""
-
     async def settle(self) -> None:
-        """Wait until everything that was appended before is durable. Raises StorageFailed."""
         drafts = [*self._under_way, *self._full]
         if self._filling.entries:
             drafts.append(self._filling)
         if drafts:
             await drafts[-1].round.wait()
 
-    def statistics(self) -> S3WalStatistics:
-        waiting = [*self._under_way, *self._full, self._filling]
-        return S3WalStatistics(
-            put_count=sum(self.put_seconds.counts),
-            entry_count=self._entry_count,
-            written_bytes=self._written_bytes,
-            under_way_count=len(self._under_way),
-            queued_count=sum(len(draft.entries) for draft in waiting),
-            queued_bytes=sum(draft.size_bytes for draft in waiting),
-            object_count=len(self._objects),
-            object_bytes=self._objects_bytes,
-            pending_count=self.pending_count,
-            retry_count=self._retry_count,
-        )
-
     def register(self, metrics: Metrics) -> None:
-        """Register the metrics."""
-        log = metrics.of(self.statistics)
-        log.count(
-            "kafscale_s3_wal_puts_total",
-            "Objects of the log in the bucket that were written.",
-            lambda seen: seen.put_count,
-        )
-        log.count(
-            "kafscale_s3_wal_entries_total",
-            "Record batches and changes of metadata in them.",
-            lambda seen: seen.entry_count,
-        )
-        log.count("kafscale_s3_wal_written_bytes_total", "Bytes of these objects.", lambda seen: seen.written_bytes)
-        log.count(
-            "kafscale_s3_wal_retries_total",
-            "PUTs that failed for good and were begun again.",
-            lambda seen: seen.retry_count,
-        )
-        log.gauge("kafscale_s3_wal_objects", "Objects of the log in the bucket.", lambda seen: seen.object_count)
-        log.gauge("kafscale_s3_wal_bytes", "Size of these objects.", lambda seen: seen.object_bytes)
-        log.gauge("kafscale_s3_wal_under_way", "PUTs under way.", lambda seen: seen.under_way_count)
-        log.gauge("kafscale_s3_wal_queued_bytes", "What waits for its PUT.", lambda seen: seen.queued_bytes)
-        log.gauge(
-            "kafscale_s3_wal_pending_entries",
-            "Record batches in these objects that are in no segment yet.",
-            lambda seen: seen.pending_count,
-        )
+        count, gauge = metrics.count, metrics.gauge
+        help = "Objects of the log in the bucket that were written."
+        count("kafscale_s3_wal_puts_total", help, lambda: sum(self.put_seconds.counts))
+        help = "Record batches and changes of metadata in them."
+        count("kafscale_s3_wal_entries_total", help, lambda: self._entry_count)
+        count("kafscale_s3_wal_written_bytes_total", "Bytes of these objects.", lambda: self._written_bytes)
+        help = "PUTs that failed for good and were begun again."
+        count("kafscale_s3_wal_retries_total", help, lambda: self._retry_count)
+        gauge("kafscale_s3_wal_objects", "Objects of the log in the bucket.", lambda: len(self._objects))
+        gauge("kafscale_s3_wal_bytes", "Size of these objects.", lambda: self._objects_bytes)
+        gauge("kafscale_s3_wal_under_way", "PUTs under way.", lambda: len(self._under_way))
+        gauge("kafscale_s3_wal_queued_bytes", "What waits for its PUT.", self._queued_bytes)
+        help = "Record batches in these objects that are in no segment yet."
+        gauge("kafscale_s3_wal_pending_entries", help, lambda: self.pending_count)
         help = "From the start of a PUT to its success."
         metrics.adopt_histogram("kafscale_s3_wal_put_seconds", help, self.put_seconds)
 
+    def _queued_bytes(self) -> int:
+        return sum(draft.size_bytes for draft in (*self._under_way, *self._full, self._filling))
+
     # ---- what the broker runs ---------------------------------------------------------------------------------
 
-    async def replay(self, handle: Handle, *, on_progress: Callable[[ReplayProgress], None] | None = None) -> None:
-        """Hand every entry of earlier epochs to `handle`, in order; to be called once.
-
-        What it says that it needs is pending until it is released. Raises DamagedObject, StoreError.
-        """
+    async def replay(self, handle: Handle, *, on_progress: Callable[[int], None] | None = None) -> None:
+        """Replay the earlier epochs. Raises DamagedObject, StoreError."""
         replayed = await self.recover(self.earlier, handle, on_progress=on_progress)
         if self.is_stream:
             return
@@ -288,11 +221,11 @@ class S3Wal(LogJournal):
         self._wake_deleter()
 
     async def recover(
-        self, earlier: Earlier, handle: Handle, *, on_progress: Callable[[ReplayProgress], None] | None = None
+        self, earlier: Earlier, handle: Handle, *, on_progress: Callable[[int], None] | None = None
     ) -> Sequence[WalObject]:
-        """Do the same with what others have left, at any time; return the objects, which are not deleted from here.
+        """Replay what others have left, at any time. Returns the objects, which are not deleted from here.
 
-        Where it fails, what `handle` has needed by then is to be released too.
+        If it fails, entries that `handle` needed must be released too.
         """
 
         def count(entry: WalEntry) -> bool:
@@ -302,19 +235,8 @@ class S3Wal(LogJournal):
 
         return await earlier.replay(count, on_progress=on_progress)
 
-    @property
-    def has_lost_entries(self) -> bool:
-        """Answer no: where an object is missing that was acknowledged, the replay fails."""
-        return False
-
-    async def settle_loss(self) -> None:
-        """Do nothing."""
-
-    async def keep_aside(self, kept: KeptAside) -> None:
-        """Do nothing: the entries stay in the bucket's objects, and their epochs distinguish them."""
-
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Write what is appended, until cancelled; what is not acknowledged by then may be in the bucket or not.
+        """Write appended entries, until cancelled; unacknowledged ones may be in the bucket then or not.
 
         Raises Fenced when another broker has taken over.
         """
@@ -336,7 +258,6 @@ class S3Wal(LogJournal):
         raise self._fenced
 
     def _take_due(self) -> _Draft | None:
-        """The next object to write, if one is due and may go."""
         if len(self._under_way) >= UNDER_WAY_MAX_COUNT:
             return None
         if self._full:
@@ -353,7 +274,7 @@ class S3Wal(LogJournal):
         return max(due_at, self._began_at + self.min_interval_seconds)
 
     def _number(self, draft: _Draft) -> None:
-        """Give the object its place in the log; its bytes are the same from now on, however often they are sent."""
+        """Give the object its place in the log; its bytes never change from now on."""
         if self.is_stream and draft.size_bytes >= INDEXED_LEAST_BYTES:
             draft.entries = with_index(draft.entries)
             draft.size_bytes += ENTRY_HEADER_BYTES + len(draft.entries[0].data)
@@ -392,10 +313,7 @@ class S3Wal(LogJournal):
         self._work.set()
 
     async def _put(self, key: str, parts: Sequence[Buffer]) -> None:
-        """Put an object, again and again until it is there. Raises Fenced if something else is.
-
-        The existing object may arrive damaged: then its writer is unknown yet.
-        """
+        """Put an object, repeatedly until it is there. Raises Fenced if another one is."""
         attempts_count = 0
         while True:
             try:
@@ -409,7 +327,7 @@ class S3Wal(LogJournal):
                 await trio.sleep(RETRY_SECONDS)
 
     async def _put_or_find(self, key: str, parts: Sequence[Buffer]) -> None:
-        """Put the object, or find the one of an earlier attempt whose reply was lost; the epoch tells it as ours."""
+        """Put the object, or find it from an earlier attempt whose reply was lost."""
         try:
             await self.store.put_if_absent(key, parts)
         except PreconditionFailed:
@@ -453,7 +371,6 @@ class S3Wal(LogJournal):
             tell()
 
     def _close(self) -> None:
-        """Refuse further appends and fail the waiters."""
         self._closed = StorageFailed(str(self._fenced or "the write-ahead log in the bucket is closed"))
         for draft in (*self._under_way, *self._full, self._filling):
             draft.round.fail(self._closed)
@@ -461,11 +378,8 @@ class S3Wal(LogJournal):
     # ---- deletion ---------------------------------------------------------------------------------------------
 
     def _wake_deleter(self) -> None:
-        if self._can_delete():
+        if self._objects and self._is_unneeded(self._objects[0]):
             self._released.set()
-
-    def _can_delete(self) -> bool:
-        return bool(self._objects) and self._is_unneeded(self._objects[0])
 
     def _is_unneeded(self, written: WalObject) -> bool:
         if written.position == self.durable_position:
@@ -485,17 +399,15 @@ class S3Wal(LogJournal):
             self._work.set()
 
     def _unneeded(self, max_count: int) -> Sequence[WalObject]:
-        """Return at most `max_count` of the oldest objects that can be deleted without leaving an older one."""
         return list(islice(takewhile(self._is_unneeded, self._objects), max_count))
 
     async def _wait_unneeded(self, count: int) -> None:
-        """Wait until `count` objects can be deleted."""
         while len(self._unneeded(count)) < count:
             self._released.clear()
             await self._released.wait()
 
     async def _delete(self, unneeded: Sequence[WalObject]) -> None:
-        """Delete all of these, however often it takes: a deletion that fails may have left any of them."""
+        """Delete these objects, however often it takes: a failed deletion may leave any of them."""
         keys = [written.name for written in unneeded]
         batches = [keys[:1], keys[1:]] if self.is_stream and keys[1:] else [keys]
         while True:

@@ -38,7 +38,7 @@ from kafscale.formats.wal_entries import WalEntry, WalFile, decode_run, run_byte
 from kafscale.formats.wal_index import LoggedBatch, LoggedObject
 from kafscale.formats.wal_objects import HEADER_BYTES, WalObject, WalPosition, decode_header, wal_object
 from kafscale.formats.wal_runs import LogEpoch, LogRun, check_place, list_epoch, list_log, wal_key
-from kafscale.log.wal.journal import CROWDED_ENTRIES_COUNT, Handle, LogJournal, ReplayProgress, Round
+from kafscale.log.wal.journal import CROWDED_ENTRIES_COUNT, EntryJournal, Handle, Round
 from kafscale.log.wal.s3_replay import FENCES_KEPT_COUNT, EarlierLog, end_stream, find_log
 from kafscale.store.base import ObjectStore
 from kafscale.store.guarded import guarded
@@ -54,26 +54,19 @@ Recover = Mapping[PartitionId, Sequence[int]]  # the streams that each partition
 class Earlier(Protocol):
     """The bucket's log of earlier brokers: `EarlierLog` or `EarlierStreams`."""
 
-    async def replay(
-        self, handle: Handle, *, on_progress: Callable[[ReplayProgress], None] | None = None
-    ) -> Sequence[WalObject]:
-        """Hand it to `handle`, as `EarlierLog.replay` does."""
+    async def replay(self, handle: Handle, *, on_progress: Callable[[int], None] | None = None) -> Sequence[WalObject]:
+        """Replay it, as `EarlierLog.replay` does."""
 
 
 @attrs.frozen(eq=False, repr=False)
 class EarlierStreams:
-    """Streams that have ended, and which of them each partition is to be recovered from."""
+    """Ended streams, and from which of them each partition is to be recovered."""
 
     logs: Mapping[int, EarlierLog]
     recover: Recover
 
-    async def replay(
-        self, handle: Handle, *, on_progress: Callable[[ReplayProgress], None] | None = None
-    ) -> Sequence[WalObject]:
-        """Hand the entries of these partitions to `handle`, of each in the order of its streams.
-
-        Otherwise as `EarlierLog.replay`.
-        """
+    async def replay(self, handle: Handle, *, on_progress: Callable[[int], None] | None = None) -> Sequence[WalObject]:
+        """Replay the entries of these partitions, each from its streams in order, as `EarlierLog.replay`."""
         replayed: list[WalObject] = []
         for number, partitions in passes(self.recover):
             handle_of = partial(_handle_of, partitions, handle)
@@ -86,7 +79,7 @@ def _handle_of(partitions: Collection[PartitionId], handle: Handle, entry: WalEn
 
 
 def passes(recover: Recover) -> Iterator[tuple[int, Collection[PartitionId]]]:
-    """Iterate over the streams to read, and for which partitions each: a stream once, as far as their orders allow."""
+    """Iterate over the streams and their partitions: each stream once, as far as the orders allow."""
     left = {partition_id: list(numbers) for partition_id, numbers in recover.items() if numbers}
     while left:
         later = {number for numbers in left.values() for number in numbers[1:]}
@@ -113,7 +106,7 @@ class Streams:
     _ending: trio.Lock = attrs.field(factory=trio.Lock, init=False)
 
     async def end(self, recover: Recover) -> EarlierStreams:
-        """End all of these streams. Raises DamagedObject, StoreError."""
+        """End these streams, each once. Raises DamagedObject, StoreError."""
         numbers = Counter(number for numbers_of_one in recover.values() for number in numbers_of_one)
         async with self._ending:
             for number in sorted(numbers):
@@ -133,10 +126,9 @@ async def delete_unneeded(
 ) -> None:
     """Delete the streams that are not `needed`, of incarnations below `before`. Raises StoreError, Fenced.
 
-    Which those are follows from one state of the metadata, whose next number is `before`; a stream that is not needed
-    once never is again. Fences stay, those of the last FENCES_KEPT_COUNT; others go when all that they end has gone, as
-    they tell that what is missing was deleted. What has been deleted when this fails stays so, and it can be called
-    again.
+    `needed` and `before` are of one state of the metadata; an unneeded stream is never needed again. The last
+    FENCES_KEPT_COUNT fences stay, and others go after everything that they end, since they tell that missing objects
+    were deleted. Can be repeated after a failure.
     """
     is_alone_needed = any(number <= alone_until for number in needed)
     unneeded = {
@@ -170,20 +162,17 @@ KEPT_MAX_COUNT = 10_000  # objects: of 50 ms each, those of eight minutes
 
 @attrs.define(eq=False, repr=False)
 class ObjectMemory:
-    """The bytes of an object, which live as long as they are referenced: a `Memory` that is never reused."""
+    """The bytes of an object, which live while they are referenced: a `Memory` that is never reused."""
 
     view: memoryview
 
     @property
     def held_bytes(self) -> int:
-        """Return how many bytes that are."""
         return len(self.view)
 
-    def retain(self) -> None:
-        """Do nothing: a reference keeps the bytes."""
+    def retain(self) -> None: ...
 
-    def release(self) -> None:
-        """Do nothing, likewise."""
+    def release(self) -> None: ...
 
 
 @attrs.define(eq=False, repr=False)
@@ -197,16 +186,12 @@ class FollowedObject:
 
     @property
     def batch_count(self) -> int:
-        """Return how many batches it has, of all partitions."""
         return sum(map(len, self.batches.values()))
 
 
 @attrs.define(eq=False, repr=False)
 class Contents:
-    """The bytes of objects of all streams that are followed, those that came last.
-
-    `on_evicted` is told of those for which there is no room any more.
-    """
+    """The bytes of the latest objects of all followed streams. `on_evicted` gets those that no longer fit."""
 
     max_bytes: int
     on_evicted: Callable[[FollowedObject], None]
@@ -214,7 +199,6 @@ class Contents:
     _objects: deque[FollowedObject] = attrs.field(factory=deque, init=False)
 
     def add(self, followed: FollowedObject) -> None:
-        """Keep what an object has for a while."""
         self._objects.append(followed)
         self.used_bytes += followed.written.size_bytes
         while self.used_bytes > self.max_bytes:
@@ -226,9 +210,9 @@ class Contents:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class FollowedStream:
-    """Reads the stream of an incarnation. `on_object` is told of each object that has come, in order.
+    """Reads the stream of an incarnation. `on_object` gets each new object, in order.
 
-    `on_lost` is called when objects were deleted before they were read: the followed partitions have a gap then.
+    `on_lost` is called when objects were deleted before they were read, which leaves a gap.
     """
 
     store: ObjectStore
@@ -250,11 +234,11 @@ class FollowedStream:
 
     @property
     def next_number(self) -> int:
-        """Return the number of the object that comes next; 0 where that is not known."""
+        """The number of the next object; 0 if it is not known."""
         return self._next_number
 
     async def catch_up(self) -> None:
-        """Read all that had been acknowledged when this was called; a look that begins later will do for it.
+        """Read everything acknowledged before this call; waiters share a look that begins later.
 
         Raises DamagedObject, StoreError.
         """
@@ -268,7 +252,7 @@ class FollowedStream:
             self._done_count = began
 
     def begin_anew(self) -> None:
-        """List it again at the next look, as the known objects are gone."""
+        """List the stream again at the next look, as known objects are gone."""
         self.objects.clear()
         self._next_number = self._batch_count = 0
         self.on_lost(self)
@@ -305,7 +289,7 @@ class FollowedStream:
         return await LogEpoch(self.store, self.namespace, self.incarnation).look_at_stream(listed)
 
     async def _get_next(self) -> bool:
-        """Read the next object, and tell whether there was one that counts."""
+        """Read the next object; False if it does not exist."""
         number = self._next_number
         try:
             data = (await self.store.get(wal_key(self.namespace, self.incarnation, number).key)).data
@@ -342,7 +326,6 @@ class FollowedStream:
         self.on_object(followed)
 
     async def _look_back(self) -> None:
-        """Begin anew if the next object has been there, and was deleted."""
         if await self._has_all():
             return
         run = await undisturbed(self._find_run)
@@ -370,22 +353,19 @@ def _oldest_of(run: LogRun) -> int:
 
 
 @attrs.frozen(eq=False, repr=False)
-class FollowedJournal(LogJournal):
+class FollowedJournal(EntryJournal):
     """The journal of partitions that this broker only follows: it reads objects and keeps none."""
 
     store: ObjectStore
 
     def append(self, entry: WalEntry) -> Round:
-        """Refuse it: this broker does not lead the partition."""
         raise StorageFailed("the partition is led by another broker")
 
-    def retain(self, file: WalFile) -> None:
-        """Do nothing: its broker decides how long an object stays."""
+    def retain(self, file: WalFile) -> None: ...
 
-    def release(self, file: WalFile, count: int = 1) -> None:
-        """Do nothing, likewise."""
+    def release(self, file: WalFile, count: int = 1) -> None: ...
 
     async def read(self, file: WalFile, places: Sequence[tuple[int, int]]) -> bytes:
-        """Read data of entries by one ranged GET. Raises NotFound if it has been flushed; DamagedObject, StoreError."""
+        """Read entries by one ranged GET. Raises NotFound if they have been flushed; DamagedObject, StoreError."""
         part = await self.store.get_range(file.name, run_start(places), run_bytes(places))
         return decode_run(memoryview(part.data), places, name=file.name, salt=file.header.salt)

@@ -60,7 +60,7 @@ async def test_everything_is_there_again_and_goes_on(autojump_clock):
         await log.log.flusher.flush_all()
         assert await log.values(partition) == [*VALUES, b"next"]
         assert [start.epoch for start in (await read_footer(store, key_at(6, epoch=2))).epochs] == [1, 2]
-        assert log.log.journal.statistics().pending_count == 0
+        assert log.log.journal.pending_count == 0
 
 
 @pytest.mark.parametrize("flushed", [0, 3, 9])
@@ -144,7 +144,7 @@ async def test_a_kfs_whose_flush_was_killed_before_the_commit_is_the_flush(autoj
         assert log.partition().flushed_offset == 9
         assert not log.partition().tail.batches
         assert await log.values(log.partition()) == VALUES
-        assert log.log.journal.statistics().pending_count == 0
+        assert log.log.journal.pending_count == 0
 
 
 @pytest.mark.parametrize("half", ["kfs", "index"])
@@ -185,7 +185,7 @@ async def test_a_kfs_that_arrives_after_the_restart_has_listed_is_covered_by_wha
         await log.log.flusher.flush_all()
         assert [each.base_offset for each in log.partition().manifest.segments] == [0, 3, 6]
         assert await log.values(log.partition()) == [*VALUES, b"next"]
-        assert log.log.journal.statistics().pending_count == 0
+        assert log.log.journal.pending_count == 0
     async with memory_log(store, MemoryDisk(), leader_epoch=3) as log:
         assert [each.key.epoch for each in log.partition().manifest.segments] == [1, 1, 2]
         assert await log.values(log.partition()) == [*VALUES, b"next"]
@@ -255,7 +255,7 @@ async def test_the_wal_of_a_topic_that_was_deleted_is_let_go(autojump_clock):
     store, disk = await written(flushed=0)
     async with memory_log(store, disk, topics=[topic_spec(name="new", topic_id=OTHER_ID)], leader_epoch=2) as log:
         assert log.partition(name="new").next_offset == 0
-        assert log.log.journal.statistics().pending_count == 0
+        assert log.log.journal.pending_count == 0
 
 
 # ---- generations --------------------------------------------------------------------------------------------------

@@ -11,8 +11,7 @@ from kafscale.formats.wal_entries import ENTRY_HEADER_BYTES, METADATA, WalEntry
 from kafscale.formats.wal_index import with_index
 from kafscale.formats.wal_objects import HEADER_BYTES, START, ObjectHeader, WalPosition, encode_header, encode_object
 from kafscale.formats.wal_runs import list_log
-from kafscale.log.check.logged_batches import LoggedBatches
-from kafscale.log.check.wal_check import S3WalCheck, WalObjectCheck
+from kafscale.log.check.wal_check import LoggedBatches, S3WalCheck, WalObjectCheck
 from kafscale.log.repair.verify_segment import Kind
 from kafscale.log.wal.s3_replay import end_stream, find_log, take_over
 from kafscale.log.wal.s3_wal import S3Wal

@@ -50,7 +50,7 @@ async def append_in_turn(log: MemoryLog, count: int, *, partition_count: int = 1
     most_count = 0
     for number in range(count):
         await log.append(log.partition(number % partition_count), value)
-        most_count = max(most_count, log.log.journal.statistics().object_count)
+        most_count = max(most_count, len(log.log.journal._objects))
     return most_count
 
 
@@ -119,6 +119,6 @@ async def test_a_kill_in_the_middle_of_an_early_flush_loses_nothing(autojump_clo
         kept_until = log.log.journal.durable_position
         count, flushed = log.partition().next_offset, log.partition().flushed_offset
         assert EARLY_COUNT <= flushed < count - EARLY_COUNT
-        assert log.log.journal.statistics().object_count <= count - flushed + 1
+        assert len(log.log.journal._objects) <= count - flushed + 1
     async with memory_log(bucket, MemoryDisk(), leader_epoch=2, kept_until=kept_until, **SETTINGS) as log:
         assert await log.values(log.partition()) == [b"%d" % number for number in range(count)]

@@ -88,7 +88,7 @@ async def test_thousands_of_partitions_with_a_trickle_stay_below_the_objects_of_
         await trio.sleep(1)
         await log.log.flusher.flush_all()
         left = sum(p.next_offset - p.flushed_offset for p in log.log.by_name[TOPIC])
-        left += log.log.journal.statistics().pending_count + log.log.pool.used_bytes
+        left += log.log.journal.pending_count + log.log.pool.used_bytes
         counted = log.log.flusher.pacer.objects_count.value
     assert left == 0
     assert counted == len(store.times)
@@ -175,9 +175,9 @@ async def test_a_crowded_log_is_flushed_whatever_the_pace(autojump_clock, monkey
             await trio.sleep(0.05)
             if durability is Durability.S3_WAL:
                 log.log.journal.trim(log.log.journal.durable_position)
-        wal = log.log.journal.statistics()
+        wal = log.log.journal
         if crowded_by == "bytes":
-            assert (wal.file_bytes if durability is Durability.WAL else wal.object_bytes) <= 2 << 20
+            assert (wal.files.size_bytes if durability is Durability.WAL else wal._objects_bytes) <= 2 << 20
         else:
             assert wal.pending_count < 500
         assert len(store.partitions) < 750, "flushes of single batches"

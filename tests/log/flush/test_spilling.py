@@ -82,7 +82,7 @@ async def test_an_outage_of_minutes_costs_disk_and_not_memory(autojump_clock, st
             value_of(number) for index in range(PARTITIONS_COUNT) for number in numbers if number % 4 == index
         ]
         assert found
-        left = log.log.pool.used_bytes, log.log.journal.statistics().pending_count
+        left = log.log.pool.used_bytes, log.log.journal.pending_count
         assert left == (0, 0)
 
 
@@ -199,7 +199,7 @@ async def test_a_topic_may_be_deleted_while_its_flush_waits_to_read_back(autojum
         log.log.close_topic(TOPIC)
         gate.open()
         await wait_all_tasks_blocked()
-        left = len(log.log.flusher._flushing), log.log.pool.used_bytes, log.log.journal.statistics().pending_count
+        left = len(log.log.flusher._flushing), log.log.pool.used_bytes, log.log.journal.pending_count
         assert left == (0, 0, 0)
 
 
@@ -217,7 +217,7 @@ class SpilledPerStep(trio.abc.Instrument):
 
 async def test_many_small_batches_are_spilled_in_slices(autojump_clock, store, monkeypatch):
     """250,000 batches of one partition used to hold everybody up for a fifth of a second."""
-    monkeypatch.setattr("kafscale.log.flush.spilling.SPILLED_AT_ONCE_COUNT", 10)
+    monkeypatch.setattr("kafscale.log.flush.flusher.SPILLED_AT_ONCE_COUNT", 10)
     store.hold(KFS)
     async with memory_log(store, MemoryDisk(), **SETTINGS) as log:
         partition = log.partition()

@@ -131,7 +131,7 @@ async def test_an_earlier_shorter_attempt_is_adopted_and_the_rest_flushed_behind
         await assert_pair_is_whole(store, 1, 1)
         assert await log.values(log.partition()) == [b"a", b"b"]
         assert log.log.pool.used_bytes == 0
-        assert log.log.journal.statistics().pending_count == 0
+        assert log.log.journal.pending_count == 0
 
 
 async def test_an_index_of_an_attempt_whose_kfs_never_arrived_is_replaced(autojump_clock):
@@ -242,7 +242,7 @@ async def test_a_partition_that_is_closed_while_an_earlier_attempt_is_looked_at_
         assert partition.closed
         assert partition.flushed_offset == 0
         assert log.log.pool.used_bytes == 0
-        assert log.log.journal.statistics().pending_count == 0
+        assert log.log.journal.pending_count == 0
 
 
 async def test_batches_that_gave_up_their_chunks_are_uploaded_from_the_wal(autojump_clock):
@@ -257,7 +257,7 @@ async def test_batches_that_gave_up_their_chunks_are_uploaded_from_the_wal(autoj
         await flush(log)
         await assert_pair_is_whole(store, 0, 4)
         assert log.log.pool.used_bytes == 0
-        assert log.log.journal.statistics().pending_count == 0
+        assert log.log.journal.pending_count == 0
 
 
 async def test_a_cancelled_upload_holds_nothing(autojump_clock):
@@ -269,4 +269,4 @@ async def test_a_cancelled_upload_holds_nothing(autojump_clock):
             await flush(log)
         log.log.close_topic(TOPIC)
         assert log.log.pool.used_bytes == 0
-        assert log.log.journal.statistics().pending_count == 0
+        assert log.log.journal.pending_count == 0

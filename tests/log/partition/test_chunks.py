@@ -97,7 +97,7 @@ async def test_a_big_waiter_is_not_starved_by_small_ones(nursery):
     await start_waiting(nursery, pool, 4 * CHUNK, order, leases)
     await start_waiting(nursery, pool, CHUNK, order, leases)
     assert pool.acquire_nowait(CHUNK) is None, "a chunk is free, but others came first"
-    assert pool.statistics().waiting_count == 2
+    assert pool.waiting_count == 2
     for lease in first:
         lease.release()
         await wait_all_tasks_blocked()
@@ -128,7 +128,7 @@ async def test_a_cancelled_waiter_gives_its_place_to_those_it_held_back(nursery)
             scope.cancel()
     await wait_all_tasks_blocked()
     assert order == [CHUNK]
-    assert pool.statistics().waiting_count == 0
+    assert pool.waiting_count == 0
     held.release()
 
 
@@ -156,7 +156,7 @@ async def test_a_waiter_served_between_its_cancellation_and_its_end_gives_the_le
             scope.cancel()
             held.release()
     assert scope.cancelled_caught
-    assert pool.used_bytes == pool.statistics().waiting_count == 0
+    assert pool.used_bytes == pool.waiting_count == 0
 
 
 class PoolMachine(RuleBasedStateMachine):
@@ -206,7 +206,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert len(taken) == sum(map(len, owned))
         assert self.pool.used_bytes == len(taken) * CHUNK
         assert sum(self.pool._free_counts) == 64 - len(taken)
-        assert self.pool.statistics().lease_count == len(owned)
+        assert self.pool._lease_count == len(owned)
         for lease in set(self.references):
             assert bytes(lease.view) == self.contents[lease]
 
@@ -247,4 +247,4 @@ async def test_acquire_release_and_cancel_at_random_loses_nothing(seed, autojump
                 worker, rng.random(), rng.randint(1, 12 * CHUNK), rng.choice([0.01, 0.3, 9]), rng.random() / 5
             )
     assert served > 20
-    assert (pool.used_bytes, pool.statistics().free_runs_count) == (0, 1)
+    assert (pool.used_bytes, len(pool._free_starts)) == (0, 1)

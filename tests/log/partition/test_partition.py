@@ -12,7 +12,7 @@ from kafscale.log.flush.upload import _make_footer, segment_key_of
 from kafscale.log.partition.chunks import ChunkPool
 from kafscale.log.partition.log_config import LogConfig
 from kafscale.log.partition.partition import CHUNK_GROWTH_MAX_BYTES, EpochEnd, FetchWaiter, FlushPlan, Partition
-from kafscale.log.wal.journal import FlushOnAppend, LogJournal, Round
+from kafscale.log.wal.journal import EntryJournal, FlushOnAppend, Round
 from kafscale.wire.batch_header import MIN_TIMESTAMP_UNKNOWN, parse_header
 from kafscale.wire.records import ProducerStamp, iterate_records
 from tests.devtools.fakes.memory_log import NOW_MS, append_nowait, batch_of
@@ -20,7 +20,7 @@ from tests.devtools.fakes.memory_log import NOW_MS, append_nowait, batch_of
 CHUNK_BYTES = 4096
 
 
-class HandDrivenWal(LogJournal):
+class HandDrivenWal(EntryJournal):
     """A write-ahead log that syncs when it is told to."""
 
     def __init__(self) -> None:

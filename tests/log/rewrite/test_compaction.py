@@ -92,7 +92,7 @@ async def test_a_topic_that_is_not_compacted_is_left_alone_and_nothing_is_read(a
         found = compactor(log)
         await compact(log, found)
         assert await fetched(log) == {0: "a=1", 1: "a=2"}
-        assert (found.rounds_count.value, found.statistics.read_bytes.value) == (0, 0)
+        assert (found.rounds_count.value, found.read_bytes.value) == (0, 0)
 
 
 async def test_a_restart_reads_what_was_compacted_and_knows_how_far(autojump_clock):
@@ -108,7 +108,7 @@ async def test_a_restart_reads_what_was_compacted_and_knows_how_far(autojump_clo
         assert first_dirty_offset(log.partition()) == 5
         again = compactor(log)
         await compact(log, again)
-        assert again.statistics.read_bytes.value == 0
+        assert again.read_bytes.value == 0
         await append_segments(log, ["a=3"])
         await compact(log, again)
         assert await fetched(log) == {3: "c=1", 4: "b=2", 5: "a=3"}

@@ -69,14 +69,14 @@ class SmallLog:
             if parse_header(batch).last_offset >= self.first_dirty_offset:
                 ended.take(batch)
         end_offset = self.next_offset if end_offset is None else end_offset
-        if ended.outcomes.first_open_offset is not None:
-            end_offset = min(end_offset, ended.outcomes.first_open_offset)
+        if ended.first_open_offset is not None:
+            end_offset = min(end_offset, ended.first_open_offset)
         latest = OffsetMap(capacity)
         keys = KeyPass(
             latest=latest,
             start_offset=self.first_dirty_offset,
             end_offset=end_offset,
-            aborted=ended.outcomes.aborted,
+            aborted=ended.aborted,
         )
         for batch in batches(view):
             if parse_header(batch).last_offset >= self.first_dirty_offset and not keys.is_over:
@@ -86,7 +86,7 @@ class SmallLog:
             now_ms=now_ms,
             delete_retention_ms=RETENTION_MS,
             producers_last_offsets=set(self.producers_last_offsets.values()),
-            aborted=ended.outcomes.aborted,
+            aborted=ended.aborted,
         )
         self.compacted = CompactionFilter(rules, latest)
         left = RewritePass(self.compacted, self.next_offset - 1)

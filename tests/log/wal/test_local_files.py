@@ -20,9 +20,8 @@ async def test_entries_go_on_in_the_next_file_which_was_ready(autojump_clock, nu
     for offset in range(60):
         await log.append(offset).wait()
         await trio.sleep(0.01)
-    statistics = log.wal.statistics()
-    assert statistics.file_count == 5
-    assert statistics.rotation_stall_count == 0
+    assert len(log.wal.files.in_use) == 5
+    assert log.wal.files.stall_count == 0
     assert [entry.sequence for entry in log.durable] == list(range(1, 61))
     assert await replayed(log.disk.crash()) == list(range(60))
 
@@ -32,7 +31,7 @@ async def test_rotation_under_load_waits_for_the_file_and_keeps_the_order(autoju
     await log.start(nursery)
     rounds = [log.append(offset, size) for offset, size in enumerate(random.Random(1).choices(range(1, 900), k=100))]
     await rounds[-1].wait()
-    assert log.wal.statistics().rotation_stall_count > 5
+    assert log.wal.files.stall_count > 5
     assert [entry.base_offset for entry in log.durable] == list(range(100))
     assert await replayed(log.disk.crash()) == list(range(100))
 
@@ -78,13 +77,13 @@ async def test_replayed_entries_that_are_needed_keep_their_file_until_they_are_r
     log = Log(disk.crash())
     await log.start(nursery, needed=lambda offset: offset == 20)
     await wait_all_tasks_blocked()
-    assert log.wal.statistics().pending_count == 1
+    assert log.wal.pending_count == 1
     holder = log.wal.files.in_use[0]
     assert holder.header.sequence <= 21
     log.wal.release(holder)
     await wait_all_tasks_blocked()
-    assert log.wal.statistics().pending_count == 0
-    assert log.wal.statistics().file_count == 1
+    assert log.wal.pending_count == 0
+    assert len(log.wal.files.in_use) == 1
 
 
 async def test_a_full_disk_makes_appends_wait_until_a_flush_has_freed_a_file(autojump_clock, nursery, caplog):
@@ -93,9 +92,9 @@ async def test_a_full_disk_makes_appends_wait_until_a_flush_has_freed_a_file(aut
     rounds = [log.append(offset) for offset in range(60)]
     await trio.sleep(10)
     assert not rounds[-1].done
-    assert log.wal.statistics().out_of_space
+    assert log.wal.files.room.out_of_space
     assert caplog.text.count("no space for a WAL file of 2048 bytes") == 1
-    while log.wal.statistics().out_of_space:
+    while log.wal.files.room.out_of_space:
         log.wal.release(log.wal.files.in_use[0], log.wal.files.in_use[0].pending_count)
         await trio.sleep(2)
     assert rounds[-1].done
@@ -219,7 +218,7 @@ async def test_a_log_that_has_a_file_is_not_full_though_there_is_no_space_for_th
     log.wal.on_growth.append(lambda: told_at.append(trio.current_time()))
     await log.start(nursery)
     await trio.sleep(5)
-    assert log.wal.statistics().out_of_space
+    assert log.wal.files.room.out_of_space
     assert told_at, "flushes are to be hurried"
     assert not log.wal.is_full
     with trio.fail_after(1):
@@ -275,13 +274,13 @@ async def test_too_many_unflushed_entries_fill_the_log_even_if_short(autojump_cl
         rounds.append(log.append(offset))
         await trio.sleep(0.01)
     await trio.sleep(10)
-    assert 30 <= log.wal.statistics().pending_count <= 40
+    assert 30 <= log.wal.pending_count <= 40
     assert not rounds[-1].done
     assert caplog.text.count("batches wait for a flush") == 1
     while not rounds[-1].done:
         log.wal.release(log.wal.files.in_use[0], log.wal.files.in_use[0].pending_count)
         await trio.sleep(2)
-        assert log.wal.statistics().pending_count <= 40
+        assert log.wal.pending_count <= 40
     assert [entry.base_offset for entry in log.durable] == list(range(100))
 
 

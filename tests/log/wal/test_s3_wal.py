@@ -115,7 +115,7 @@ async def test_the_interval_bounds_the_wait_for_a_put_that_is_slow(autojump_cloc
         log.append(number)
         await trio.sleep(0.1)
     await trio.sleep(0.1)
-    assert (store.count(PUT), log.wal.statistics().under_way_count) == (2, 2)
+    assert (store.count(PUT), len(log.wal._under_way)) == (2, 2)
     await trio.sleep(10)
     assert log.groups == [1, 3]
 
@@ -246,7 +246,7 @@ async def test_a_damaged_read_after_a_lost_reply_is_repeated(autojump_clock, nur
     log = Log(store)
     await nursery.start(log.wal.run)
     await log.append(0).wait()
-    assert (log.durable, cut.met_count, log.wal.statistics().retry_count) == ([0], 2, 3)
+    assert (log.durable, cut.met_count, log.wal._retry_count) == ([0], 2, 3)
 
 
 async def test_metadata_shares_objects_and_is_not_told_to_partitions(autojump_clock, nursery):
@@ -503,7 +503,7 @@ async def test_a_deletion_while_earlier_objects_are_replayed_forgets_the_right_o
     log.wal.release(pending[0].file)
     await trio.sleep(2 * DELETION_PAUSE_SECONDS)
     assert key(1) not in await keys(bucket)
-    assert log.wal.statistics().object_count == 1
+    assert len(log.wal._objects) == 1
 
 
 async def test_a_recovery_that_fails_half_way_leaves_the_count_of_what_is_pending_right(autojump_clock, monkeypatch):

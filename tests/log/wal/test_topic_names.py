@@ -65,7 +65,7 @@ async def test_each_file_tells_the_name_of_a_topic_before_its_first_batch(autoju
     assert len(log.wal.files.in_use) > 2
     assert names_before_batches(log.disk) == list(range(100))
     assert [each.base_offset for each in log.durable] == list(range(100))
-    assert log.wal.statistics().entry_count == log.wal.pending_count == 100
+    assert log.wal._entry_count == log.wal.pending_count == 100
     for each in log.durable:
         assert await log.wal.read(each.file, [(each.position, 100)]) == content(each.base_offset, 100)
     again = named_log(log.disk)

@@ -9,7 +9,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafscale.errors import BrokerUnavailable, ConfigError
-from kafscale.log.read.holes import empty_batch
+from kafscale.log.read.reader import empty_batch
 from kafscale.spark.brokers import newest
 from kafscale.spark.brokers.cluster import Cluster, parse_bootstrap
 from kafscale.spark.bucket.aborted import outcomes_between

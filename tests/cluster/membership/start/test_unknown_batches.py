@@ -8,7 +8,7 @@ import trio
 from kafscale.cluster.membership.start.adoption import UnknownBatches, adopt
 from kafscale.cluster.registries.topics import TopicRegistry
 from kafscale.formats.wal_entries import WalEntry
-from kafscale.log.wal.journal import KEPT_PREFIX
+from kafscale.log.wal.local_files import KEPT_PREFIX
 from kafscale.log.wal.local_wal import Wal
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.metadata import MemoryMetadataStore

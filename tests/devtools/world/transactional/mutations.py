@@ -24,7 +24,7 @@ from kafscale.log.partition.transactions import NEVER, Transactions
 from kafscale.log.read.footers import Footers
 from kafscale.log.rewrite import compaction, retention
 from kafscale.log.rewrite.compaction import CleanablePart, find_cleanable
-from kafscale.log.rewrite.compaction_filter import Outcomes
+from kafscale.log.rewrite.compaction_filter import OutcomePass
 from kafscale.log.rewrite.retention import NewestTimestamps, retained_from
 from tests.devtools.fakes.replaced import replaced
 
@@ -61,7 +61,7 @@ def _clean_what_is_open() -> Iterator[None]:
     nothing_open = property(lambda self: None)
     with (
         replaced(compaction, "find_cleanable", _find_what_is_open),
-        replaced(Outcomes, "first_open_offset", nothing_open),
+        replaced(OutcomePass, "first_open_offset", nothing_open),
     ):
         yield
 
