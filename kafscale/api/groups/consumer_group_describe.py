@@ -1,4 +1,4 @@
-"""ConsumerGroupDescribe (69): consumer groups of KIP-848, with what each member has and is to have.
+"""ConsumerGroupDescribe (69): consumer groups of KIP-848, with each member's current and target assignment.
 
 v1  which members use the classic protocol (KIP-1099)
 
@@ -57,7 +57,6 @@ async def _describe(services: Services, call: Call, with_operations: bool, group
 
 
 async def _may_see_topics(services: Services, call: Call, members: Sequence[DescribedConsumer]) -> bool:
-    """Tell whether the client may be told of every topic that a member subscribes to, has or is to have."""
     if services.access.authorizer is None:
         return True
     names = {

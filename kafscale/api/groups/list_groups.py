@@ -5,8 +5,8 @@ v3  flexible
 v4  states, and to ask for some only (KIP-518)
 v5  types, likewise: "classic", and "consumer" for KIP-848's protocol
 
-States and types are compared without regard to case. While a partition of groups is being read, of a broker that has
-just got it, the answer would lack groups: as in Kafka it is COORDINATOR_LOAD_IN_PROGRESS then, and clients ask again.
+States and types are compared without regard to case. While a partition of groups is being loaded the answer would lack
+groups: as in Kafka it is COORDINATOR_LOAD_IN_PROGRESS then, and clients retry.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ async def handle(services: Services, call: Call, request: ListGroupsRequest) -> 
 
 
 def _is_loading(services: Services) -> bool:
-    """Tell whether there is a partition of groups that is led here, or is to be at once, and is not known yet."""
+    """Tell whether a partition of groups that is assigned to this broker is not loaded yet."""
     topic = services.topics.get(CONSUMER_OFFSETS_NAME)
     if topic is None:
         return False

@@ -10,15 +10,16 @@ v9  either protocol of groups (KIP-848); GROUP_ID_NOT_FOUND for a member of a gr
 v10 topics by id; UNKNOWN_TOPIC_ID where no topic has it
 
 Generation -1 and an empty member id stand for a consumer without a group, or an administrator: it may commit while the
-group is empty, and makes a group that does not exist. Partitions that do not exist, and metadata that is too long, are
-refused one by one. So are partitions of a topic that is deleted before they are written, even if a new topic has its
-name by then.
+group is empty, and makes a group that does not exist. Partitions that do not exist or whose topic is deleted meanwhile,
+and metadata that is too long, are refused one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+
+import attrs
 
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.coordinators import coordinator_error, prepare_groups, refusal_error
@@ -44,10 +45,14 @@ from kafscale.wire.messages.offsets import (
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
+    TxnOffsetCommitRequestTopic,
 )
 from kafscale.wire.schema import mapped
 
 COMMIT_PIECE_COUNT = 1000  # offsets at a time: 2 ms of the event loop
+FIRST_VERSION_WITH_GROUP_NOT_FOUND = 9
+FIRST_VERSION_WITH_TOPIC_IDS = 10
+RETENTION_MAX_MS = 2**62  # for ever; the offset's record has 64 bits for the moment at which it ends
 
 
 async def commit_in_pieces(
@@ -77,106 +82,99 @@ async def commit_in_pieces(
     return refused
 
 
-FIRST_VERSION_WITH_GROUP_NOT_FOUND = 9
-FIRST_VERSION_WITH_TOPIC_IDS = 10
-RETENTION_MAX_MS = 2**62  # for ever; the offset's record has 64 bits for the moment at which it ends
+@attrs.frozen(eq=False, repr=False)
+class CheckedOffsets:
+    """The partitions of a request: offsets to commit, and the error codes of the others."""
+
+    services: Services
+    by_id: bool
+    offsets: dict[TopicPartition, OffsetCommitValue] = attrs.field(factory=dict, init=False)
+    refused: dict[TopicPartition, int] = attrs.field(factory=dict, init=False)
+    _topic_ids: dict[str, bytes] = attrs.field(factory=dict, init=False)
+
+    async def add(
+        self,
+        topics: Iterable[OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic],
+        retention_ms: int | None = None,
+    ) -> None:
+        """Check partitions; topics that the request names by id get their names."""
+        turns, groups = Turns(), self.services.groups
+        for topic in topics:
+            await turns.step()
+            if self.by_id and isinstance(topic, OffsetCommitRequestTopic):
+                topic.name = name_of(self.services, topic.topic_id)
+                self._topic_ids[topic.name] = topic.topic_id
+            for partition in topic.partitions:
+                await turns.step()
+                at = TopicPartition(topic.name, partition.partition_index)
+                error_code = self._check(at, partition.committed_metadata)
+                if error_code != NONE:
+                    self.refused[at] = error_code
+                    continue
+                self.offsets[at] = groups.new_offset(
+                    partition.committed_offset,
+                    leader_epoch=partition.committed_leader_epoch,
+                    metadata=partition.committed_metadata,
+                    retention_ms=retention_ms,
+                    topic_id=self._topic_ids[topic.name],
+                )
+
+    def _check(self, at: TopicPartition, metadata: str | None) -> int:
+        topic = self.services.topics.get(at.topic)
+        if topic is not None and self._topic_ids.setdefault(at.topic, topic.topic_id) != topic.topic_id:
+            topic = None  # another one has had its name since
+        if topic is None and self.by_id:
+            return UNKNOWN_TOPIC_ID
+        if topic is None or not 0 <= at.partition < topic.partition_count:
+            return UNKNOWN_TOPIC_OR_PARTITION
+        return OFFSET_METADATA_TOO_LARGE if self.services.groups.is_metadata_too_large(metadata) else NONE
+
+    def check_again(self, group_id: str, at: TopicPartition) -> int:
+        """Return the error code of a partition that is about to be written; others have run since its first check."""
+        if self.services.topics.by_id(self._topic_ids[at.topic]) is None:
+            return UNKNOWN_TOPIC_ID if self.by_id else UNKNOWN_TOPIC_OR_PARTITION
+        return coordinator_error(self.services, group_id)
 
 
 async def handle(services: Services, call: Call, request: OffsetCommitRequest) -> OffsetCommitResponse:
     await prepare_groups(services)
-    retention_ms = min(request.retention_time_ms, RETENTION_MAX_MS) if request.retention_time_ms >= 0 else None
-    refused: dict[TopicPartition, int] = {}
-    offsets: dict[TopicPartition, OffsetCommitValue] = {}
-    topic_ids: dict[str, bytes] = {}
-    turns = Turns()
     by_id = call.version >= FIRST_VERSION_WITH_TOPIC_IDS
     if by_id:
         await know_topics(services, topic_ids=(topic.topic_id for topic in request.topics))
     else:
         await know_topics(services, (topic.name for topic in request.topics))
-    for topic in request.topics:
-        await turns.step()
-        if by_id:
-            topic.name = name_of(services, topic.topic_id)
-            topic_ids[topic.name] = topic.topic_id
-        for partition in topic.partitions:
-            await turns.step()
-            at = TopicPartition(topic.name, partition.partition_index)
-            error_code = check_partition(services, at, partition.committed_metadata, topic_ids, by_id=by_id)
-            if error_code != NONE:
-                refused[at] = error_code
-                continue
-            offsets[at] = services.groups.new_offset(
-                partition.committed_offset,
-                leader_epoch=partition.committed_leader_epoch,
-                metadata=partition.committed_metadata,
-                retention_ms=retention_ms,
-                topic_id=topic_ids[topic.name],
-            )
-    error_code = NONE
-    if call.version >= FIRST_VERSION_WITH_GROUP_NOT_FOUND and _is_missing(services, request):
-        error_code = coordinator_error(services, request.group_id) or GROUP_ID_NOT_FOUND
-    elif offsets:
-        check = partial(check_again, services, request.group_id, topic_ids, by_id)
+    checked, group_id = CheckedOffsets(services, by_id), request.group_id
+    retention_ms = min(request.retention_time_ms, RETENTION_MAX_MS) if request.retention_time_ms >= 0 else None
+    await checked.add(request.topics, retention_ms)
+    identity = GroupMemberIdentity(
+        member_id=request.member_id,
+        group_instance_id=request.group_instance_id,
+        generation_id=request.generation_id_or_member_epoch,
+    )
+    error_code, refused = NONE, checked.refused
+    # A client without a generation makes the group.
+    is_missing = identity.generation_id >= 0 and not services.groups.exists(group_id)
+    if call.version >= FIRST_VERSION_WITH_GROUP_NOT_FOUND and is_missing:
+        error_code = coordinator_error(services, group_id) or GROUP_ID_NOT_FOUND
+    elif checked.offsets:
+        check = partial(checked.check_again, group_id)
         refused |= await commit_in_pieces(
-            services.groups, request.group_id, _identity(request), offsets=offsets, check=check, version=call.version
+            services.groups, group_id, identity, offsets=checked.offsets, check=check, version=call.version
         )
-    elif not refused and (error_code := coordinator_error(services, request.group_id)) == NONE:
-        committing = services.groups.commit(request.group_id, _identity(request), {}, version=call.version)
-        error_code = await committing.wait()
+    elif not refused and (error_code := coordinator_error(services, group_id)) == NONE:
+        error_code = await services.groups.commit(group_id, identity, {}, version=call.version).wait()
     if (lead := await refusal_error(services, {error_code, *refused.values()})) != NONE:
         error_code, refused = lead, {}
 
     def outcome(topic: str, partition: OffsetCommitRequestPartition) -> OffsetCommitResponsePartition:
         at = TopicPartition(topic, partition.partition_index)
-        return OffsetCommitResponsePartition(
-            partition_index=partition.partition_index, error_code=refused.get(at, error_code)
-        )
+        return OffsetCommitResponsePartition(partition_index=at.partition, error_code=refused.get(at, error_code))
 
     def outcomes(topic: OffsetCommitRequestTopic) -> OffsetCommitResponseTopic:
-        return OffsetCommitResponseTopic(
-            name=topic.name, topic_id=topic.topic_id, partitions=mapped(partial(outcome, topic.name), topic.partitions)
-        )
+        partitions = mapped(partial(outcome, topic.name), topic.partitions)
+        return OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions)
 
     return OffsetCommitResponse(topics=mapped(outcomes, request.topics))
-
-
-def _is_missing(services: Services, request: OffsetCommitRequest) -> bool:
-    """Tell whether a member commits for a group that does not exist; a client without a generation makes the group."""
-    return request.generation_id_or_member_epoch >= 0 and not services.groups.exists(request.group_id)
-
-
-def check_partition(
-    services: Services, at: TopicPartition, metadata: str | None, topic_ids: dict[str, bytes], *, by_id: bool
-) -> int:
-    """Return the error code of a partition whose offset is to be committed; the id of its topic is noted, or known."""
-    topic = services.topics.get(at.topic)
-    if topic is not None and topic_ids.setdefault(at.topic, topic.topic_id) != topic.topic_id:
-        topic = None  # another one has had its name since
-    if topic is None and by_id:
-        return UNKNOWN_TOPIC_ID
-    if topic is None or not 0 <= at.partition < topic.partition_count:
-        return UNKNOWN_TOPIC_OR_PARTITION
-    if services.groups.is_metadata_too_large(metadata):
-        return OFFSET_METADATA_TOO_LARGE
-    return NONE
-
-
-def check_again(
-    services: Services, group_id: str, topic_ids: Mapping[str, bytes], by_id: bool, at: TopicPartition
-) -> int:
-    """Return the error code of a partition that is about to be written; others have run since its first check."""
-    if services.topics.by_id(topic_ids[at.topic]) is None:
-        return UNKNOWN_TOPIC_ID if by_id else UNKNOWN_TOPIC_OR_PARTITION
-    return coordinator_error(services, group_id)
-
-
-def _identity(request: OffsetCommitRequest) -> GroupMemberIdentity:
-    return GroupMemberIdentity(
-        member_id=request.member_id,
-        group_instance_id=request.group_instance_id,
-        generation_id=request.generation_id_or_member_epoch,
-    )
 
 
 API = Api(8, "OffsetCommit", 2, 10, OffsetCommitRequest, OffsetCommitResponse, handle)

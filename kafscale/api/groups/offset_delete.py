@@ -1,7 +1,7 @@
 """OffsetDelete (47, KIP-496): forget committed offsets of topics that a group no longer reads.
 
-Of a group with members, offsets of topics that they subscribe to are refused with GROUP_SUBSCRIBED_TO_TOPIC; if it is
-no consumer group nothing is known of that, and all are refused with NON_EMPTY_GROUP.
+If a group has members, offsets of topics that they subscribe to are refused with GROUP_SUBSCRIBED_TO_TOPIC. If their
+protocol type is not "consumer" the topics are unknown, and all are refused with NON_EMPTY_GROUP.
 """
 
 from __future__ import annotations
@@ -45,16 +45,15 @@ async def handle(services: Services, _call: Call, request: OffsetDeleteRequest) 
     if error_code != NONE:
         return OffsetDeleteResponse(error_code=error_code)
 
-    def told(topic: str, partition: OffsetDeleteRequestPartition) -> OffsetDeleteResponsePartition:
+    def answer(topic: str, partition: OffsetDeleteRequestPartition) -> OffsetDeleteResponsePartition:
         index = partition.partition_index
         return OffsetDeleteResponsePartition(partition_index=index, error_code=outcome[TopicPartition(topic, index)])
 
-    def told_of(topic: OffsetDeleteRequestTopic) -> OffsetDeleteResponseTopic:
-        return OffsetDeleteResponseTopic(
-            name=topic.name, partitions=mapped(partial(told, topic.name), topic.partitions)
-        )
+    def answers(topic: OffsetDeleteRequestTopic) -> OffsetDeleteResponseTopic:
+        partitions = mapped(partial(answer, topic.name), topic.partitions)
+        return OffsetDeleteResponseTopic(name=topic.name, partitions=partitions)
 
-    return OffsetDeleteResponse(topics=mapped(told_of, request.topics))
+    return OffsetDeleteResponse(topics=mapped(answers, request.topics))
 
 
 def _check(services: Services, group_id: str, at: TopicPartition) -> int:

@@ -10,16 +10,16 @@ v9  the member that asks, which is checked in a group of KIP-848's protocol only
     STALE_MEMBER_EPOCH where it is behind
 v10 topics by id; UNKNOWN_TOPIC_ID where no topic has it
 
-A partition, or a group, that nothing was ever committed for has offset -1 and no error.
+A partition, or a group, without committed offsets has offset -1 and no error.
 
-A client with `require_stable` may go on from the answer in a transaction. So the answer must not be older than commits
-that a broker which has taken over has acknowledged: where offsets are in the bucket, it follows a look at the claim.
-With several brokers every answer does if this one has not looked lately, as when it is cut off.
+A client with `require_stable` may continue from the answer in a transaction. The answer must not miss commits that a
+broker which took over has acknowledged: if offsets are in the bucket, the claim is checked before. With several brokers
+it is checked before every answer if this broker has not done so lately, as when it is cut off.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import attrs
@@ -73,7 +73,7 @@ async def _lead_error(services: Services, request: OffsetFetchRequest) -> int:
 
 @attrs.frozen
 class _Topic:
-    """A topic that is asked for: by its name, or by its id, which no topic had if the name is empty."""
+    """A topic of the request: by its name, or by its id, with an empty name if no topic has it."""
 
     name: str
     topic_id: bytes | None = None
@@ -81,7 +81,7 @@ class _Topic:
 
 @attrs.frozen
 class _Asked:
-    """The distinct partitions of topics, or all, to fetch of one group, and the member that fetches."""
+    """The distinct partitions, or None for all, to fetch of one group, and the member that fetches."""
 
     group_id: str
     topics: Mapping[_Topic, Collection[int]] | None
@@ -147,7 +147,6 @@ def _fetch(services: Services, call: Call, asked: _Asked) -> list[OffsetFetchRes
             for topic in _all(services, offsets, by_id=asked.by_id)
             if services.access.allows(call, DESCRIBE_TOPIC, topic.name, tells=False)
         }
-    is_unstable = partial(services.groups.is_unstable, asked.group_id) if asked.stable_only else _never
 
     def answer(topic: _Topic) -> OffsetFetchResponseTopic:
         present = services.topics.get(topic.name)
@@ -156,13 +155,22 @@ def _fetch(services: Services, call: Call, asked: _Asked) -> list[OffsetFetchRes
         if not services.access.allows(call, DESCRIBE_TOPIC, topic.name):
             return _failed(topic, topics[topic], TOPIC_AUTHORIZATION_FAILED)
         known = offsets.get(topic.name, {})
-        return _topic(topic, topics[topic], lambda index: _of_present(present, known.get(index)), is_unstable)
+
+        def partition(index: int) -> OffsetFetchResponsePartition:
+            at = TopicPartition(topic.name, index)
+            if asked.stable_only and services.groups.is_unstable(asked.group_id, at):
+                return OffsetFetchResponsePartition(partition_index=index, error_code=UNSTABLE_OFFSET_COMMIT)
+            return _partition(index, present, known.get(index))
+
+        return OffsetFetchResponseTopic(
+            name=topic.name, topic_id=topic.topic_id or NO_TOPIC_ID, partitions=mapped(partition, topics[topic])
+        )
 
     return mapped(answer, tuple(topics))
 
 
 def _all(services: Services, names: Iterable[str], *, by_id: bool) -> Iterator[_Topic]:
-    """All topics that a group has offsets of; by id only those that still exist, as in Kafka."""
+    """Yield the topics of a group's offsets; by id only those that still exist, as in Kafka."""
     for name in names:
         if not by_id:
             yield _Topic(name)
@@ -170,36 +178,13 @@ def _all(services: Services, names: Iterable[str], *, by_id: bool) -> Iterator[_
             yield _Topic(name, topic.topic_id)
 
 
-def _of_present(topic: Topic | None, offset: OffsetCommitValue | None) -> OffsetCommitValue | None:
-    """Leave out what was committed of an earlier topic of the name, which is deleted and not forgotten yet."""
+def _partition(index: int, topic: Topic | None, offset: OffsetCommitValue | None) -> OffsetFetchResponsePartition:
+    # A deleted topic of the same name may have had other offsets, which are not forgotten yet.
     is_former = topic is not None and offset is not None and offset.topic_id not in (NO_TOPIC_ID, topic.topic_id)
-    return None if is_former else offset
-
-
-def _never(at: TopicPartition) -> bool:
-    return False
-
-
-def _topic(
-    topic: _Topic,
-    partitions: Collection[int],
-    offset_of: Callable[[int], OffsetCommitValue | None],
-    is_unstable: Callable[[TopicPartition], bool],
-) -> OffsetFetchResponseTopic:
-    def answer(partition: int) -> OffsetFetchResponsePartition:
-        if is_unstable(TopicPartition(topic.name, partition)):
-            return OffsetFetchResponsePartition(partition_index=partition, error_code=UNSTABLE_OFFSET_COMMIT)
-        return _partition(partition, offset_of(partition))
-
-    topic_id = NO_TOPIC_ID if topic.topic_id is None else topic.topic_id
-    return OffsetFetchResponseTopic(name=topic.name, topic_id=topic_id, partitions=mapped(answer, partitions))
-
-
-def _partition(partition: int, offset: OffsetCommitValue | None) -> OffsetFetchResponsePartition:
-    if offset is None:
-        return OffsetFetchResponsePartition(partition_index=partition)
+    if offset is None or is_former:
+        return OffsetFetchResponsePartition(partition_index=index)
     return OffsetFetchResponsePartition(
-        partition_index=partition,
+        partition_index=index,
         committed_offset=offset.offset,
         committed_leader_epoch=offset.leader_epoch,
         metadata=offset.metadata,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -418,9 +417,10 @@ async def test_offsets_of_a_topic_that_is_gone_are_not_told_by_id(autojump_clock
 
 async def test_an_id_does_not_stand_for_a_later_topic_of_the_name(services: Any) -> None:
     """Others run between the look at a request's ids and that at its partitions, and may make the topic anew."""
-    of_id = partial(offset_commit.check_partition, services, TopicPartition("t", 0), None, by_id=True)
-    assert of_id({"t": topic_id(services, "t")}) == e.NONE
-    assert of_id({"t": NO_TOPIC_ID}) == e.UNKNOWN_TOPIC_ID
+    for id, expected in ((topic_id(services, "t"), e.NONE), (NO_TOPIC_ID, e.UNKNOWN_TOPIC_ID)):
+        checked = offset_commit.CheckedOffsets(services, by_id=True)
+        checked._topic_ids["t"] = id
+        assert checked._check(TopicPartition("t", 0), None) == expected
 
 
 async def test_an_id_whose_topic_is_made_anew_while_it_is_looked_up_is_told_so(
