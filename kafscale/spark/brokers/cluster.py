@@ -12,8 +12,8 @@ import re
 import socket
 import ssl
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
@@ -29,7 +29,14 @@ from kafscale.login.steps import HANDSHAKE_VERSION, SESSION_FRACTION, LoginSteps
 from kafscale.network_errors import why_unreachable
 from kafscale.wire import codec, error_codes
 from kafscale.wire.messages.cluster import FindCoordinatorRequest, FindCoordinatorResponse
-from kafscale.wire.messages.records import FetchRequest, ListOffsetsRequest, ProduceRequest
+from kafscale.wire.messages.records import (
+    FetchRequest,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+    ProduceRequest,
+)
 from kafscale.wire.messages.security import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
@@ -180,6 +187,10 @@ def _secured(connected: socket.socket, address: Address, context: ssl.SSLContext
 
 TRANSACTION: Final = 1  # of FindCoordinator's keys
 REQUEST_TIMEOUT_SECONDS: Final = 30.0  # Kafka: request.timeout.ms
+EARLIEST: Final = -2
+LATEST: Final = -1
+READ_UNCOMMITTED: Final = 0
+READ_COMMITTED: Final = 1
 RETRY_SECONDS: Final = 120.0  # Kafka: delivery.timeout.ms; a broker restarts within it
 PAUSE_SECONDS: Final = 0.1  # Kafka: retry.backoff.ms
 BROKERS_DEFAULT_PORT: Final = 9092
@@ -313,6 +324,25 @@ class Cluster:
                 )
             self._leaders[topic, partition.partition_index] = nodes[partition.leader_id]
         return FoundTopic(found.topic_id, len(found.partitions))
+
+    def offsets(
+        self, topic: str, indexes: Iterable[int], which: int, *, isolation_level: int = READ_UNCOMMITTED
+    ) -> Mapping[int, int]:
+        """Return an offset of each partition: EARLIEST, LATEST, or the first of a timestamp or later, -1 without one.
+
+        Raises BrokerUnavailable, KafkaError.
+        """
+        by_leader: dict[Address, list[ListOffsetsPartition]] = defaultdict(list)
+        for index in indexes:
+            by_leader[self.leader(topic, index)].append(ListOffsetsPartition(partition_index=index, timestamp=which))
+        found: dict[int, int] = {}
+        for leader, partitions in by_leader.items():
+            topics = [ListOffsetsTopic(name=topic, partitions=partitions)]
+            request = ListOffsetsRequest(isolation_level=isolation_level, topics=topics)
+            for partition in self.ask(leader, request, ListOffsetsResponse).topics[0].partitions:
+                check(partition.error_code, f"partition {partition.partition_index} of topic '{topic}'")
+                found[partition.partition_index] = partition.offset
+        return found
 
     def topics(self) -> Sequence[str]:
         """Return the names of all topics. Raises BrokerUnavailable, KafkaError."""

@@ -6,7 +6,6 @@ and the id again afterwards.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, TypeVar
 
@@ -16,7 +15,7 @@ from kafscale.config import Address
 from kafscale.errors import BrokerUnavailable, KafkaError
 from kafscale.login.failures import check, failure
 from kafscale.login.security import client_security
-from kafscale.spark.brokers.cluster import Cluster
+from kafscale.spark.brokers.cluster import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, Cluster
 from kafscale.wire import error_codes
 from kafscale.wire.batch_header import parse_header
 from kafscale.wire.messages.records import (
@@ -24,17 +23,9 @@ from kafscale.wire.messages.records import (
     FetchRequest,
     FetchResponse,
     FetchTopic,
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopic,
     PartitionData,
 )
 
-EARLIEST: Final = -2
-LATEST: Final = -1
-READ_UNCOMMITTED: Final = 0
-READ_COMMITTED: Final = 1
 FETCH_BY_ID_VERSION: Final = 13  # the first one
 FETCH_BYTES: Final = 8 << 20
 ONE_BATCH_BYTES: Final = 1  # a broker gives the first batch whatever its size
@@ -122,9 +113,9 @@ class NewestReader:
             if found is None:
                 return None
             indexes = range(found.partition_count)
-            starts = self._offsets(topic, indexes, EARLIEST)
-            stable = self._offsets(topic, indexes, LATEST, isolation_level=READ_COMMITTED)
-            ends = self._offsets(topic, indexes, LATEST)  # behind the others, which do not go further
+            starts = self.cluster.offsets(topic, indexes, EARLIEST)
+            stable = self.cluster.offsets(topic, indexes, LATEST, isolation_level=READ_COMMITTED)
+            ends = self.cluster.offsets(topic, indexes, LATEST)  # behind the others, which do not go further
             if self.cluster.find(topic) != found:
                 raise failure(error_codes.INCONSISTENT_TOPIC_ID, f"topic '{topic}' has changed meanwhile")
             return NewestTopic(
@@ -143,7 +134,7 @@ class NewestReader:
         """Return the offset of the first record of this time or later; None without one, or without the topic."""
 
         def attempt() -> int | None:
-            found = self._offsets(of.name, [of.partition], timestamp_ms)[of.partition]
+            found = self.cluster.offsets(of.name, [of.partition], timestamp_ms)[of.partition]
             return None if found < 0 or not self._is_there(of) else found
 
         return self._while_there(of, attempt)
@@ -191,7 +182,7 @@ class NewestReader:
         check(response.error_code, f"{of}")
         answer: PartitionData = response.responses[0].partitions[0]
         if answer.error_code == error_codes.OFFSET_OUT_OF_RANGE:
-            start_offset = self._offsets(of.name, [of.partition], EARLIEST)[of.partition]
+            start_offset = self.cluster.offsets(of.name, [of.partition], EARLIEST)[of.partition]
             if not self._is_there(of):
                 raise failure(error_codes.UNKNOWN_TOPIC_ID, f"{of}")
             if start_offset > offset:
@@ -205,22 +196,6 @@ class NewestReader:
             (transaction.producer_id, transaction.first_offset) for transaction in answer.aborted_transactions or ()
         ]
         return Fetched(records=records, aborted=aborted, log_start_offset=answer.log_start_offset)
-
-    def _offsets(
-        self, topic: str, indexes: Sequence[int], which: int, *, isolation_level: int = READ_UNCOMMITTED
-    ) -> Mapping[int, int]:
-        by_leader: dict[Address, list[ListOffsetsPartition]] = defaultdict(list)
-        for index in indexes:
-            wanted = ListOffsetsPartition(partition_index=index, timestamp=which)
-            by_leader[self.cluster.leader(topic, index)].append(wanted)
-        found: dict[int, int] = {}
-        for leader, partitions in by_leader.items():
-            topics = [ListOffsetsTopic(name=topic, partitions=partitions)]
-            request = ListOffsetsRequest(isolation_level=isolation_level, topics=topics)
-            for partition in self.cluster.ask(leader, request, ListOffsetsResponse).topics[0].partitions:
-                check(partition.error_code, f"partition {partition.partition_index} of topic '{topic}'")
-                found[partition.partition_index] = partition.offset
-        return found
 
     def _is_there(self, of: FetchedTopic) -> bool:
         found = self.cluster.find(of.name)

@@ -201,7 +201,7 @@ class Catalog:
 
     @property
     def log_contents(self) -> Mapping[NumberedKey, memoryview]:
-        return self._reader.log.contents
+        return self.log_memory.newest.found
 
     def look_again(self) -> None:
         self._present = None

@@ -176,17 +176,7 @@ def _from_headers(headers: BatchHeaders, wanted: Wanted) -> pa.RecordBatch:
     offsets = np.arange(int(counts.sum())) + np.repeat(headers.base_offsets - firsts, counts)
     has_append_time = np.repeat((headers.attributes & LOG_APPEND_TIME).astype(np.bool_), counts)
     kept = (offsets >= wanted.start_offset) & (offsets < wanted.end_offset)  # all of a batch that is wanted as a whole
-    nothing = np.empty(0, np.int64)
-    nowhere = _Slices(starts=nothing, ends=nothing)
-    fields = _Fields(
-        data=headers.data,
-        offsets=offsets[kept],
-        timestamps_ms=nothing,
-        has_append_time=has_append_time[kept],
-        keys=nowhere,
-        values=nowhere,
-        headers=None,
-    )
+    fields = _Fields(data=headers.data, offsets=offsets[kept], has_append_time=has_append_time[kept])
     return _to_columns(fields, wanted)
 
 
@@ -208,7 +198,7 @@ def _to_columns(fields: _Fields, wanted: Wanted) -> pa.RecordBatch:
 # ---- records --------------------------------------------------------------------------------------------------------
 
 
-@attrs.frozen(kw_only=True, eq=False, repr=False)
+@attrs.frozen(eq=False, repr=False)
 class _Records:
     data: memoryview
     begins: Positions
@@ -223,15 +213,7 @@ class _Records:
             yield self.only(slice(start, start + CHUNK_ROWS))
 
     def only(self, kept: Any) -> _Records:
-        return _Records(
-            data=self.data,
-            begins=self.begins[kept],
-            ends=self.ends[kept],
-            base_offsets=self.base_offsets[kept],
-            next_offsets=self.next_offsets[kept],
-            base_timestamps_ms=self.base_timestamps_ms[kept],
-            has_append_time=self.has_append_time[kept],
-        )
+        return _Records(self.data, *(column[kept] for column in attrs.astuple(self, recurse=False)[1:]))
 
 
 def _find_records(batches: Batches) -> _Records:
@@ -310,30 +292,23 @@ def _walk_one(records: bytes, count: int) -> Positions:
 # ---- fields ---------------------------------------------------------------------------------------------------------
 
 
-@attrs.frozen(kw_only=True, eq=False, repr=False)
-class _Slices:
-    """A run of bytes per record, or none: `ends` is before `starts` there."""
-
-    starts: Positions
-    ends: Positions
-
-
-@attrs.frozen(kw_only=True, eq=False, repr=False)
-class _DecodedHeaders:
-    counts: NDArray[np.int64]
-    keys: _Slices
-    values: _Slices
+_NOTHING = np.empty(0, np.int64)
+Slices = tuple[Positions, Positions]  # where each begins and ends; an end before the beginning is null
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class _Fields:
+    """The fields of records as arrays; slices are of `data`. header_counts: the number of headers of each record."""
+
     data: memoryview
     offsets: NDArray[np.int64]
-    timestamps_ms: NDArray[np.int64]
     has_append_time: NDArray[np.bool_]
-    keys: _Slices
-    values: _Slices
-    headers: _DecodedHeaders | None
+    timestamps_ms: NDArray[np.int64] = _NOTHING
+    keys: Slices = (_NOTHING, _NOTHING)
+    values: Slices = (_NOTHING, _NOTHING)
+    header_counts: NDArray[np.int64] = _NOTHING
+    header_keys: Slices = (_NOTHING, _NOTHING)
+    header_values: Slices = (_NOTHING, _NOTHING)
 
 
 def _parse_fields(records: _Records, wanted: Wanted) -> _Fields:
@@ -353,46 +328,47 @@ def _parse_fields(records: _Records, wanted: Wanted) -> _Fields:
         positions = positions[kept]
     keys, positions = _read_slices(raw, positions)
     values, positions = _read_slices(raw, positions)
-    headers = None
-    if "headers" in wanted.columns:
-        headers, positions = _read_headers(raw, positions, records.ends)
-        _check(positions == records.ends)
-    _check(positions <= records.ends)
-    return _Fields(
+    fields = _Fields(
         data=records.data,
         offsets=offsets,
         timestamps_ms=timestamps_ms,
         has_append_time=records.has_append_time,
         keys=keys,
         values=values,
-        headers=headers,
     )
+    if "headers" in wanted.columns:
+        fields, positions = _with_headers(fields, raw, positions, records.ends)
+        _check(positions == records.ends)
+    _check(positions <= records.ends)
+    return fields
 
 
-def _read_slices(raw: Raw, positions: Positions) -> tuple[_Slices, Positions]:
+def _read_slices(raw: Raw, positions: Positions) -> tuple[Slices, Positions]:
+    """Read a length, below 0 for null, and skip as many bytes."""
     lengths, starts = read_varints(raw, positions)
     _check(lengths <= len(raw))
-    return _Slices(starts=starts, ends=starts + np.maximum(lengths, -1)), starts + np.maximum(lengths, 0)
+    return (starts, starts + np.maximum(lengths, -1)), starts + np.maximum(lengths, 0)
 
 
-def _read_headers(raw: Raw, positions: Positions, ends: Positions) -> tuple[_DecodedHeaders, Positions]:
+def _with_headers(fields: _Fields, raw: Raw, positions: Positions, ends: Positions) -> tuple[_Fields, Positions]:
+    """Read the first headers of all records that have one, then all second ones, and so on."""
     counts, positions = read_varints(raw, positions)
     _check((counts >= 0) & (counts <= np.maximum(ends - positions, 0)))
     firsts = np.cumsum(counts) - counts
-    total = int(counts.sum())
-    keys = _Slices(starts=np.empty(total, np.int64), ends=np.empty(total, np.int64))
-    values = _Slices(starts=np.empty(total, np.int64), ends=np.empty(total, np.int64))
+    keys, values = np.empty((2, int(counts.sum())), np.int64), np.empty((2, int(counts.sum())), np.int64)
     having = np.flatnonzero(counts)
     number = 0
     while len(having):
         targets = firsts[having] + number
         for slices in (keys, values):
-            read, positions[having] = _read_slices(raw, positions[having])
-            slices.starts[targets], slices.ends[targets] = read.starts, read.ends
+            (slices[0, targets], slices[1, targets]), positions[having] = _read_slices(raw, positions[having])
         number += 1
         having = having[counts[having] > number]
-    _check(keys.ends >= keys.starts)
-    return _DecodedHeaders(counts=counts, keys=keys, values=values), positions
+    _check(keys[1] >= keys[0])
+    fields = attrs.evolve(
+        fields, header_counts=counts, header_keys=(keys[0], keys[1]), header_values=(values[0], values[1])
+    )
+    return fields, positions
 
 
 def _check(holds: NDArray[np.bool_]) -> None:
@@ -403,19 +379,13 @@ def _check(holds: NDArray[np.bool_]) -> None:
 # ---- columns --------------------------------------------------------------------------------------------------------
 
 
-def _bytes_column(data: memoryview, slices: _Slices) -> pa.Array:
-    return bytes_column(data, slices.starts, slices.ends)
-
-
 def _headers_column(fields: _Fields) -> pa.Array:
-    assert fields.headers is not None
-    headers = fields.headers
-    bounds = np.zeros(len(headers.counts) + 1, np.int32)
-    np.cumsum(headers.counts, out=bounds[1:])
-    names = _text(_bytes_column(fields.data, headers.keys))
-    values = _bytes_column(fields.data, headers.values)
+    bounds = np.zeros(len(fields.header_counts) + 1, np.int32)
+    np.cumsum(fields.header_counts, out=bounds[1:])
+    names = _text(bytes_column(fields.data, *fields.header_keys))
+    values = bytes_column(fields.data, *fields.header_values)
     entries = pa.StructArray.from_arrays([names, values], fields=list(HEADERS_TYPE.value_type))
-    is_null = headers.counts == 0  # as Spark's Kafka source has it
+    is_null = fields.header_counts == 0  # as Spark's Kafka source has it
     return pa.ListArray.from_arrays(
         pa.array(bounds, pa.int32()), entries, type=HEADERS_TYPE, mask=pa.array(is_null) if is_null.any() else None
     )
@@ -429,8 +399,8 @@ def _text(encoded: pa.Array) -> pa.Array:
 
 
 _COLUMNS: Mapping[str, Any] = {
-    "key": lambda fields, _: _bytes_column(fields.data, fields.keys),
-    "value": lambda fields, _: _bytes_column(fields.data, fields.values),
+    "key": lambda fields, _: bytes_column(fields.data, *fields.keys),
+    "value": lambda fields, _: bytes_column(fields.data, *fields.values),
     "topic": lambda fields, wanted: pa.repeat(pa.scalar(wanted.topic), len(fields.offsets)),
     "partition": lambda fields, wanted: pa.array(np.full(len(fields.offsets), wanted.partition, np.int32)),
     "offset": lambda fields, _: pa.array(fields.offsets),

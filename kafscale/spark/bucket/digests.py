@@ -7,7 +7,7 @@ either.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from functools import cache
 
 import attrs
@@ -16,12 +16,10 @@ from crc32c import crc32c
 
 from kafscale.formats.segment_v1 import VERSION as VERSION_1
 from kafscale.spark.bucket.batches import BatchHeaders
-from kafscale.spark.bucket.bucket import get_part
 from kafscale.spark.bucket.catalog import Catalog, PartitionLog
-from kafscale.spark.bucket.reading import LoggedRanges
+from kafscale.spark.bucket.reading import LoggedRanges, batches_in
 from kafscale.spark.bucket.splits import Extent, LogRange, SplitRange, plan
 
-GET_BYTES = 16 << 20
 POLYNOMIAL = 0x82F63B78  # of CRC-32C, reversed
 
 Matrix = tuple[int, ...]  # a column for each bit
@@ -64,10 +62,11 @@ def of_batches(catalog: Catalog, log: PartitionLog, start_offset: int, end_offse
     for split in plan(catalog, [Extent(log=log, start_offset=start_offset, end_offset=end_offset)]):
         logged.expect([split])
         for range in split.ranges:
+            pieces: Iterable[BatchHeaders]
             if isinstance(range, SplitRange):
-                pieces = _read(catalog, range)
+                pieces = batches_in(catalog.bucket, range)
             elif isinstance(range, LogRange):
-                pieces = iter([BatchHeaders.of(logged.read(range))])
+                pieces = [BatchHeaders.of(logged.read(range))]
             else:
                 continue  # at brokers, where no CRC was taken
             for headers in pieces:
@@ -87,21 +86,6 @@ def was_compacted(catalog: Catalog, log: PartitionLog, start_offset: int, end_of
     ]
     footers = catalog.footers(there)
     return any(key in footers and footers[key].first_dirty_offset > start_offset for key in there)
-
-
-def _read(catalog: Catalog, range: SplitRange) -> Iterator[BatchHeaders]:
-    position, get_bytes = range.start, GET_BYTES
-    while position < range.end:
-        data = get_part(catalog.bucket, range.key.key, position, min(get_bytes, range.end - position))
-        headers = BatchHeaders.of(data)
-        whole = headers.whole()
-        if not whole.count:
-            if not headers.cut_bytes or get_bytes >= headers.cut_bytes:
-                return  # cut off: the offsets that are reached tell
-            get_bytes = headers.cut_bytes
-            continue
-        yield whole
-        position, get_bytes = position + whole.whole_bytes, GET_BYTES
 
 
 # ---- joined CRCs -----------------------------------------------------------------------------------------------------

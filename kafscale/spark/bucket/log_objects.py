@@ -197,10 +197,6 @@ class BucketLog:
     read_count: int = attrs.field(default=0, init=False)  # objects that were got
     _unchecked: dict[NumberedKey, Known] = attrs.field(factory=dict, init=False)  # since the last good look
 
-    @property
-    def contents(self) -> Mapping[NumberedKey, memoryview]:
-        return self.memory.newest.found
-
     def look(self, kept_until: WalPosition, *, is_shared: bool = False) -> LogView:
         """Return the log as it is now. `kept_until` is the position of a checkpoint that was read before.
 

@@ -273,29 +273,14 @@ class SplitReader:
             self._lose(f"{exc}; {_named(left)} can't be read")
 
     def _read_range(self, range: SplitRange, wanted: Wanted, reached: _Reached) -> Iterator[pa.RecordBatch]:
-        """Read all records of a range. Nothing is passed on before its batches were checked.
-
-        A batch that a GET has cut is read again by the next one, which is cheaper than to copy it.
-        """
-        name, position, get_bytes = range.key.key, range.start, GET_BYTES
-        on_unreadable = partial(self._leave_out, name, wanted)
-        while position < range.end:
-            data = get_part(self.bucket, name, position, min(get_bytes, range.end - position))
+        name = range.key.key
+        for headers in batches_in(self.bucket, range):
+            _check_offsets(headers, range)
             try:
-                headers = BatchHeaders.of(data)
-                _check_offsets(headers, range)
-                whole = headers.whole()
-                if whole.count:
-                    yield from decode_batches(whole, wanted, on_unreadable)
-                elif headers.cut_bytes and len(data) == get_bytes:
-                    get_bytes = headers.cut_bytes  # of a batch that is larger than a GET
-                    continue
-                else:
-                    raise DamagedObject(f"{name}: cut off at byte {position + len(data)}")
+                yield from decode_batches(headers, wanted, partial(self._leave_out, name, wanted))
             except CorruptBatch as exc:
                 raise DamagedObject(f"{name}: {exc}") from exc
-            reached.next_offset = max(reached.next_offset, int(whole.next_offsets[-1]))
-            position, get_bytes = position + whole.whole_bytes, GET_BYTES
+            reached.next_offset = max(reached.next_offset, int(headers.next_offsets[-1]))
 
     def _read_logged(self, ranges: Sequence[LogRange | GivenRange], wanted: Wanted) -> Iterator[pa.RecordBatch]:
         first, last = ranges[0], ranges[-1]
@@ -398,6 +383,28 @@ class SplitReader:
 
     def _lose(self, message: str) -> None:
         report_loss(message, fail=self.fail_on_data_loss)
+
+
+def batches_in(bucket: Bucket, range: SplitRange) -> Iterator[BatchHeaders]:
+    """Get the batches of a range in pieces of about GET_BYTES. Raises DamagedObject, NotFound, StoreError.
+
+    A batch that a GET has cut is read again by the next one, which is cheaper than to copy it.
+    """
+    name, position, get_bytes = range.key.key, range.start, GET_BYTES
+    while position < range.end:
+        data = get_part(bucket, name, position, min(get_bytes, range.end - position))
+        try:
+            headers = BatchHeaders.of(data)
+        except CorruptBatch as exc:
+            raise DamagedObject(f"{name}: {exc}") from exc
+        whole = headers.whole()
+        if whole.count:
+            yield whole
+            position, get_bytes = position + whole.whole_bytes, GET_BYTES
+        elif headers.cut_bytes and len(data) == get_bytes:
+            get_bytes = headers.cut_bytes  # of a batch that is larger than a GET
+        else:
+            raise DamagedObject(f"{name}: cut off at byte {position + len(data)}")
 
 
 def get_count(task: Sequence[Split]) -> int:

@@ -88,16 +88,13 @@ class S3Bucket:
     clock: Callable[[], float] = time.monotonic
 
     def get_range(self, key: str, start: int, length_bytes: int) -> ObjectPart:
-        request = self.requests.get_range(key, start, length_bytes)
-        return self._retried(lambda: read_part(request, self._perform(request)))
+        return self._read(self.requests.get_range(key, start, length_bytes))
 
     def get_tail(self, key: str, length_bytes: int) -> ObjectPart:
-        request = self.requests.get_tail(key, length_bytes)
-        return self._retried(lambda: read_part(request, self._perform(request)))
+        return self._read(self.requests.get_tail(key, length_bytes))
 
     def get(self, key: str) -> ObjectPart:
-        request = self.requests.get(key)
-        return self._retried(lambda: read_part(request, self._perform(request)))
+        return self._read(self.requests.get(key))
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
         token: str | None = None
@@ -111,6 +108,9 @@ class S3Bucket:
 
     def close(self) -> None:
         self.client.close()
+
+    def _read(self, request: S3Request) -> ObjectPart:
+        return self._retried(lambda: read_part(request, self._perform(request)))
 
     def _list_page(self, request: S3Request) -> ListingPage:
         return read_listing(request, self._perform(request), self.requests.address.prefix)

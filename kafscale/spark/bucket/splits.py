@@ -162,6 +162,10 @@ class Extent:
     end_offset: int
     period: Period = ALWAYS
 
+    @property
+    def count(self) -> int:
+        return self.end_offset - self.start_offset
+
 
 def plan(
     catalog: Catalog, extents: Iterable[Extent], *, min_splits: int = 0, max_records: int | None = None

@@ -74,11 +74,11 @@ class StreamProgress:
         topic_ids = {**self._position.topic_ids, **ids_of(logs.values())}
         self._report_vanished({name: log for name, log in logs.items() if name not in begun}, offsets)
         available = self._available(logs, offsets)
-        self.newest = {partition: offsets.end for partition, offsets in available.items()}
+        self.newest = {partition: extent.end_offset for partition, extent in available.items()}
         self._logs = logs
         if is_limited and self._waits_for_more(available):
             return self._position
-        ends = self._limited(available) if is_limited else {name: offsets.end for name, offsets in available.items()}
+        ends = self._limited(available) if is_limited else self.newest
         names = {topic for topic, _ in available}
         self._position = Position(
             offsets={partition: ends[partition] for partition in available},
@@ -182,12 +182,12 @@ class StreamProgress:
             if end_offset < seen:
                 self.planner.report(f"offsets {end_offset} to {seen - 1} of partition {index} of {topic} have gone")
 
-    def _available(self, logs: Logs, position: Offsets) -> Mapping[TopicPartition, _Available]:
+    def _available(self, logs: Logs, position: Offsets) -> Mapping[TopicPartition, Extent]:
         return {
-            partition: _Available(
+            partition: Extent(
                 log=log,
-                start=position.get(partition, log.start_offset),
-                end=max(self._end(partition, log), position.get(partition, log.start_offset)),
+                start_offset=position.get(partition, log.start_offset),
+                end_offset=max(self._end(partition, log), position.get(partition, log.start_offset)),
             )
             for partition, log in logs.items()
             if self._last is None or partition in self._last or partition in position
@@ -196,37 +196,38 @@ class StreamProgress:
     def _end(self, partition: TopicPartition, log: PartitionLog) -> int:
         return log.end_offset if self._last is None else min(log.end_offset, self._last.get(partition, 0))
 
-    def _waits_for_more(self, available: Mapping[TopicPartition, _Available]) -> bool:
+    def _waits_for_more(self, available: Mapping[TopicPartition, Extent]) -> bool:
         if self.options.min_offsets is None or self._last is not None:
             return False
         now = self.clock()
         is_early = (now - self._last_batch_seconds) * 1000 < self.options.max_delay_ms
-        if is_early and sum(offsets.count for offsets in available.values()) < self.options.min_offsets:
+        if is_early and sum(extent.count for extent in available.values()) < self.options.min_offsets:
             return True
         self._last_batch_seconds = now
         return False
 
-    def _limited(self, available: Mapping[TopicPartition, _Available]) -> Offsets:
-        ends = {partition: offsets.end for partition, offsets in available.items()}
-        total = sum(offsets.count for offsets in available.values())
+    def _limited(self, available: Mapping[TopicPartition, Extent]) -> Offsets:
+        """Share the limit by size, as KafkaMicroBatchStream.rateLimit does: small partitions get one at least."""
+        ends = {partition: extent.end_offset for partition, extent in available.items()}
+        total = sum(extent.count for extent in available.values())
         if self.options.max_offsets is not None and total > self.options.max_offsets:
-            for partition, offsets in available.items():
-                share = self.options.max_offsets * (offsets.count / total)
+            for partition, extent in available.items():
+                share = self.options.max_offsets * (extent.count / total)
                 taken = math.ceil(share) if share < 1 else math.floor(share)
-                ends[partition] = min(offsets.end, offsets.start + taken)
+                ends[partition] = min(extent.end_offset, extent.start_offset + taken)
         if self.options.max_bytes is not None:
             ends = self._limited_by_bytes(available, ends, self.options.max_bytes)
-        self._warn_of_available_now(any(ends[partition] < offsets.end for partition, offsets in available.items()))
+        self._warn_of_available_now(any(ends[partition] < extent.end_offset for partition, extent in available.items()))
         return ends
 
     def _limited_by_bytes(
-        self, available: Mapping[TopicPartition, _Available], ends: Offsets, max_bytes: int
+        self, available: Mapping[TopicPartition, Extent], ends: Offsets, max_bytes: int
     ) -> dict[TopicPartition, int]:
         catalog = self.planner.catalog
         extents = {
-            partition: Extent(log=offsets.log, start_offset=offsets.start, end_offset=ends[partition])
-            for partition, offsets in available.items()
-            if offsets.start < ends[partition]
+            partition: attrs.evolve(extent, end_offset=ends[partition])
+            for partition, extent in available.items()
+            if extent.start_offset < ends[partition]
         }
         sizes = {partition: size_bytes(catalog, extent) for partition, extent in extents.items()}
         total_bytes = sum(sizes.values())
@@ -245,14 +246,3 @@ class StreamProgress:
                 "run the query again on its checkpoint until nothing is left",
                 " and ".join(self.options.limits),
             )
-
-
-@attrs.frozen(kw_only=True)
-class _Available:
-    log: PartitionLog
-    start: int
-    end: int
-
-    @property
-    def count(self) -> int:
-        return self.end - self.start

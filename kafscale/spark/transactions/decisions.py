@@ -23,7 +23,7 @@ import attrs
 
 from kafscale.errors import KafkaError
 from kafscale.login.failures import check
-from kafscale.spark.brokers.cluster import Cluster
+from kafscale.spark.brokers.cluster import EARLIEST, LATEST, Cluster
 from kafscale.spark.producing.batches import next_sequence
 from kafscale.spark.producing.transaction import Prepared, RecordSpan, WriterIdentity, WriterTransaction
 from kafscale.wire import compression, error_codes
@@ -43,10 +43,6 @@ from kafscale.wire.messages.records import (
     FetchRequest,
     FetchResponse,
     FetchTopic,
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopic,
     PartitionData,
     PartitionProduceData,
     ProduceRequest,
@@ -55,8 +51,6 @@ from kafscale.wire.messages.records import (
 )
 from kafscale.wire.records import ProducerStamp, Record, build_batch, iterate_records
 
-EARLIEST: Final = -2
-LATEST: Final = -1
 FETCH_BYTES: Final = 8 << 20
 FETCH_WAIT_MS: Final = 500
 
@@ -140,15 +134,8 @@ class UnfilteredPartition:
         return answer
 
     def _offset(self, which: int) -> int:
-        def ask() -> int:
-            partitions = [ListOffsetsPartition(partition_index=self.partition, timestamp=which)]
-            request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=self.topic, partitions=partitions)])
-            response = self.cluster.ask(self.cluster.leader(self.topic, self.partition), request, ListOffsetsResponse)
-            answer = response.topics[0].partitions[0]
-            check(answer.error_code, f"'{self.topic}' {self.partition}")
-            return answer.offset
-
-        return self.cluster.patiently(ask)
+        offsets = self.cluster.patiently(lambda: self.cluster.offsets(self.topic, [self.partition], which))
+        return offsets[self.partition]
 
 
 def _records_of(answer: PartitionData) -> memoryview:

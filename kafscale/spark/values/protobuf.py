@@ -183,12 +183,9 @@ def _column(field: FieldDescriptor, place: SchemaPlace) -> FieldColumn:
     if field.is_repeated:
         is_map = field.message_type is not None and field.message_type.GetOptions().map_entry
         element = _map_element(field.message_type, place) if is_map else _list_element(field, place)
-        return FieldColumn(
-            field=pa.field(name, element.type, nullable=False),
-            to_array=lambda messages: element.to_array([getattr(message, name) for message in messages]),
-        )
-    element = _value_element(field, place)
-    if not field.has_presence:
+    else:
+        element = _value_element(field, place)
+    if field.is_repeated or not field.has_presence:
         return FieldColumn(
             field=pa.field(name, element.type, nullable=False),
             to_array=lambda messages: element.to_array([getattr(message, name) for message in messages]),
