@@ -26,7 +26,7 @@ from kafscale.client.consumer import LATEST, list_offsets
 from kafscale.config import Address
 from kafscale.errors import KafkaError
 from kafscale.login.security import PLAINTEXT
-from tests.devtools.processes.resident import rss_mib
+from tests.devtools.processes.process import rss_mib
 
 _NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 READY = re.compile(r"kafscale is ready: kafka ([^\s:]+):(\d+)(?:,\S+)? admin (\S+)")

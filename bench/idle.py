@@ -26,7 +26,7 @@ from bench.produce_load import ProduceLoad, run_produce
 from bench.report import console, machine
 from kafscale import __version__
 from kafscale.config.units import KIB
-from tests.devtools.processes.resident import rss_mib
+from tests.devtools.processes.process import rss_mib
 
 PARTITIONS = 1000
 SETTLE_SECONDS = 10.0  # of what a step has left to do: the pages of memory, the metadata's checkpoint

@@ -34,7 +34,7 @@ from kafscale.cluster.registries.topics import NewTopic, TopicPolicy, TopicRegis
 from kafscale.store.paths import SegmentKey
 from tests.devtools.fakes.s3_server import CREDENTIALS, S3Server
 from tests.devtools.fakes.segment_objects import make_batches, version_2_objects
-from tests.devtools.processes.resident import peak_rss_mib, rss_mib
+from tests.devtools.processes.process import peak_rss_mib, rss_mib
 
 if TYPE_CHECKING:
     from bench.brokers import RunningBroker

@@ -29,8 +29,7 @@ from kafscale.testing.certificates import make_authority
 from kafscale.wire import codec
 from kafscale.wire.messages.records import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kafscale.wire.records import Record, build_batch
-from tests.devtools.processes.process import KAFSCALE, BrokerProcess
-from tests.devtools.processes.resident import main_thread_seconds
+from tests.devtools.processes.process import KAFSCALE, BrokerProcess, main_thread_seconds
 
 TRIO = "trio"
 WAYS = {"without TLS": None, "own transport": "own", "trio.SSLStream": TRIO}

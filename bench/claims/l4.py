@@ -29,7 +29,7 @@ from kafscale.store.base import ForwardingStore
 from kafscale.store.memory import MemoryStore
 from kafscale.wire.batch_header import parse_header
 from tests.devtools.fakes.memory_log import MemoryLog, batch_of, memory_log, topic_spec
-from tests.devtools.processes.resident import rss_mib
+from tests.devtools.processes.process import rss_mib
 
 ROUNDS_COUNT = 2
 WARM_UP_SECONDS = 2.0

@@ -30,7 +30,7 @@ from kafscale.wire.messages.cluster import (
 )
 from tests.devtools.external.s3_processes import minio_server
 from tests.devtools.processes.cluster_load import QUIET
-from tests.devtools.processes.process_cluster import bootstrap_of, broker_processes
+from tests.devtools.processes.several_processes import bootstrap_of, broker_processes
 
 BROKERS = 3
 LED_SECONDS = 90.0

@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 from bench.brokers import RunningBroker
 from bench.spark.further import Sides, create_topic
 from bench.spark.rounds import Different, Further
-from tests.devtools.external.registry_values import running_values
+from tests.devtools.external.registry import running_values
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

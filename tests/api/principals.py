@@ -11,7 +11,7 @@ from kafscale.config import Address, AuthorizerKind
 from kafscale.security.acls import AclBinding, AclOperation, PatternType, Permission, ResourceType
 from kafscale.security.principals import USER, Principal
 from tests.devtools.fakes.memory_broker import MemoryBroker, memory_settings
-from tests.devtools.fakes.memory_stream import memory_stream_pair
+from tests.devtools.fakes.memory_network import memory_stream_pair
 from tests.devtools.fakes.stream_transport import StreamTransport
 
 HOST = "192.0.2.1"

@@ -13,7 +13,7 @@ from bench.spark.session import Used
 from bench.spark.sources import BUCKET, KAFKA, ON_US, QUERIES, READY, Query
 from bench.spark.tables import Outcome
 from kafscale.wire.records import iterate_records
-from tests.devtools.external.registry_values import running_values
+from tests.devtools.external.registry import running_values
 
 SHAPE = Shape(value_bytes=1024, partitions=2, rows=200, first_ms=1_700_006_400_000)
 OPTIONS = {"spark": "4.1.4", "rounds": 2, "seconds": 9.0, "bucket": "is a directory"}

@@ -74,7 +74,7 @@ def test_topics_on_s3(s3, engine):
 
 @engines
 def test_values_of_a_registry_are_columns(tmp_path, engine):
-    from tests.devtools.external.registry_values import running_values
+    from tests.devtools.external.registry import running_values
     from tests.devtools.fakes.segment_objects import make_batch, version_2_objects
 
     with running_values() as values:

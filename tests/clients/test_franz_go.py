@@ -8,10 +8,8 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.devtools.external.clients import DEADLINE_SECONDS
-from tests.devtools.external.go import go_program
-from tests.devtools.external.tools import RunningTool
-from tests.devtools.processes.read_committed import read_committed
+from tests.devtools.external.clients import DEADLINE_SECONDS, read_committed
+from tests.devtools.external.tools import RunningTool, go_program
 
 pytestmark = [
     pytest.mark.go,

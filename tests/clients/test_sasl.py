@@ -27,19 +27,24 @@ from tests.devtools.external.logins import (
     OAUTH,
     PLAIN,
     SCRAM,
+    WITH_LISTS,
     WRONG,
     Login,
+    add,
     aiokafka,
+    allow,
     confluent,
     confluent_config,
+    disallow,
     franz_go,
     kafka_python,
     kcat,
     kcat_does_scram,
+    login_of_somebody,
     refused,
+    remove,
 )
 from tests.devtools.processes.sasl import PASSWORD, sasl_broker, sign, signing_key
-from tests.devtools.processes.sasl_users import WITH_LISTS, add, allow, disallow, login_of_somebody, remove
 
 # kafka-python leaves sockets open when a login fails
 pytestmark = [

@@ -22,8 +22,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from tests.devtools.external.clients import read_committed
 from tests.devtools.history.transaction_history import PROMISED, End, Placed, Poll, Send, Transaction, anomalies
-from tests.devtools.processes.read_committed import read_committed
 
 ABORTED_SHARE = 0.2
 PATIENCE_SECONDS = 120.0

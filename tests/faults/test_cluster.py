@@ -22,8 +22,12 @@ from tests.devtools.external.clients import wait_until
 from tests.devtools.external.s3_processes import S3Process, minio_server
 from tests.devtools.processes.cluster_load import QUIET, ClusterLoad, leaders_of
 from tests.devtools.processes.process import is_there
-from tests.devtools.processes.process_cluster import bootstrap_of, broker_processes
-from tests.devtools.processes.several_processes import SeveralBrokerProcesses, several_broker_processes
+from tests.devtools.processes.several_processes import (
+    SeveralBrokerProcesses,
+    bootstrap_of,
+    broker_processes,
+    several_broker_processes,
+)
 from tests.faults.appends import Appends
 from tests.faults.ordeal import chosen_seed
 

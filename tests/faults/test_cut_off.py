@@ -26,7 +26,7 @@ from kafscale.testing.tcp_proxy import Way
 from tests.devtools.external.s3_processes import free_port, minio_server
 from tests.devtools.processes.cluster_load import ClusterLoad, LoadReport, leaders_of
 from tests.devtools.processes.process import BrokerProcess
-from tests.devtools.processes.process_cluster import bootstrap_of
+from tests.devtools.processes.several_processes import bootstrap_of
 from tests.faults.appends import Appends
 from tests.faults.ordeal import chosen_seed
 from tests.faults.proxies import Cut, Line, lines_to

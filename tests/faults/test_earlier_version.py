@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from tests.devtools.processes.cluster_load import ClusterLoad
 from tests.devtools.processes.process import BrokerProcess
-from tests.devtools.processes.process_cluster import bootstrap_of, broker_processes
+from tests.devtools.processes.several_processes import bootstrap_of, broker_processes
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 

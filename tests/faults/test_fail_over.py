@@ -25,7 +25,7 @@ from tests.devtools.external.clients import wait_until
 from tests.devtools.external.s3_processes import minio_server
 from tests.devtools.processes.cluster_load import QUIET, ClusterLoad, leaders_of
 from tests.devtools.processes.process import BrokerProcess
-from tests.devtools.processes.process_cluster import bootstrap_of, broker_processes
+from tests.devtools.processes.several_processes import bootstrap_of, broker_processes
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 

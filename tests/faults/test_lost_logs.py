@@ -48,7 +48,7 @@ from kafscale.wire.messages.records import (
 from kafscale.wire.messages.topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from kafscale.wire.records import Record, build_batch, iterate_records
 from tests.devtools.fakes.memory_broker import MemoryBroker, memory_settings
-from tests.devtools.world.seeds import seeds
+from tests.devtools.world.determinism import seeds
 
 RUNS_COUNT = 5
 PARTITION_COUNT = 2

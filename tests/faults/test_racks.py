@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 
 from tests.devtools.external.s3_processes import minio_server
 from tests.devtools.processes.process import BrokerProcess
-from tests.devtools.processes.process_cluster import bootstrap_of, broker_processes
+from tests.devtools.processes.several_processes import bootstrap_of, broker_processes
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 

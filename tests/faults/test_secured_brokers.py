@@ -15,11 +15,10 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafscale.testing.certificates import Authority, make_authority
-from tests.devtools.external.clients import wait_until
+from tests.devtools.external.clients import read_committed, wait_until
 from tests.devtools.processes.cluster_load import QUIET, leaders_of
 from tests.devtools.processes.process import BrokerProcess
-from tests.devtools.processes.process_cluster import bootstrap_of, broker_processes
-from tests.devtools.processes.read_committed import read_committed
+from tests.devtools.processes.several_processes import bootstrap_of, broker_processes
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 

@@ -16,9 +16,8 @@ import trio
 from kafscale.client.connection import Connection, connect_to
 from kafscale.config import Settings
 from kafscale.store.file.store import FileStore
-from tests.devtools.history.bucket import read_bucket
+from tests.devtools.history.bucket import read_bucket, transaction_faults
 from tests.devtools.history.history import History
-from tests.devtools.history.in_bucket import transaction_faults
 from tests.devtools.processes.process import BrokerProcess
 from tests.devtools.world.transactional.clients import TopicKind, TransactionalClients
 from tests.devtools.world.workload import marker_offsets

@@ -30,8 +30,7 @@ from kafscale.wire.frames import FrameReader, RequestHeader, request_frame
 from kafscale.wire.messages.cluster import ApiVersionsRequest
 from kafscale.wire.records import Record
 from tests.devtools.processes import timed_loop
-from tests.devtools.processes.process import BrokerProcess
-from tests.devtools.processes.resident import peak_rss_mib, reset_peak_rss
+from tests.devtools.processes.process import BrokerProcess, peak_rss_mib, reset_peak_rss
 
 ROUND_PAUSE_SECONDS = 0.02
 GIVE_UP_SECONDS = 30.0  # Kafka's clients: request.timeout.ms; a round that takes longer is a failure

@@ -11,8 +11,7 @@ import trio
 
 from kafscale.wire.messages.cluster import ApiVersionsRequest
 from tests.devtools.processes import timed_loop
-from tests.devtools.processes.process import BrokerProcess, broker_process
-from tests.devtools.processes.resident import peak_rss_mib, reset_peak_rss, rss_mib
+from tests.devtools.processes.process import BrokerProcess, broker_process, peak_rss_mib, reset_peak_rss, rss_mib
 from tests.hostile.hostile import announced_frame, bystander, next_answer, raw_connection, request_bytes
 
 STOPPED_SECONDS = 0.3

@@ -19,8 +19,7 @@ from kafscale.wire.messages.records import (
     TopicProduceData,
 )
 from kafscale.wire.records import Record
-from tests.devtools.processes.process import BrokerProcess, broker_process
-from tests.devtools.processes.resident import rss_mib
+from tests.devtools.processes.process import BrokerProcess, broker_process, rss_mib
 from tests.hostile.hostile import (
     WARM_UP_ROUNDS,
     bystander,

@@ -23,8 +23,7 @@ from kafscale.wire.messages.records import FetchPartition, FetchRequest, FetchRe
 from kafscale.wire.messages.security import SaslAuthenticateRequest, SaslHandshakeRequest
 from kafscale.wire.messages.topics import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tests.devtools.processes import timed_loop
-from tests.devtools.processes.process import BrokerProcess, broker_process
-from tests.devtools.processes.resident import peak_rss_mib, reset_peak_rss
+from tests.devtools.processes.process import BrokerProcess, broker_process, peak_rss_mib, reset_peak_rss
 from tests.devtools.processes.sasl import plain_message
 from tests.hostile.hostile import (
     MAX_ANSWER_BYTES,

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 import pytest
 
 from bench.peers.kafka import class_path
-from tests.devtools.processes.read_committed import read_committed
+from tests.devtools.external.clients import read_committed
 from tests.java.java_tools import JavaTools
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(1200)]  # the first test may wait for Maven

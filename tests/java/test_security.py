@@ -8,9 +8,9 @@ import pytest
 from bench.peers.kafka import class_path
 from kafscale.config import SaslMechanism, SecurityProtocol
 from kafscale.testing.certificates import make_authority
+from tests.devtools.external.logins import WITH_LISTS, allow, disallow
 from tests.devtools.external.tools import RUN_TIMEOUT_SECONDS
 from tests.devtools.processes.sasl import sasl_broker, sign
-from tests.devtools.processes.sasl_users import WITH_LISTS, allow, disallow
 from tests.java.java_tools import JVM_FLAGS, JavaTools
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(1200)]  # the first test may wait for Maven

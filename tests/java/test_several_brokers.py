@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from bench.peers.kafka import class_path
 from tests.devtools.external.clients import wait_until
 from tests.devtools.processes.process import BrokerProcess
-from tests.devtools.processes.process_cluster import bootstrap_of, broker_processes
+from tests.devtools.processes.several_processes import bootstrap_of, broker_processes
 from tests.java.java_tools import JavaTools
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(1200)]  # the first test may wait for Maven

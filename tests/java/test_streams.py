@@ -13,10 +13,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from bench.peers.kafka import class_path
-from tests.devtools.external.clients import DEADLINE_SECONDS, poll_until, wait_until
+from tests.devtools.external.clients import DEADLINE_SECONDS, poll_until, read_committed, wait_until
 from tests.devtools.external.tools import RunningTool
 from tests.devtools.processes.process import broker_process
-from tests.devtools.processes.read_committed import read_committed
 from tests.java.java_tools import JVM_FLAGS
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(1200)]  # the first test may wait for Maven

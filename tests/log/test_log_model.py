@@ -26,8 +26,7 @@ from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.wire.batch_header import parse_header
 from kafscale.wire.records import ProducerStamp
 from tests.devtools.fakes.memory_log import MemoryLog, batch_of, memory_log, topic_spec
-from tests.devtools.world.determinism import run_seeded
-from tests.devtools.world.seeds import seeds
+from tests.devtools.world.determinism import run_seeded, seeds
 
 PARTITION_COUNT = 3
 NOW_MS = 1 << 50  # producers do not expire

@@ -18,8 +18,14 @@ from kafscale.login.sasl import client_sasl
 from kafscale.login.security import client_security
 from kafscale.login.tokens import ANSWER_MAX_BYTES, ATTEMPTS_COUNT, BearerToken, TokenEndpoint, expiry_of
 from kafscale.testing.certificates import make_authority
-from tests.devtools.external.http_server import sending_server
-from tests.devtools.external.token_endpoint import CLIENT_ID, CLIENT_SECRET, Asked, Endpoint, token_endpoint
+from tests.devtools.external.token_endpoint import (
+    CLIENT_ID,
+    CLIENT_SECRET,
+    Asked,
+    Endpoint,
+    sending_server,
+    token_endpoint,
+)
 from tests.devtools.processes.sasl import sign
 
 OAUTH = "sasl.oauthbearer"

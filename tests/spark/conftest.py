@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.devtools.external.registry_values import Values, running_values
+from tests.devtools.external.registry import Values, running_values
 from tests.devtools.external.spark import kafka_source_versions, resolve_jars, start_spark
 from tests.devtools.processes.process import BrokerProcess, broker_process
 

@@ -6,7 +6,7 @@ import pytest
 
 import kafscale.spark
 from kafscale.store.paths import SegmentKey
-from tests.devtools.external.registry_values import message_class
+from tests.devtools.external.registry import message_class
 from tests.devtools.fakes.segment_objects import make_batch, version_2_objects
 
 pytestmark = [

@@ -1,13 +1,15 @@
-"""Shared code of the tests of real clients: records to send, and waiting on the clients' own calls with a deadline."""
+"""Shared code of the tests of real clients: records to send, waits with a deadline, a reader of committed records."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 
 import attrs
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 DEADLINE_SECONDS = 30.0  # many times what a test takes on a busy machine
@@ -85,3 +87,44 @@ class Acknowledged:
             assert found[partition] == sorted(acknowledged, key=lambda pair: pair[1]), f"partition {partition}"
             assert [value for value, _ in found[partition]] == list(sent(partition)), f"order of partition {partition}"
         assert found.keys() == self.partitions.keys()
+
+
+def read_committed(
+    bootstrap: str,
+    topic: str,
+    partition_count: int,
+    least_count: int = 0,
+    *,
+    settings: Mapping[str, str | int | float | bool] | None = None,
+) -> list[list[Message]]:
+    """Return the committed records of each partition, at least `least_count` in all.
+
+    `settings`: further settings of the client. Raises AssertionError past the deadline.
+    """
+    found: list[list[Message]] = [[] for _ in range(partition_count)]
+    ended: set[int | None] = set()
+
+    def poll() -> None:
+        for message in consumer.consume(1000, 0.1):
+            error = message.error()
+            if error is None:
+                found[message.partition() or 0].append(message)
+                ended.discard(message.partition())
+            elif error.code() == KafkaError._PARTITION_EOF:
+                ended.add(message.partition())
+
+    config = {
+        **(settings or {}),
+        "bootstrap.servers": bootstrap,
+        "group.id": "none",
+        "isolation.level": "read_committed",
+    }
+    with closing(Consumer({**config, "enable.partition.eof": True, "enable.auto.commit": False})) as consumer:
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partition_count)])
+        poll_until(
+            lambda: len(ended) == partition_count and sum(map(len, found)) >= least_count,
+            poll,
+            what=f"{least_count} committed records of {topic}",
+            seconds=2 * DEADLINE_SECONDS,
+        )
+    return found

@@ -1,12 +1,16 @@
-"""Programs of others that run beside a test, and what they have printed until now."""
+"""Programs of others that run during a test, with their output until now; Go programs of `tests/clients/go`."""
 
 from __future__ import annotations
 
+import atexit
 import json
 import signal
 import subprocess
 import threading
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import attrs
@@ -61,3 +65,18 @@ class RunningTool:
     def __exit__(self, *_: object) -> None:
         self.process.kill()
         self.wait()
+
+
+SOURCE = Path(__file__).parents[2] / "clients" / "go"
+BUILD_TIMEOUT_SECONDS = 900.0  # the first build may wait for downloads
+
+
+@cache
+def go_program(name: str) -> Path:
+    directory = TemporaryDirectory(prefix="kafscale-go-")
+    atexit.register(directory.cleanup)
+    program = Path(directory.name) / name
+    subprocess.run(
+        ["go", "build", "-o", str(program), f"./{name}"], cwd=SOURCE, check=True, timeout=BUILD_TIMEOUT_SECONDS
+    )
+    return program

@@ -29,8 +29,8 @@ from kafscale.errors import BrokerUnavailable, Fenced
 from kafscale.store.base import ObjectStore
 from kafscale.testing.faulty_store import FaultyStore
 from kafscale.wire.messages.brokers import BrokerHeartbeatResponse
-from tests.devtools.fakes.cut_stream import CutStream
 from tests.devtools.fakes.memory_broker import MemoryBroker
+from tests.devtools.fakes.memory_network import CutStream
 
 R = TypeVar("R")
 

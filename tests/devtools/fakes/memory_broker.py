@@ -24,7 +24,7 @@ from kafscale.store.memory import MemoryStore
 from kafscale.testing.broker_faults import FaultyDispatcher, RequestFault
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.metadata import MemoryMetadataStore
-from tests.devtools.fakes.memory_stream import MemoryStream, memory_stream_pair
+from tests.devtools.fakes.memory_network import MemoryStream, memory_stream_pair
 from tests.devtools.fakes.stream_transport import StreamTransport
 
 UNPACED = 100_000_000  # objects a minute, as a test of the flush interval wants

@@ -7,8 +7,7 @@ from collections.abc import Callable
 import attrs
 import pytest
 
-from tests.devtools.history.generation_history import Assignment, GenerationsSeen, Participant
-from tests.devtools.history.member_history import kinds
+from tests.devtools.history.member_history import Assignment, GenerationsSeen, Participant, kinds
 
 SESSION_SECONDS, REBALANCE_SECONDS = 10.0, 5.0
 

@@ -14,8 +14,7 @@ from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from tests.devtools.fakes.memory_log import memory_log
 from tests.devtools.fakes.transactions import abort, commit, send
-from tests.devtools.history.bucket import BucketSegment, read_bucket
-from tests.devtools.history.in_bucket import transaction_faults
+from tests.devtools.history.bucket import BucketSegment, read_bucket, transaction_faults
 
 
 async def two_segments() -> Sequence[BucketSegment]:

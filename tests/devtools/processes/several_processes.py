@@ -1,6 +1,7 @@
-"""Several brokers of one machine: `kafscale serve --processes N` as a process, and its brokers.
+"""Several brokers as processes: those that share a bucket, and those of `kafscale serve --processes N` on one machine.
 
-`pytest tests/clients --processes 3` runs the tests of clients on them: `install` makes `broker_process` start them.
+`pytest tests/clients --processes 3` runs the tests of clients on the latter: `install` makes `broker_process` start
+them.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import pytest
 
 from kafscale.cluster.membership.start.sharing_member import LOOK_SECONDS
 from kafscale.config import Address
+from tests.devtools.external.s3_processes import S3Process
 from tests.devtools.processes import process
 from tests.devtools.processes.process import BrokerProcess, _first_line
 
@@ -115,3 +117,44 @@ def left_out(item: pytest.Item) -> str | None:
 def install(count: int) -> None:
     """Make `broker_process` start `count` brokers in this process; modules that imported it before are unaffected."""
     process.broker_process = partial(several_broker_processes, count)
+
+
+@contextmanager
+def broker_processes(
+    count: int,
+    *options: str,
+    store: S3Process | None = None,
+    protocol: str = "PLAINTEXT",
+    bucket: Path | None = None,
+    package: Path | None = None,
+) -> Iterator[Sequence[BrokerProcess]]:
+    """Run brokers 1 to `count` for the block, each with its own directory; they are killed at the end.
+
+    The bucket is one of `store`, or the directory `bucket`, or a temporary one; `protocol` is that of their listeners.
+    """
+    with TemporaryDirectory(prefix="kafscale-") as used, ExitStack() as running:
+        directory = Path(used)
+        at = ["--store", f"file:{bucket or directory / 'bucket'}"]
+        environ = {}
+        if store is not None:
+            at = ["--store", "s3://events", "--s3-endpoint", store.endpoint, "--s3-create-bucket", "true"]
+            environ = {
+                "AWS_ACCESS_KEY_ID": store.credentials.access_key_id,
+                "AWS_SECRET_ACCESS_KEY": store.credentials.secret_access_key,
+            }
+        yield [
+            running.enter_context(
+                BrokerProcess(
+                    directory=directory / str(broker_id),
+                    options=("--several-brokers", "--broker-id", str(broker_id), *at, *options),
+                    environ=environ,
+                    protocol=protocol,
+                    package=package,
+                )
+            )
+            for broker_id in range(1, count + 1)
+        ]
+
+
+def bootstrap_of(brokers: Sequence[BrokerProcess]) -> str:
+    return ",".join(broker.bootstrap for broker in brokers)

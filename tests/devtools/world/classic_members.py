@@ -37,9 +37,9 @@ from kafscale.wire.messages.offsets import (
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
 )
-from tests.devtools.history.generation_history import NO_GENERATION, Assignment, GenerationsSeen, Participant
 from tests.devtools.history.group_reads import GroupReads, MemberReads
 from tests.devtools.history.history import History
+from tests.devtools.history.member_history import NO_GENERATION, Assignment, GenerationsSeen, Participant
 from tests.devtools.world.consumer_members import Coordinates, MembersOfGroup, fetch_offsets, note_offsets
 from tests.devtools.world.workload import Connect, Topic, reconnecting, was_done
 

@@ -39,17 +39,17 @@ from tests.devtools.fakes.memory_broker import memory_settings
 from tests.devtools.history.bucket import read_bucket
 from tests.devtools.history.head_log import Grant, HeadLog
 from tests.devtools.history.held import held_too_much
-from tests.devtools.world.broker_links import Links
 from tests.devtools.world.cluster_clients import ClusterClients
 from tests.devtools.world.determinism import run_seeded
 from tests.devtools.world.extent import Clients, Extent
 from tests.devtools.world.machine import Machine
 from tests.devtools.world.routes import Routes
 from tests.devtools.world.simulated_broker import SimulatedBroker
+from tests.devtools.world.store_link import Links
 from tests.devtools.world.store_losses import STORE_TIMEOUTS_SECONDS, StoreLosses
-from tests.devtools.world.temporary_topic import TemporaryTopic
 from tests.devtools.world.topic_clients import COMPACTED, FORGETFUL
 from tests.devtools.world.transactional.clients import TopicKind
+from tests.devtools.world.visitor import TemporaryTopic
 from tests.devtools.world.weather import Weather
 from tests.devtools.world.workload import PART_PROBABILITY, Topic
 from tests.devtools.world.world import Part, World, durability_of

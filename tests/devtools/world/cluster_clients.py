@@ -1,8 +1,12 @@
-"""The clients of a simulated cluster, and a client that moves partitions."""
+"""The clients of a simulated cluster, and a client that moves partitions.
+
+Those without transactions share one topic: idempotent and plain producers find the leader of their partition as clients
+do, readers follow the topic, a group commits offsets, and members of other groups may share the partitions.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -10,6 +14,7 @@ import attrs
 import trio
 
 from kafscale.client.connection import Connection
+from kafscale.errors import BrokerUnavailable
 from kafscale.wire.messages.replicas import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -17,18 +22,17 @@ from kafscale.wire.messages.replicas import (
     ReassignableTopic,
 )
 from tests.devtools.history.history import History
+from tests.devtools.world.askers import EpochAsker
 from tests.devtools.world.classic_members import ClassicMembers
 from tests.devtools.world.consumer_members import GroupMembers, MembersOfGroup
 from tests.devtools.world.extent import Extent
-from tests.devtools.world.plain_clients import PlainClients
-from tests.devtools.world.recreator import ClusterRecreator
-from tests.devtools.world.routes import Routes
+from tests.devtools.world.producers import IdempotentProducer, PlainProducer
+from tests.devtools.world.routes import Routes, SpreadConnection
 from tests.devtools.world.simulated_broker import SimulatedBroker
-from tests.devtools.world.spread_connection import SpreadConnection
-from tests.devtools.world.temporary_topic import TemporaryTopic
+from tests.devtools.world.topic_clients import COMPACTED, FORGETFUL, ClusterRecreator, create_topic
 from tests.devtools.world.transactional.clients import TopicKind, TransactionalClients
-from tests.devtools.world.visitor import Visitor
-from tests.devtools.world.workload import Connect, Topic, reconnecting
+from tests.devtools.world.visitor import TemporaryTopic, Visitor
+from tests.devtools.world.workload import PART_PROBABILITY, Committer, Connect, Knows, Reader, Run, Topic, reconnecting
 
 TRANSACTIONS_PACE = 5.0
 MOVE_MEAN_SECONDS = 1.5
@@ -151,3 +155,154 @@ class ClusterClients:
         assert isinstance(connection, SpreadConnection)
         life = connection.coordinator_life(group)
         return life is not None and self.coordinates(life, group)
+
+
+PRODUCERS_MAX_COUNT = 2  # of a partition
+PAUSES_SECONDS = [0.2, 1.0]
+READER_PAUSE_SECONDS = 0.3
+ASKER_PAUSE_MAX_SECONDS = 1.0  # between questions about all partitions
+RETRY_SECONDS = 0.1
+GROUP = "billing"
+
+
+@attrs.define(eq=False, kw_only=True)
+class PlainClients:
+    """The clients. `knows` is as for a `Reader`; `reads_each` uses one reader for each partition."""
+
+    routes: Routes
+    history: History
+    random: Random
+    knows: Knows
+    reads_each: bool
+    askers_count: int
+    groups: Sequence[MembersOfGroup]
+    stopping: trio.Event
+    topic: Topic = attrs.field(init=False)
+    _keys_count: int | None = attrs.field(default=None, init=False)
+    _committer: Committer | None = attrs.field(default=None, init=False)
+
+    async def create_topics(self) -> None:
+        kinds: list[tuple[Mapping[str, str], int | None]] = [({}, None), ({}, None), (COMPACTED, 20), (FORGETFUL, 20)]
+        configs, self._keys_count = self.random.choice(kinds)
+        self.history.tombstones_may_go = configs is FORGETFUL
+        self.topic = await create_topic(self.routes.to_any, "orders", configs)
+
+    @property
+    def all_topics(self) -> Sequence[Topic]:
+        return [self.topic]
+
+    def start_readers(self, nursery: trio.Nursery) -> None:
+        for reader in self._readers("follower"):
+            nursery.start_soon(reader.run)
+        for _ in range(self.askers_count or int(self._takes_part())):
+            nursery.start_soon(self._epoch_asker().run)
+        for group in self.groups:
+            group.start(nursery, self.topic, self.stopping)
+
+    def start_writers(self, nursery: trio.Nursery, stopping: trio.Event) -> None:
+        assert stopping is self.stopping
+        self._committer = self._make_committer()
+        nursery.start_soon(self._committer.run)
+        for run in self._producers():
+            nursery.start_soon(run)
+
+    async def wait_settled(self, name: str) -> None:
+        """Wait until the groups have read all, and agree on the owners."""
+        async with trio.open_nursery() as nursery:
+            for group in self.groups:
+                nursery.start_soon(group.wait_agreed)
+
+    async def read_back(self, name: str) -> None:
+        """Read everything, and check the group's committed offsets. Raises KafkaError."""
+        for reader in self._readers(name):
+            await reader.read_to_end()
+        for index in range(self.topic.partition_count):
+            self.history.has_read_all(name, self.topic.partition_name(index))
+        assert self._committer is not None
+        for check in (self._committer.check, *(group.check_offsets for group in self.groups)):
+            await _checked(check)
+
+    def problems(self) -> Sequence[str]:
+        return [problem for group in self.groups for problem in group.seen.problems]
+
+    def _takes_part(self) -> bool:
+        return self.random.random() < PART_PROBABILITY
+
+    def _readers(self, name: str) -> list[Reader]:
+        if not self.reads_each:
+            return [self._reader(name, None)]
+        return [self._reader(name, [index]) for index in range(self.topic.partition_count)]
+
+    def _reader(self, name: str, partitions: Sequence[int] | None) -> Reader:
+        return Reader(
+            name=name,
+            topic=self.topic,
+            connect=self.routes.to_all(may_be_stale=True),
+            history=self.history,
+            partitions=partitions,
+            knows=self.knows,
+            pause_seconds=READER_PAUSE_SECONDS,
+        )
+
+    def _epoch_asker(self) -> EpochAsker:
+        return EpochAsker(
+            topic=self.topic,
+            connect=self.routes.to_all(may_be_stale=True),
+            history=self.history,
+            random=Random(self.random.random()),
+            pause_max_seconds=ASKER_PAUSE_MAX_SECONDS,
+        )
+
+    def _producers(self) -> Iterator[Run]:
+        for index in range(self.topic.partition_count):
+            for number in range(self.random.randint(0, PRODUCERS_MAX_COUNT)):
+                yield self._idempotent(f"p{number}", index).run
+            if self._takes_part():
+                yield self._plain(index).run
+
+    def _idempotent(self, name: str, index: int) -> IdempotentProducer:
+        return IdempotentProducer(
+            name=f"{name}-{self.topic.label}-{index}",
+            topic=self.topic,
+            connect=self.routes.to_leader(self.topic, index),
+            connect_for_id=self.routes.to_any if self._takes_part() else None,
+            history=self.history,
+            random=Random(self.random.random()),
+            stopping=self.stopping,
+            pause_max_seconds=self.random.choice(PAUSES_SECONDS),
+            keys_count=self._keys_count,
+            partitions=[index],
+        )
+
+    def _plain(self, index: int) -> PlainProducer:
+        return PlainProducer(
+            name=f"plain-{self.topic.label}-{index}",
+            topic=self.topic,
+            connect=self.routes.to_leader(self.topic, index),
+            history=self.history,
+            random=Random(self.random.random()),
+            stopping=self.stopping,
+            pause_max_seconds=self.random.choice(PAUSES_SECONDS),
+            keys_count=self._keys_count,
+            partitions=[index],
+        )
+
+    def _make_committer(self) -> Committer:
+        return Committer(
+            group=GROUP,
+            topic=self.topic,
+            connect=self.routes.to_coordinator(GROUP),
+            history=self.history,
+            random=Random(self.random.random()),
+            stopping=self.stopping,
+            pause_max_seconds=0.5,
+        )
+
+
+async def _checked(check: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        try:
+            await check()
+            return
+        except BrokerUnavailable:
+            await trio.sleep(RETRY_SECONDS)

@@ -41,7 +41,7 @@ from kafscale.log.wal.s3_replay import _Epoch
 from kafscale.store.base import ForwardingStore
 from kafscale.store.guarded import DeletionGuard
 from kafscale.store.paths import SegmentKey
-from tests.devtools.fakes.replaced import replaced
+from tests.devtools.world.determinism import replaced
 from tests.devtools.world.extent import LONG
 from tests.devtools.world.weather import is_storm, is_succession
 from tests.devtools.world.world import durability_of

@@ -20,12 +20,12 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any, TypeVar, cast
 
+import pytest
 import trio
 import trio.testing
 from trio._core import _run as _trio_run
 
 from kafscale.concurrency import clocks
-from tests.devtools.fakes.replaced import replaced
 from tests.devtools.world.simulated_process import clock_skew_ns
 
 T = TypeVar("T")
@@ -95,3 +95,19 @@ async def run_here(sync_fn: Callable[..., T], *args: object, **options: object) 
     """Run a function here, in place of `trio.to_thread.run_sync`: an autojump clock would not wait for a thread."""
     await trio.lowlevel.checkpoint()
     return sync_fn(*args)
+
+
+def seeds(count: int, *, more: int) -> list[object]:
+    """Return the seeds 0 to `count` + `more`, for `parametrize`; the last `more` are marked `faults`."""
+    return [*range(count), *(pytest.param(seed, marks=pytest.mark.faults) for seed in range(count, count + more))]
+
+
+@contextmanager
+def replaced(owner: Any, name: str, replacement: Any) -> Iterator[None]:
+    """Replace an attribute of a module or class for the block."""
+    before = getattr(owner, name)
+    setattr(owner, name, replacement)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)

@@ -29,15 +29,14 @@ from kafscale.log.partition.partition import Partition
 from kafscale.store.paths import parse_segment_key
 from tests.devtools.fakes.memory_broker import memory_settings
 from tests.devtools.fakes.memory_network import MemoryConnection
-from tests.devtools.history.bucket import BucketPartition, read_bucket
+from tests.devtools.history.bucket import BucketPartition, read_bucket, transaction_faults
 from tests.devtools.history.durable import DurableLog
 from tests.devtools.history.history import Read, Unbelieved
-from tests.devtools.history.in_bucket import transaction_faults
 from tests.devtools.history.log_watcher import LogWatcher
 from tests.devtools.world.consumer_members import GroupMembers
 from tests.devtools.world.determinism import run_seeded
+from tests.devtools.world.machine import OneMachine
 from tests.devtools.world.one_broker_clients import SMALL, OneBrokerClients
-from tests.devtools.world.one_machine import OneMachine
 from tests.devtools.world.simulated_broker import SimulatedBroker
 from tests.devtools.world.topic_clients import COMPACTED, FORGETFUL
 from tests.devtools.world.transactional.clients import TIMEOUTS_MS, TopicKind, TransactionalClients

@@ -38,8 +38,7 @@ from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore
 from kafscale.testing.metadata import MemoryMetadataStore
 from tests.devtools.fakes.memory_broker import MemoryBroker
-from tests.devtools.fakes.memory_network import MemoryConnection, MemoryNetwork
-from tests.devtools.fakes.memory_stream import MemoryStream
+from tests.devtools.fakes.memory_network import MemoryConnection, MemoryNetwork, MemoryStream
 from tests.devtools.processes.crash_points import CrashPoint, crashing_parts
 from tests.devtools.world.event_log import EventLog, LoggedStore
 from tests.devtools.world.simulated_process import PROCESS, Process

@@ -1,18 +1,19 @@
-"""A member of a consumer group that subscribes to a topic by its name, while topics of that name come and go.
+"""The recreated topic, and a member of a consumer group that subscribes to it by its name.
 
-Its coordinator assigns partitions by topic id. Its commits and offset requests use the id too, so a deleted topic is
-refused, and a new one starts at the beginning.
+The member's coordinator assigns partitions by topic id. Its commits and offset requests use the id too, so a deleted
+topic is refused, and a new one starts at the beginning.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 import attrs
 import trio
 
 from kafscale.client.connection import Connection
+from kafscale.errors import BrokerUnavailable
 from kafscale.wire import error_codes
 from kafscale.wire.messages.consumer_groups import (
     ConsumerGroupHeartbeatRequest,
@@ -32,6 +33,7 @@ from kafscale.wire.messages.offsets import (
 from tests.devtools.history.group_reads import GroupReads, MemberReads
 from tests.devtools.history.history import History
 from tests.devtools.world.consumer_members import Coordinates, note_offsets
+from tests.devtools.world.topic_clients import ClusterRecreator
 from tests.devtools.world.workload import Connect, Knows, Topic, reconnecting, was_done
 
 MEMBER_ID = "visitor"
@@ -170,3 +172,47 @@ def _owned(assigned: Mapping[bytes, frozenset[int]]) -> list[HeartbeatTopicParti
         HeartbeatTopicPartitions(topic_id=topic_id, partitions=sorted(partitions))
         for topic_id, partitions in assigned.items()
     ]
+
+
+RETRY_SECONDS = 0.1
+
+
+@attrs.define(eq=False)
+class TemporaryTopic:
+    """A `tests.devtools.world.world.Part`."""
+
+    recreator: ClusterRecreator
+    visitor: Visitor
+
+    @property
+    def all_topics(self) -> Sequence[Topic]:
+        return self.recreator.topics[-1:]
+
+    async def create_topics(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    def start_readers(self, nursery: trio.Nursery) -> None:
+        nursery.start_soon(self.visitor.run)
+
+    def start_writers(self, nursery: trio.Nursery, stopping: trio.Event) -> None:
+        assert stopping is self.recreator.stopping
+        nursery.start_soon(self.recreator.run)
+
+    async def wait_settled(self, name: str) -> None:
+        """Wait until the member has read all."""
+        await self.visitor.wait_settled()
+
+    async def read_back(self, name: str) -> None:
+        """Read the current topic. Raises KafkaError."""
+        while True:
+            try:
+                await self.recreator.read_to_end(name)
+                return
+            except BrokerUnavailable:
+                for topic in self.all_topics:
+                    for index in range(topic.partition_count):
+                        self.recreator.history.sought(name, topic.partition_name(index))
+                await trio.sleep(RETRY_SECONDS)
+
+    def problems(self) -> Sequence[str]:
+        return [*self.recreator.faults, *self.visitor.faults]

@@ -28,7 +28,7 @@ from kafscale.testing.faulty_store import FaultyStore, On
 from kafscale.wire.error_codes import NOT_LEADER_OR_FOLLOWER
 from tests.devtools.fakes.memory_log import MemoryLog, append_nowait, memory_log, merge_segments
 from tests.devtools.fakes.transactions import NOW_MS, abort, commit, consumed_records, read_committed, send
-from tests.devtools.world.seeds import seeds
+from tests.devtools.world.determinism import seeds
 
 NEVER_SECONDS = 1e9
 SETTINGS = {"flush_interval_seconds": NEVER_SECONDS, "segment_merge_bytes": 0, "segment_bytes": 1024}

@@ -11,7 +11,7 @@ from kafscale.errors import DamagedObject, StorageFailed
 from kafscale.log.wal.journal import Round
 from kafscale.log.wal.local_wal import LARGE_ENTRY_BYTES
 from kafscale.testing.disk import MemoryDisk
-from tests.devtools.world.seeds import seeds
+from tests.devtools.world.determinism import seeds
 from tests.log.wal.memory_wal import Log, content, replayed, written
 
 

@@ -17,7 +17,7 @@ from kafscale.server.http.admin import AdminServer
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
 from tests.devtools.fakes.memory_log import memory_log
-from tests.devtools.fakes.memory_stream import memory_stream_pair
+from tests.devtools.fakes.memory_network import memory_stream_pair
 
 TOKEN = "a token"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")

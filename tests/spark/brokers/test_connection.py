@@ -19,9 +19,16 @@ from kafscale.testing.certificates import make_authority
 from kafscale.wire import error_codes
 from kafscale.wire.records import Record
 from tests.devtools.external.clients import DEADLINE_SECONDS
-from tests.devtools.external.logins import MECHANISMS, OAUTH, PLAIN, java_properties
+from tests.devtools.external.logins import (
+    MECHANISMS,
+    OAUTH,
+    PLAIN,
+    WITH_LISTS,
+    allow,
+    java_properties,
+    login_of_somebody,
+)
 from tests.devtools.processes.sasl import sasl_broker, sign
-from tests.devtools.processes.sasl_users import WITH_LISTS, allow, login_of_somebody
 
 SESSION_MS = 60_000
 TRANSACTIONAL_IDS = (ResourceType.TRANSACTIONAL_ID,)

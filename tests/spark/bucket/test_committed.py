@@ -30,7 +30,7 @@ from kafscale.wire.batch_header import TRANSACTIONAL
 from kafscale.wire.records import ProducerStamp, Record, build_batch
 from tests.devtools.fakes.memory_log import MemoryLog, memory_log, merge, topic_spec, write_files
 from tests.devtools.fakes.transactions import NOW_MS, abort, commit, enrolled_nowait, fetch_all, send
-from tests.devtools.world.seeds import seeds
+from tests.devtools.world.determinism import seeds
 
 SETTINGS: dict[str, Any] = {"flush_interval_seconds": 1e9, "segment_merge_bytes": 0, "segment_bytes": 1024}
 PLAIN = topic_spec(retention_ms=-1, file_delete_delay_ms=0)

@@ -21,7 +21,7 @@ from kafscale.wire.batch_header import set_base_offset, set_crc
 from kafscale.wire.control_records import EndMarker, encode_marker
 from kafscale.wire.records import Record, build_batch
 from tests.devtools.fakes.segment_objects import make_batches, version_1_key, version_1_objects, version_2_objects
-from tests.devtools.world.seeds import seeds
+from tests.devtools.world.determinism import seeds
 
 TOPIC_ID = bytes(range(16))
 EPOCH, MILLISECOND = datetime.fromtimestamp(0, UTC), timedelta(milliseconds=1)

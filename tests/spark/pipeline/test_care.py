@@ -6,8 +6,7 @@ import attrs
 import pytest
 
 from kafscale.testing.certificates import make_authority
-from tests.devtools.external.registry import Registry, running_registry
-from tests.devtools.external.registry_values import prefixed, running_values
+from tests.devtools.external.registry import Registry, prefixed, running_registry, running_values
 
 pytestmark = [
     pytest.mark.spark,

@@ -16,10 +16,17 @@ from kafscale.spark.source.planning import Planner, QueryBounds
 from kafscale.testing.certificates import make_authority
 from kafscale.wire import error_codes
 from tests.devtools.external.clients import DEADLINE_SECONDS
-from tests.devtools.external.logins import MECHANISMS, PLAIN, SCRAM, Login, java_properties
+from tests.devtools.external.logins import (
+    MECHANISMS,
+    PLAIN,
+    SCRAM,
+    WITH_LISTS,
+    Login,
+    java_properties,
+    login_of_somebody,
+)
 from tests.devtools.external.spark import flush, store_of
 from tests.devtools.processes.sasl import PASSWORD, SaslBroker, sasl_broker
-from tests.devtools.processes.sasl_users import WITH_LISTS, login_of_somebody
 
 pytestmark = pytest.mark.timeout(300)
 

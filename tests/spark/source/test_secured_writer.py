@@ -12,10 +12,9 @@ from confluent_kafka import KafkaError as ClientError
 
 from kafscale.cli.main import run
 from tests.devtools.external.clients import DEADLINE_SECONDS
-from tests.devtools.external.logins import SCRAM, java_properties
+from tests.devtools.external.logins import SCRAM, WITH_LISTS, java_properties, login_of_somebody
 from tests.devtools.external.spark import flush, store_of
 from tests.devtools.processes.sasl import sasl_broker
-from tests.devtools.processes.sasl_users import WITH_LISTS, login_of_somebody
 
 pytestmark = [
     pytest.mark.spark,

@@ -6,7 +6,7 @@ from decimal import Decimal
 import pytest
 
 from kafscale.store.paths import SegmentKey
-from tests.devtools.external.registry_values import message_class, running_values
+from tests.devtools.external.registry import message_class, running_values
 from tests.devtools.fakes.segment_objects import make_batch, version_2_objects
 
 pytestmark = pytest.mark.filterwarnings(

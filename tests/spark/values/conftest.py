@@ -3,7 +3,7 @@
 import pytest
 
 from kafscale.spark.values import registry
-from tests.devtools.external.registry_values import running_values
+from tests.devtools.external.registry import running_values
 
 
 @pytest.fixture

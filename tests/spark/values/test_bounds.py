@@ -13,7 +13,7 @@ from kafscale.spark.values import avro_bounds, protobuf_bounds, protobuf_schema
 from kafscale.spark.values import columns as limits
 from kafscale.spark.values.protobuf_bounds import MemoryBounds
 from kafscale.spark.values.registry import Schema
-from tests.devtools.external.registry_values import prefixed
+from tests.devtools.external.registry import prefixed
 
 NODE = {
     "type": "record",

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kafscale.errors import ConfigError, RegistryError
 from kafscale.spark.values.decoder import ReaderOptions
 from kafscale.spark.values.registry import Schema
-from tests.devtools.external.registry_values import message_class
+from tests.devtools.external.registry import message_class
 
 AVRO = {
     "type": "record",

@@ -13,7 +13,7 @@ from kafscale.spark.values import decoding as module
 from kafscale.spark.values.decoding import Decoding
 from kafscale.spark.values.options import ValueOptions
 from kafscale.spark.values.registry import RegistryClient, RegistryOptions
-from tests.devtools.external.registry_values import Headers, message_class, prefixed
+from tests.devtools.external.registry import Headers, message_class, prefixed
 
 ORDER = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
 

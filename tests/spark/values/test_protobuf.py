@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from kafscale.errors import ConfigError, RegistryError
-from tests.devtools.external.registry_values import message_class, prefixed
+from tests.devtools.external.registry import message_class, prefixed
 
 HEAD = 'syntax = "proto3"; package shop;'
 ORDER = (

@@ -6,7 +6,7 @@ from datetime import datetime
 import pytest
 
 import kafscale.spark
-from tests.devtools.external.registry_values import message_class
+from tests.devtools.external.registry import message_class
 
 pytestmark = [
     pytest.mark.spark,

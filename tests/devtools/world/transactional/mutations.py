@@ -26,7 +26,7 @@ from kafscale.log.rewrite import compaction, retention
 from kafscale.log.rewrite.compaction import CleanablePart, find_cleanable
 from kafscale.log.rewrite.compaction_filter import OutcomePass
 from kafscale.log.rewrite.retention import NewestTimestamps, retained_from
-from tests.devtools.fakes.replaced import replaced
+from tests.devtools.world.determinism import replaced
 
 
 @attrs.frozen(eq=False)
