@@ -16,7 +16,7 @@ from kafscale.errors import DamagedObject, NotFound, StartupError
 
 if TYPE_CHECKING:
     from kafscale.log.check.verification import Report, Verifier
-    from kafscale.log.repair.findings import Finding
+    from kafscale.log.repair.verify_segment import Finding
 
 
 @click.command("verify")

@@ -125,7 +125,7 @@ class BrokerConnection:
         self.send(request, response_class, version=version)
         return self.answer(response_class)
 
-    def send(self, request: object, response_class: type, *, version: int | None = None) -> None:
+    def send(self, request: Any, response_class: type, *, version: int | None = None) -> None:
         """Send a request, which is answered after those before. Raises BrokerUnavailable."""
         request_class = type(request)
         call: ApiCall[Any] = ApiCall.of(

@@ -38,7 +38,7 @@ from kafscale.log.bucket.listing import list_segments
 from kafscale.log.bucket.restore import FOOTER_READS_MAX_COUNT
 from kafscale.log.check.wal_check import CheckedEntry, WalFileCheck
 from kafscale.log.wal.disk import Disk
-from kafscale.log.wal.journal import KEPT_PREFIX
+from kafscale.log.wal.local_files import KEPT_PREFIX
 from kafscale.log.wal.local_replay import NAME, ExtentStore
 from kafscale.log.wal.local_wal import Wal
 from kafscale.store.base import ObjectStore
