@@ -12,7 +12,6 @@ import attrs
 import trio
 
 from kafscale.api.handling.services import Services
-from kafscale.cluster.groups.follow_topics import follow_topics
 from kafscale.cluster.membership.start.member import ClusterMember
 from kafscale.cluster.registries.topics import Topic
 from kafscale.errors import KafkaError, StoreError
@@ -43,7 +42,7 @@ async def recover(services: Services, member: ClusterMember, local: LocalLog) ->
 async def _load_registries(services: Services) -> None:
     await services.broker_configs.load()  # before topics, whose defaults are in it
     await services.topics.load()
-    follow_topics(services.groups.topics, services.topics)
+    services.groups.follow_topics(services.topics)
     await services.client_quotas.load()
     await services.group_configs.load()
     await services.scram_users.load()

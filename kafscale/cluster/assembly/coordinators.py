@@ -98,7 +98,7 @@ def build_coordinators(
         rights=rights,
     )
     leadership.topics[CONSUMER_OFFSETS_NAME] = groups.led
-    internal.on_end[CONSUMER_OFFSETS_NAME] = groups.end_transaction
+    internal.on_end[CONSUMER_OFFSETS_NAME] = groups.transactions.end
     transactions = TransactionService(
         internal=internal,
         settings=TransactionSettings.of(settings),

@@ -15,14 +15,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import chain
 from typing import Any
 
 import attrs
 import trio
 
-from kafscale.cluster.coordinator import Appended, LedPartitions
+from kafscale.cluster.coordinator import LedPartitions
 from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.coordinator.writer import RecordWriter, TopicLog
 from kafscale.cluster.groups.classic.group import ClassicGroup
@@ -50,7 +49,7 @@ from kafscale.cluster.groups.common.settings import (
     join_bytes,
     protocols_bytes,
 )
-from kafscale.cluster.groups.common.topics import KnownTopics
+from kafscale.cluster.groups.common.topics import KnownTopic, KnownTopics
 from kafscale.cluster.groups.consumer.group import ConsumerGroup
 from kafscale.cluster.groups.consumer.members import JOIN_EPOCH
 from kafscale.cluster.groups.deletion import GroupDeletion
@@ -58,12 +57,11 @@ from kafscale.cluster.groups.entry import AnyGroup, GroupEntry
 from kafscale.cluster.groups.loading import LoadedGroup, LoadedGroups
 from kafscale.cluster.groups.offsets import GroupOffsets, OffsetTransactions
 from kafscale.cluster.groups.topic_search import RunPiece, TopicSearch, run_in_thread
+from kafscale.cluster.registries.topics import Topic, TopicListener, TopicRegistry
 from kafscale.concurrency.signals import OneShot
 from kafscale.concurrency.timers import TimerQueue
 from kafscale.config import Settings
-from kafscale.log.partition.partition import Partition
 from kafscale.wire import error_codes
-from kafscale.wire.control_records import EndMarker
 from kafscale.wire.internal_topics.consumer_offsets import NO_EXPIRY, NO_TOPIC_ID, OffsetCommitValue
 from kafscale.wire.messages.groups import JoinGroupResponse, MemberIdentity, SyncGroupResponse
 
@@ -82,11 +80,11 @@ def _wall_clock_ms() -> int:
 
 @attrs.define(eq=False, repr=False)
 class GroupCoordinator:
-    """Made with its settings, usable while `run` runs, for the groups of the partitions that are led here.
+    """Coordinates the groups of the partitions that are led here, while `run` runs.
 
-    `draining`: when it happens, waiting joins and syncs are answered, and no new ones wait. `has_topic` tells by name
-    whether there is a topic; offsets of others are forgotten when a partition is taken over. `rights` bound what
-    regular expressions find.
+    After `draining` waiting joins and syncs are answered, and no new ones wait. `has_topic` tells by name whether there
+    is a topic; offsets of others are deleted when a partition is loaded. `rights` bound the topics that regular
+    expressions find.
     """
 
     _offsets_log: TopicLog
@@ -102,7 +100,7 @@ class GroupCoordinator:
     state_bytes: GroupStateBytes = attrs.field(init=False)
     _entries: dict[str, GroupEntry] = attrs.field(factory=dict, init=False)
     _timers: TimerQueue = attrs.field(factory=TimerQueue, init=False)
-    topics: KnownTopics = attrs.field(factory=KnownTopics, init=False)  # changed by `follow_topics`
+    topics: KnownTopics = attrs.field(factory=KnownTopics, init=False)
     _context: GroupContext = attrs.field(init=False)
     _search: TopicSearch = attrs.field(init=False)
     _log: RecordWriter = attrs.field(init=False)
@@ -140,11 +138,10 @@ class GroupCoordinator:
     # -- Which partitions are led here -------------------------------------------------------------------------------
 
     def error_code(self, group_id: str) -> int:
-        """Return why a group can't be asked for here now; NONE if it can, or if there are no groups yet."""
+        """Return NOT_COORDINATOR or COORDINATOR_LOAD_IN_PROGRESS if this broker can't answer for a group, or NONE."""
         return self.led.error_code(group_id) if self.led.has_topic else error_codes.NONE
 
     def _loaded(self, loaded: LoadedGroups) -> None:
-        """Coordinate the groups of a partition that has been loaded."""
         for group_id, group in loaded.groups.items():
             self._take_over(group_id, group)
         self.transactions.take_over(loaded)
@@ -168,16 +165,11 @@ class GroupCoordinator:
             entry.classic.restore(loaded.record)
 
     def _resigned(self, loaded: LoadedGroups) -> None:
-        """Forget the groups of a partition, and send their members to its new leader."""
         partition = loaded.partition
         self._log.resign(partition)
         self.transactions.resign(partition)
         for group_id in [group_id for group_id in self._entries if self.led.partition_of(group_id) == partition]:
             self.deletion.forget_entry(group_id)
-
-    def end_transaction(self, partition: Partition, marker: EndMarker, appended: Appended) -> None:
-        """End a producer's transaction, whose marker was appended; `InternalLog.on_end` calls this."""
-        self.transactions.end(partition.index, marker.producer_id, appended, is_commit=marker.is_commit)
 
     def _submit(
         self, group_id: str, records: Sequence[CoordinatorRecord], then: Then, *, essential: bool = True, **more: Any
@@ -203,7 +195,7 @@ class GroupCoordinator:
             keeping_time.cancel()
             for group in self.groups():
                 if isinstance(group, ClassicGroup):
-                    group.drain()
+                    group.answer_all(error_codes.COORDINATOR_NOT_AVAILABLE)
 
     async def _keep_time(self, scope: trio.CancelScope, serving: trio.Event | None) -> None:
         with scope:
@@ -212,6 +204,22 @@ class GroupCoordinator:
             for group in self.groups():
                 group.restart_sessions()  # no member could send a heartbeat before
             await self._timers.run()
+
+    def follow_topics(self, registry: TopicRegistry) -> None:
+        """Learn all topics, once they are loaded, and every change from now on, for the next heartbeats of members."""
+
+        def known(topic: Topic) -> KnownTopic:
+            return KnownTopic(topic_id=topic.topic_id, name=topic.name, partition_count=topic.partition_count)
+
+        def put(topic: Topic) -> None:
+            if self.topics.by_name.get(topic.name) != known(topic):  # not for another config only
+                self.topics.change(version=registry.revision, put=[known(topic)])
+
+        def remove(topic: Topic) -> None:
+            self.topics.change(version=registry.revision, removed=[topic.name])
+
+        self.topics.change(version=registry.revision, put=map(known, registry.all()))
+        registry.follow(TopicListener(on_created=put, on_changed=put, on_deleted=remove))
 
     # -- The rebalance protocol --------------------------------------------------------------------------------------
 
@@ -323,14 +331,14 @@ class GroupCoordinator:
         return OneShot(SyncGroupResponse(error_code=error_code))
 
     def heartbeat(self, group_id: str, identity: GroupMemberIdentity) -> int:
-        """The error code. Nothing is written."""
+        """Return the error code. Nothing is written."""
         entry = self._entries.get(group_id)
         if entry is None:
             return error_codes.UNKNOWN_MEMBER_ID if group_id else error_codes.INVALID_GROUP_ID
         return entry.group.heartbeat(identity)
 
     async def leave(self, group_id: str, leavers: Sequence[MemberIdentity]) -> list[int]:
-        """An error code for each, once it is durable that a group has become empty, or a consumer group smaller."""
+        """Return an error code for each, once the group without them is durable."""
         entry = self._entries.get(group_id)
         if entry is None:
             return [error_codes.UNKNOWN_MEMBER_ID] * len(leavers)
@@ -352,7 +360,7 @@ class GroupCoordinator:
         *,
         version: int = MEMBER_EPOCH_SINCE,
     ) -> OneShot[int]:
-        """Commit offsets, all or none; the error code, once they are durable. `version` is that of OffsetCommit.
+        """Commit offsets, all or none, by this version of OffsetCommit; the error code comes once they are durable.
 
         A client without a generation (-1) makes the group if it does not exist.
         """
@@ -364,8 +372,16 @@ class GroupCoordinator:
         reply: OneShot[int] = OneShot()
         change = entry.offsets.begin(offsets.keys())
         records = [offset_record(group_id, at, offset) for at, offset in offsets.items()]
-        then = partial(self._committed, entry, offsets, reply=reply)
-        late = partial(_answer_late, reply)
+
+        def then(durable: bool) -> None:
+            entry.offsets.finish(offsets, durable)
+            if not reply.is_set:
+                reply.set(error_codes.NONE if durable else error_codes.COORDINATOR_NOT_AVAILABLE)
+
+        def late() -> None:  # clients retry after this error
+            if not reply.is_set:
+                reply.set(error_codes.COORDINATOR_NOT_AVAILABLE)
+
         self._submit(group_id, records, then, essential=False, late=late, placed=change.placed)
         return reply
 
@@ -390,37 +406,25 @@ class GroupCoordinator:
             return error_codes.ILLEGAL_GENERATION
         return error_codes.POLICY_VIOLATION if self._is_full else error_codes.NONE
 
-    def _committed(
-        self,
-        entry: GroupEntry,
-        offsets: Mapping[TopicPartition, OffsetCommitValue],
-        durable: bool,
-        *,
-        reply: OneShot[int],
-    ) -> None:
-        entry.offsets.finish(offsets, durable)
-        if not reply.is_set:
-            reply.set(error_codes.NONE if durable else error_codes.COORDINATOR_NOT_AVAILABLE)
-
     # -- Offsets that transactions commit ----------------------------------------------------------------------------
 
     def check_transactional_commit(
         self, group_id: str, identity: GroupMemberIdentity, offsets: Mapping[TopicPartition, OffsetCommitValue]
     ) -> int:
-        """Return the error code for one who wants to commit these in a transaction; `transactions` is told if it is."""
+        """Return the error code of a commit in a transaction, which `transactions` records if it is appended."""
         if (error_code := self.error_code(group_id)) != error_codes.NONE:
             return error_code
         return self._refuse_commit(group_id, identity, offsets, is_transactional=True)
 
     def is_unstable(self, group_id: str, at: TopicPartition) -> bool:
-        """Tell whether a transaction has committed an offset there, and it is not known for good whether it counts."""
+        """Tell whether a transaction whose end is not durable has committed an offset there."""
         entry = self._entries.get(group_id)
         return entry is not None and entry.offsets.is_unstable(at)
 
     # -- Reading them ------------------------------------------------------------------------------------------------
 
     def offsets(self, group_id: str) -> Mapping[str, Mapping[int, OffsetCommitValue]]:
-        """The durable offsets of a group by topic and partition; none for a group that does not exist."""
+        """Return the durable offsets of a group by topic and partition."""
         entry = self._entries.get(group_id)
         return entry.offsets.by_topic if entry is not None and not entry.group.is_dead else {}
 
@@ -445,7 +449,7 @@ class GroupCoordinator:
         retention_ms: int | None,
         topic_id: bytes = NO_TOPIC_ID,
     ) -> OffsetCommitValue:
-        """An offset that is committed now, to be kept for the broker's retention or for this one."""
+        """Return an offset that is committed now; without a retention it has the broker's."""
         now_ms = self._wall_clock_ms()
         return OffsetCommitValue(
             offset=offset,
@@ -462,12 +466,12 @@ class GroupCoordinator:
     # -- Administration ----------------------------------------------------------------------------------------------
 
     def group(self, group_id: str) -> ClassicGroup | None:
-        """Return a classic group to look at; a caller must not change it."""
+        """Return a classic group; a caller must not change it."""
         entry = self._entries.get(group_id)
         return entry.classic if entry is not None else None
 
     def consumer_group(self, group_id: str) -> ConsumerGroup | None:
-        """Return a consumer group to look at; a caller must not change it."""
+        """Return a consumer group; a caller must not change it."""
         entry = self._entries.get(group_id)
         return entry.consumer if entry is not None and not entry.group.is_dead else None
 
@@ -477,26 +481,25 @@ class GroupCoordinator:
         return entry is not None and not entry.group.is_dead
 
     def is_subscribed_to(self, group_id: str, topic: str) -> bool:
-        """Tell whether members of a group may read a topic."""
         entry = self._entries.get(group_id)
         return entry is not None and entry.group.is_subscribed_to(topic)
 
     def groups(self) -> Iterator[AnyGroup]:
-        """All groups, to look at."""
+        """Return all groups; a caller must not change them."""
         return (entry.group for entry in self._entries.values() if not entry.group.is_dead)
 
     async def wait_settled(self, group_id: str) -> None:
-        """Wait until what is shown of a group is durable."""
+        """Wait until all changes of a group are durable."""
         if self.led.has_topic:
             await self._log.wait_settled(self.led.partition_of(group_id))
 
     def check_offset_deletion(self, group_id: str) -> int:
-        """The error code of an OffsetDelete for the group as a whole."""
+        """Return the error code of an OffsetDelete for the group as a whole."""
         entry = self._entries.get(group_id)
         if entry is None or entry.group.is_dead:
             return error_codes.GROUP_ID_NOT_FOUND
         if not entry.group.is_empty and entry.group.protocol_type != CONSUMER_PROTOCOL_TYPE:
-            return error_codes.NON_EMPTY_GROUP  # nothing is known of what its members read
+            return error_codes.NON_EMPTY_GROUP  # the topics of its members are not known
         return error_codes.NONE
 
     @property
@@ -510,9 +513,3 @@ class GroupCoordinator:
             entry = self._entries[group_id] = GroupEntry(group=group, offsets=GroupOffsets(self.state_bytes))
             self.state_bytes.change(GROUP_BYTES + len(group_id))
         return entry
-
-
-def _answer_late(reply: OneShot[int]) -> None:
-    """Answer a commit that takes long to become durable; clients try again after this error."""
-    if not reply.is_set:
-        reply.set(error_codes.COORDINATOR_NOT_AVAILABLE)

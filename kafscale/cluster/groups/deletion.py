@@ -33,7 +33,7 @@ class GroupDeletion:
     context: GroupContext
 
     def delete_group(self, group_id: str) -> OneShot[int]:
-        """Delete an empty group with its offsets; the error code, once that is durable."""
+        """Delete an empty group with its offsets; the error code comes once that is durable."""
         entry = self.entries.get(group_id)
         if entry is None or entry.group.is_dead:
             return OneShot(error_codes.GROUP_ID_NOT_FOUND)
@@ -59,28 +59,28 @@ class GroupDeletion:
         reply.set(error_codes.NONE if durable else error_codes.COORDINATOR_NOT_AVAILABLE)
 
     def forget_entry(self, group_id: str) -> None:
-        """Forget a group that is deleted, or coordinated by another broker, and send its members there."""
+        """Remove a group that is deleted, or coordinated by another broker, and answer its members."""
         entry = self.entries.pop(group_id)
         entry.group.retire()
         entry.offsets.disown()
         self.context.state_bytes.change(-GROUP_BYTES - len(group_id))
 
     def delete_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> OneShot[int]:
-        """Forget these offsets of a group; the error code, once that is durable."""
+        """Delete these offsets of a group; the error code comes once that is durable."""
         entry = self.entries.get(group_id)
         if entry is None:
             return OneShot(error_codes.GROUP_ID_NOT_FOUND)
         return self._forget(group_id, entry, set(partitions))
 
     def forget_deleted_topics(self, group_id: str, has_topic: Callable[[str], bool]) -> None:
-        """Forget the offsets of topics that were deleted before this broker coordinated the group."""
+        """Delete the offsets of topics that were deleted before this broker coordinated the group."""
         entry = self.entries[group_id]
         for topic in entry.offsets.topics():
             if not has_topic(topic):
                 self._forget(group_id, entry, entry.offsets.of_topic(topic))
 
     def forget_topic(self, topic: str) -> None:
-        """The topic is deleted: a topic of the same name will have offsets of its own."""
+        """Delete all offsets of a deleted topic: a topic of the same name will have offsets of its own."""
         for group_id, entry in self.entries.items():
             if partitions := entry.offsets.of_topic(topic):
                 self._forget(group_id, entry, partitions)
@@ -102,7 +102,7 @@ class GroupDeletion:
         reply.set(error_codes.NONE if durable else error_codes.COORDINATOR_NOT_AVAILABLE)
 
     async def run(self) -> None:
-        """Delete what is past retention, from time to time, until cancelled."""
+        """Delete offsets and groups past retention, from time to time, until cancelled."""
         while True:
             await trio.sleep(OFFSETS_RETENTION_CHECK_INTERVAL_MS / 1000)
             for number, (group_id, entry) in enumerate(list(self.entries.items())):
@@ -111,7 +111,6 @@ class GroupDeletion:
                 self._expire(group_id, entry)
 
     def _expire(self, group_id: str, entry: GroupEntry) -> None:
-        """Forget offsets that are past retention, and an empty group without any left."""
         group = entry.group
         if group.is_dead:
             return  # deleted since the sweep began

@@ -29,11 +29,7 @@ from kafscale.wire.records import Record
 
 @attrs.define(eq=False, repr=False)
 class LoadedGroup:
-    """A group as the records have it.
-
-    `record` is that of a classic group; those of a consumer group are by their keys, in the order of the log. A group
-    that only ever committed offsets has neither.
-    """
+    """A group as in its records: `record` is of a classic group, `consumer` of a consumer group, in log order."""
 
     record: GroupMetadataValue | None = None
     consumer: dict[ConsumerOffsetsKey, CoordinatorRecord] = attrs.field(factory=dict)
@@ -46,15 +42,13 @@ class LoadedGroup:
 
 @attrs.frozen
 class _GroupPlace:
-    """A group, and a partition that it reads."""
-
     group_id: str
     at: TopicPartition
 
 
 @attrs.define(eq=False, repr=False)
 class LoadedGroups:
-    """The groups of one partition, as its records have them; a `PartitionState` until the coordinator takes it over."""
+    """The groups of one partition, as in its records; a `PartitionState` until the coordinator takes it over."""
 
     partition: int
     unknown_count: int = attrs.field(default=0, init=False)  # records of types that are not known here
@@ -71,7 +65,7 @@ class LoadedGroups:
         return found
 
     def clear(self) -> None:
-        """Free the memory, as the coordinator has taken the groups over."""
+        """Free the memory after the coordinator has taken the groups over."""
         self.groups.clear()
         self._pending.clear()
 

@@ -1,7 +1,7 @@
 """Search the topics that groups subscribe to by regular expressions, piece by piece and in turn, in a thread.
 
-Expressions come from clients: a large one takes milliseconds for a single name, in which RE2 lets other threads run.
-Clients take turns, and within each client its groups, so the searches of one client delay only its own.
+A large expression takes milliseconds for a single name, in which RE2 lets other threads run. Clients take turns, and
+within each client its groups, so the searches of one client delay only its own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ RunPiece = Callable[[Piece], Awaitable[None]]
 
 
 async def run_in_thread(piece: Piece) -> None:
-    """Run a piece of a search, while others run."""
     await trio.to_thread.run_sync(piece.run)
 
 
@@ -49,7 +48,7 @@ class TopicSearch:
     _names_version: int = attrs.field(default=-1, init=False)
 
     def ask(self, group: ConsumerGroup, refresh: RegexRefresh) -> None:
-        """Look for topics, and tell the group what was found."""
+        """Search for topics, and tell the group the result."""
         if self._names_version != self.topics.version:
             self._names, self._names_version = sorted(self.topics.by_name), self.topics.version
         search = Search(refresh, self._names, self._known)
@@ -68,7 +67,6 @@ class TopicSearch:
                 self._waiting.append(asker, searching)
 
     async def _goes_on(self, searching: _Searching) -> bool:
-        """Run the next piece of a search, and tell whether there may be another one."""
         group, search = searching.group, searching.search
         piece = None if group.is_dead else next(searching.pieces, None)
         if piece is None:

@@ -26,7 +26,6 @@ from kafscale.api.handling.access import Access
 from kafscale.api.handling.calls import Peer
 from kafscale.cluster.groups.common.assignors import Partitions
 from kafscale.cluster.groups.coordinator import GroupCoordinator
-from kafscale.cluster.groups.follow_topics import follow_topics
 from kafscale.cluster.membership.node import Endpoint, Node
 from kafscale.cluster.patterns import Piece
 from kafscale.cluster.registries.topics import NewTopic, TopicRegistry
@@ -109,7 +108,7 @@ class GroupWorld:
             run_piece=run_at_once,
             rights=self.authorizer,
         )
-        follow_topics(groups.topics, self.topics)
+        groups.follow_topics(self.topics)
         return groups
 
     async def start(self) -> None:

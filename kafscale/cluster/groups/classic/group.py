@@ -6,11 +6,10 @@
 
     Empty ──deleted──► Dead
 
-Requests are method calls; a join or sync that has to wait is answered through the OneShot that the call returned, a
-deadline comes back as a call from its Timer, and what must be durable goes through `context.submit`, which calls back.
-Nothing here awaits, so every event finds the group in a state of the picture. Where the picture leaves room, this does
-what Kafka 4.1's coordinator does, but that no reply is ever dropped: a request that a later one of the same member
-replaces gets COORDINATOR_NOT_AVAILABLE, which makes clients ask again.
+Requests are method calls; a join or sync that waits is answered through the OneShot that the call returned, a deadline
+is a call from its Timer, and `context.submit` calls back when records are durable. Nothing here awaits, so every event
+finds the group in a state of the picture. The rest is as in Kafka 4.1, but every request is answered: one that a later
+request of the same member replaces gets COORDINATOR_NOT_AVAILABLE, after which clients retry.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class ClassicGroupState(enum.Enum):
 
 @attrs.frozen(eq=False, repr=False)
 class _Replacement:
-    """A static member that has a new id, until that is durable."""
+    """A static member with a new id that is not durable yet."""
 
     member: ClassicMember
     former: ClassicMember  # as it was
@@ -67,7 +66,7 @@ class _Replacement:
 
 @attrs.define(eq=False, repr=False)
 class ClassicGroup(Generation):
-    """One group, from its first member or first committed offset until it is deleted."""
+    """One group, from its first member or committed offset until it is deleted."""
 
     group_type: ClassVar = "classic"
 
@@ -92,7 +91,7 @@ class ClassicGroup(Generation):
 
     @property
     def protocol_type(self) -> str | None:
-        """None for a group that only ever committed offsets."""
+        """None for a group that has only committed offsets."""
         return self.members.protocol_type
 
     @property
@@ -116,13 +115,12 @@ class ClassicGroup(Generation):
 
     @property
     def assigned_bytes(self) -> int:
-        """Return what its members' assignments take."""
         return sum(len(member.assignment) for member in self.members)
 
     # -- Joining -----------------------------------------------------------------------------------------------------
 
     def join(self, join: Join) -> OneShot[JoinGroupResponse]:
-        """Take part in the next generation; answered when that begins, or at once where no rebalance is needed."""
+        """Join the next generation; answered when that begins, or at once if no rebalance is needed."""
         reply: OneShot[JoinGroupResponse] = OneShot()
         if (error_code := self._refuse_join(join)) != error_codes.NONE:
             member_id = join.member_id if error_code != error_codes.GROUP_MAX_SIZE_REACHED else UNKNOWN_MEMBER_ID
@@ -153,7 +151,7 @@ class ClassicGroup(Generation):
         return error_codes.NONE if fits else error_codes.INCONSISTENT_GROUP_PROTOCOL
 
     def _has_room_for(self, join: Join, member: ClassicMember | None) -> bool:
-        """Members of a group that became too large are shed in the order in which they fail to rejoin first."""
+        # A group that became too large drops those members that rejoin last.
         limit = self._context.settings.limits.max_group_members_count
         if join.member_id == UNKNOWN_MEMBER_ID and len(self.members.pending_join) >= limit:
             return False
@@ -167,7 +165,7 @@ class ClassicGroup(Generation):
                 return True
 
     def _promise_place(self, join: Join) -> str:
-        """Give out a member id; its owner has a session timeout to come back with it."""
+        """Return a member id, with which the client has to come back within its session timeout."""
         member_id = new_member_id(join)
         timer = Timer(partial(self._pending_expired, member_id))
         self.members.promise(member_id, timer)
@@ -189,10 +187,7 @@ class ClassicGroup(Generation):
             self._rebalance_or_complete_join(f"member {member.member_id!r} rejoins: {join.reason}")
 
     def _keeps_generation(self, member: ClassicMember, join: Join) -> bool:
-        """A member that asks again, with nothing new to say, is told the present generation.
-
-        A leader that joins a stable group asks for a new assignment.
-        """
+        # A leader that joins a stable group asks for a new assignment.
         if self.state is ClassicGroupState.STABLE and self.members.leader_id == member.member_id:
             return False
         return self.state is not ClassicGroupState.PREPARING_REBALANCE and member.protocols == join.protocols
@@ -206,8 +201,8 @@ class ClassicGroup(Generation):
         self._join_time.newcomer()
         self.members.add(member, join.protocol_type)
         self.members.await_join(member, reply)
-        # It can't send heartbeats while it waits for its join to be answered, so its session counts from then on; but
-        # if the client has given up meanwhile (and comes again as somebody else), this one must not stay for ever.
+        # It can't send heartbeats while its join waits, so its session begins with the answer. If the client has given
+        # up meanwhile, this member must not stay for ever.
         self._context.timers.set_after(member.session, NEW_MEMBER_JOIN_TIMEOUT_MS / 1000)
         self._rebalance_or_complete_join(f"member {member_id!r} joins: {join.reason}")
 
@@ -217,7 +212,7 @@ class ClassicGroup(Generation):
         self.members.await_join(member, reply)
 
     def _replace_static(self, old_id: str, join: Join, reply: OneShot[JoinGroupResponse]) -> None:
-        """A static member has restarted: it takes over its own place under a new member id, the old one is fenced."""
+        """Let a static member that has restarted take its place under a new id, and fence the old id."""
         member = self.members.get(old_id)
         assert member is not None
         fenced = error_codes.FENCED_INSTANCE_ID
@@ -229,17 +224,17 @@ class ClassicGroup(Generation):
         self._update(member, join, reply)
         logger.info("static member %r of group %r is %r now", join.group_instance_id, self.group_id, member.member_id)
         if self.state is ClassicGroupState.STABLE and self.members.select_protocol() == self.protocol_name:
-            # A client that can't skip the assignment must not learn that it leads: it would share the work out anew.
+            # A client that can't skip the assignment must not learn that it leads: it would assign anew.
             leader_id = None if join.can_skip_assignment else former_leader_id
             then = partial(self._static_replaced, _Replacement(member, former, reply, leader_id))
             self._submit(self.record(), then)
         elif self.state is ClassicGroupState.PREPARING_REBALANCE:
             self._complete_join_if_ready()
         else:  # the leader may have been told the old id already, and its assignment would miss the new one
-            self._rebalance(f"static member {join.group_instance_id!r} came back: {join.reason}")
+            self.rebalance(f"static member {join.group_instance_id!r} came back: {join.reason}")
 
     def _static_replaced(self, replacement: _Replacement, durable: bool) -> None:
-        """The new id is on disk, and nothing else changes: answer, unless a rebalance has begun meanwhile."""
+        """Answer a static member whose new id is durable, or lost, unless a rebalance has begun meanwhile."""
         member = replacement.member
         if self.state is not ClassicGroupState.STABLE or member.awaiting_join is not replacement.reply:
             return
@@ -257,18 +252,13 @@ class ClassicGroup(Generation):
 
     # -- Rebalancing -------------------------------------------------------------------------------------------------
 
-    def rebalance(self, reason: str) -> None:
-        """Make every member of a stable group join again."""
-        assert self.state is ClassicGroupState.STABLE
-        self._rebalance(reason)
-
     def _rebalance_or_complete_join(self, reason: str) -> None:
         if self.state is ClassicGroupState.PREPARING_REBALANCE:
             self._complete_join_if_ready()
         else:
-            self._rebalance(reason)
+            self.rebalance(reason)
 
-    def _rebalance(self, reason: str) -> None:
+    def rebalance(self, reason: str) -> None:
         """Make every member join again, or gather the first ones."""
         if self.state is ClassicGroupState.COMPLETING_REBALANCE:
             self._drop_assignment(error_codes.REBALANCE_IN_PROGRESS)
@@ -290,7 +280,7 @@ class ClassicGroup(Generation):
             self._complete_join()
 
     def _complete_join(self) -> None:
-        """Begin the next generation with those who joined. Static members keep their place without joining."""
+        """Begin the next generation with the members that joined, and all static members."""
         self._join_time.end()
         for member in [member for member in self.members if member.awaiting_join is None and not member.is_static]:
             logger.info("member %r of group %r did not rejoin in time", member.member_id, self.group_id)
@@ -303,10 +293,7 @@ class ClassicGroup(Generation):
         self.members.pending_sync.clear()
         if len(self.members):
             self._begin_generation()
-        else:
-            self._become_empty()
-
-    def _become_empty(self) -> None:
+            return
         self._become(ClassicGroupState.EMPTY)
         logger.info("group %r is empty after generation %d", self.group_id, self.generation_id)
         self._submit(self.record(), ignore_outcome)  # if it is lost, its members are back after a restart, and expire
@@ -327,7 +314,7 @@ class ClassicGroup(Generation):
     # -- Synchronising -----------------------------------------------------------------------------------------------
 
     def sync(self, sync: Sync) -> OneShot[SyncGroupResponse]:
-        """Give the leader's assignment, or get one's own; answered once the leader's is durable."""
+        """Take the leader's assignment, or return a member's own; answered once the leader's is durable."""
         reply: OneShot[SyncGroupResponse] = OneShot()
         member = self.members.get(sync.identity.member_id)
         if (error_code := self._refuse_sync(sync)) != error_codes.NONE or member is None:
@@ -355,12 +342,12 @@ class ClassicGroup(Generation):
         return error_codes.REBALANCE_IN_PROGRESS if preparing else error_codes.NONE
 
     def _assigned(self, generation_id: int, assignments: Mapping[str, bytes], durable: bool) -> None:
-        """The leader's assignment is on disk, or lost; a rebalance may have begun meanwhile."""
+        """Answer syncs when the leader's assignment is durable, or lost, unless a rebalance has begun meanwhile."""
         if self.state is not ClassicGroupState.COMPLETING_REBALANCE or self.generation_id != generation_id:
             return
         if not durable:
             self._drop_assignment(error_codes.COORDINATOR_NOT_AVAILABLE)
-            self._rebalance("the assignment could not be stored")
+            self.rebalance("the assignment could not be stored")
             return
         self._become(ClassicGroupState.STABLE)
         for member in self.members:
@@ -375,17 +362,17 @@ class ClassicGroup(Generation):
                 self._restart_session(member)
 
     def _sync_time_is_up(self) -> None:
-        """Drop those who joined this generation and never asked for their assignment."""
+        """Drop members that joined this generation and did not ask for their assignment."""
         silent = [member for member in self.members if member.member_id in self.members.pending_sync]
         for member in silent:
             self._remove(member)
         if silent:
-            self._rebalance(f"{len(silent)} members did not ask for their assignment in time")
+            self.rebalance(f"{len(silent)} members did not ask for their assignment in time")
 
     # -- Staying and leaving -----------------------------------------------------------------------------------------
 
     def heartbeat(self, identity: GroupMemberIdentity) -> int:
-        """The error code; a member that is told REBALANCE_IN_PROGRESS is alive and should join again."""
+        """Return the error code; REBALANCE_IN_PROGRESS makes the member join again."""
         if (error_code := self._check_generation(identity)) != error_codes.NONE:
             return error_code
         self.touch(identity.member_id)
@@ -402,18 +389,17 @@ class ClassicGroup(Generation):
         return error_code
 
     def touch(self, member_id: str) -> None:
-        """Note a sign of life of a member."""
         member = self.members.get(member_id)
         if member is not None:
             self._restart_session(member)
 
     def restart_sessions(self) -> None:
-        """Give every member its full session timeout from now on: none could send a heartbeat until now."""
+        """Give every member its full session timeout from now on."""
         for member in self.members:
             self._restart_session(member)
 
     def leave(self, leavers: Sequence[MemberIdentity]) -> list[int]:
-        """Let members leave. Returns an error code for each."""
+        """Remove members; return an error code for each."""
         if self.state is ClassicGroupState.DEAD:
             return [error_codes.COORDINATOR_NOT_AVAILABLE] * len(leavers)
         former_count = len(self.members)
@@ -422,7 +408,7 @@ class ClassicGroup(Generation):
         if self.state is ClassicGroupState.PREPARING_REBALANCE:
             self._complete_join_if_ready()
         elif left_count:
-            self._rebalance(f"{left_count} members left")
+            self.rebalance(f"{left_count} members left")
         return outcome
 
     def _leave(self, leaver: MemberIdentity) -> int:
@@ -440,7 +426,7 @@ class ClassicGroup(Generation):
         return error_code
 
     def _remove(self, member: ClassicMember) -> None:
-        """Remove a member; what it waits for is answered with UNKNOWN_MEMBER_ID, so that it joins again as new."""
+        """Remove a member; its waiting requests get UNKNOWN_MEMBER_ID, so that it joins again as new."""
         unknown = error_codes.UNKNOWN_MEMBER_ID
         self.members.answer_join(member, refused_join(unknown))
         self.members.answer_sync(member, SyncGroupResponse(error_code=unknown))
@@ -458,7 +444,7 @@ class ClassicGroup(Generation):
         self._one_fewer("a member has gone silent")
 
     def abandon_join(self, reply: OneShot[JoinGroupResponse]) -> None:
-        """Drop a join whose client has gone; with it a member that was never in a generation, as its id is unknown."""
+        """Drop a join whose client has gone, with a new member, as no client knows its id."""
         member = self.members.waiting_for(reply)
         if member is not None and member.is_new:
             logger.info("member %r of group %r went away while it joined", member.member_id, self.group_id)
@@ -472,7 +458,7 @@ class ClassicGroup(Generation):
 
     def _one_fewer(self, reason: str) -> None:
         if self.state is not ClassicGroupState.PREPARING_REBALANCE:
-            self._rebalance(reason)
+            self.rebalance(reason)
         elif self.members.have_all_joined:  # this may cut an initial delay short
             self._complete_join()
 
@@ -497,21 +483,15 @@ class ClassicGroup(Generation):
         """Return NONE: any client may fetch the offsets of a classic group."""
         return error_codes.NONE
 
-    def drain(self) -> None:
-        """Answer waiting requests, as the broker stops, with an error after which clients look for the coordinator."""
-        self._answer_all(error_codes.COORDINATOR_NOT_AVAILABLE)
-
-    def _answer_all(self, error_code: int) -> None:
+    def answer_all(self, error_code: int) -> None:
+        """Answer waiting requests with an error after which clients look for the coordinator."""
         for member in self.members:
             self.members.answer_join(member, refused_join(error_code, member.member_id))
             self.members.answer_sync(member, SyncGroupResponse(error_code=error_code))
 
     def retire(self, error_code: int = error_codes.NOT_COORDINATOR) -> None:
-        """Forget the members, as another broker coordinates the group or its protocol has changed.
-
-        Waiting requests are answered with the error code, after which clients look for the coordinator.
-        """
-        self._answer_all(error_code)
+        """Forget the members, as another broker coordinates the group or its protocol has changed."""
+        self.answer_all(error_code)
         self._join_time.end()
         self._context.timers.cancel(self._sync_timer)
         for member in list(self.members):
@@ -533,7 +513,7 @@ class ClassicGroup(Generation):
             self.members.take_back(member_id)
 
     def revive(self) -> None:
-        """Take the death back, as it could not be stored."""
+        """Undo a deletion whose record was lost."""
         assert self.state is ClassicGroupState.DEAD
         self.state = ClassicGroupState.EMPTY
 
@@ -557,9 +537,9 @@ class ClassicGroup(Generation):
     def restore(
         self, record: GroupMetadataValue, protocols: Mapping[str, Sequence[ClassicProtocol]] = NO_PROTOCOLS
     ) -> None:
-        """Continue the group of a record: stable, or empty. Each member has a full session timeout from now on.
+        """Continue the group of a record; each member has a full session timeout from now on.
 
-        A member has its `protocols`, by member id, or the one that the record has.
+        A member has its `protocols`, by member id, or the one of the record.
         """
         self.state_timestamp_ms = record.state_timestamp_ms
         self.members.protocol_type = record.protocol_type or None

@@ -1,7 +1,6 @@
 """Members of a classic group: their static ids, the protocols that they share, and their leader.
 
-Bookkeeping only: every method keeps the counts and indexes right and decides nothing about rebalances. Members stay in
-the order in which they joined, so what is chosen among them (a new leader, a protocol that ties) is the same each time.
+Members are in the order in which they joined, so choices among them (a new leader, a tied vote) are deterministic.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ CLIENT_ID_MAX_LENGTH = 255  # of what a member id begins with
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class ClassicMember:
-    """One consumer, and what it waits for."""
+    """One member, and its waiting requests."""
 
     member_id: str
     group_instance_id: str | None = None
@@ -40,9 +39,7 @@ class ClassicMember:
     rebalance_timeout_ms: int
     protocols: tuple[ClassicProtocol, ...]
     assignment: bytes = b""
-    is_new: bool = (
-        False  # not in a generation yet: it has no id to send heartbeats with, so it may expire while it waits
-    )
+    is_new: bool = False  # not in a generation yet: its client can't send heartbeats, so it may expire while it waits
     awaiting_join: OneShot[JoinGroupResponse] | None = None
     awaiting_sync: OneShot[SyncGroupResponse] | None = None
     session: Timer  # the member is dropped when it fires
@@ -114,13 +111,13 @@ class ClassicMember:
         return next((protocol.metadata for protocol in self.protocols if protocol.name == protocol_name), b"")
 
     def vote(self, candidates: set[str]) -> str:
-        """The first of its protocols that everybody knows."""
+        """Return the first of its protocols that is a candidate."""
         return next(protocol.name for protocol in self.protocols if protocol.name in candidates)
 
 
 @attrs.define(eq=False, repr=False)
 class ClassicMembers:
-    """The members of one group by id. `pending_join` were given an id and have yet to come back with it."""
+    """The members of one group by id. `pending_join` has ids that clients have yet to come back with."""
 
     state_bytes: GroupStateBytes = attrs.field(factory=GroupStateBytes)
     protocol_type: str | None = None
@@ -148,7 +145,7 @@ class ClassicMembers:
         return self._static.get(group_instance_id) if group_instance_id is not None else None
 
     def check(self, member_id: str, group_instance_id: str | None) -> int:
-        """The error code for one who says to be this member (KIP-345)."""
+        """Return the error code for a client that claims to be this member (KIP-345)."""
         if group_instance_id is not None:
             current = self._static.get(group_instance_id)
             if current is None:
@@ -158,7 +155,7 @@ class ClassicMembers:
         return error_codes.NONE if member_id in self._by_id else error_codes.UNKNOWN_MEMBER_ID
 
     def add(self, member: ClassicMember, protocol_type: str) -> None:
-        """The first member decides the protocol type, and leads."""
+        """Add a member; the first one decides the protocol type, and leads."""
         if not self._by_id:
             self.protocol_type = protocol_type
         assert member.member_id not in self._by_id
@@ -175,10 +172,7 @@ class ClassicMembers:
             self.leader_id = member.member_id
 
     def remove(self, member: ClassicMember) -> None:
-        """Remove a member; what it waits for must have been answered before.
-
-        If it led, the longest-standing member leads.
-        """
+        """Remove a member without waiting requests; if it led, the longest-standing member leads."""
         assert member.awaiting_join is None
         assert member.awaiting_sync is None
         del self._by_id[member.member_id]
@@ -192,7 +186,7 @@ class ClassicMembers:
             self.leader_id = next(iter(self._by_id), None)
 
     def rename(self, member: ClassicMember, member_id: str) -> None:
-        """A static member came back and is known by another id from now on; it keeps its place and its role."""
+        """Give a static member another id; it keeps its place and its role."""
         assert member.group_instance_id is not None
         old_id, member.member_id = member.member_id, member_id
         self._by_id = {other.member_id: other for other in self._by_id.values()}
@@ -204,7 +198,7 @@ class ClassicMembers:
             self.leader_id = member_id
 
     def update(self, member: ClassicMember, terms: Join | ClassicMember) -> None:
-        """Take over what a member now says about itself."""
+        """Take over a member's new protocols, timeouts and client."""
         self._supporters.subtract(_names(member.protocols))
         self._supporters.update(_names(terms.protocols))
         self._supporters = +self._supporters
@@ -216,7 +210,6 @@ class ClassicMembers:
         self._count(member)
 
     def assign(self, member: ClassicMember, assignment: bytes) -> None:
-        """Give a member its assignment."""
         member.assignment = assignment
         self._count(member)
 
@@ -226,12 +219,12 @@ class ClassicMembers:
         member.counted_bytes = size_bytes
 
     def promise(self, member_id: str, timer: Timer) -> None:
-        """Note that a client was given this id; the timer ends the promise."""
+        """Reserve an id that a client was given; the timer ends that."""
         self.pending_join[member_id] = timer
         self.state_bytes.change(PENDING_MEMBER_BYTES)
 
     def take_back(self, member_id: str) -> Timer | None:
-        """The id is not promised any more."""
+        """Release a reserved id, and return its timer."""
         timer = self.pending_join.pop(member_id, None)
         if timer is not None:
             self.state_bytes.change(-PENDING_MEMBER_BYTES)
@@ -243,14 +236,14 @@ class ClassicMembers:
         self._awaiting_join[reply] = member
 
     def answer_join(self, member: ClassicMember, result: JoinGroupResponse) -> None:
-        """Answer the join that this member waits for; does nothing if it waits for none."""
+        """Answer a member's join, if one waits."""
         if member.awaiting_join is not None:
             reply, member.awaiting_join = member.awaiting_join, None
             del self._awaiting_join[reply]
             reply.set(result)
 
     def answer_sync(self, member: ClassicMember, result: SyncGroupResponse) -> bool:
-        """Answer the sync that this member waits for, and tell whether it waited for one."""
+        """Answer a member's sync, and tell whether one waited."""
         if member.awaiting_sync is None:
             return False
         reply, member.awaiting_sync = member.awaiting_sync, None
@@ -258,7 +251,6 @@ class ClassicMembers:
         return True
 
     def waiting_for(self, reply: OneShot[JoinGroupResponse]) -> ClassicMember | None:
-        """Return the member whose join this reply would answer."""
         return self._awaiting_join.get(reply)
 
     @property
@@ -270,16 +262,16 @@ class ClassicMembers:
         return self.awaiting_join_count == len(self._by_id) and not self.pending_join
 
     def shares_protocol(self, protocols: Iterable[ClassicProtocol]) -> bool:
-        """Tell whether every member knows one of these protocols."""
+        """Tell whether all members know one of these protocols."""
         return any(self._supporters[protocol.name] == len(self._by_id) for protocol in protocols)
 
     def select_protocol(self) -> str:
-        """The protocol with the most votes among those that every member knows."""
+        """Return the protocol with the most votes among those that all members know."""
         candidates = {name for name, count in self._supporters.items() if count == len(self._by_id)}
         return Counter(member.vote(candidates) for member in self).most_common(1)[0][0]
 
     def elect_leader(self) -> bool:
-        """Elect a leader among the members that have joined. False if none has."""
+        """Elect a leader among the members that have joined; return False if none has."""
         if self.leader_id is None:
             return False
         if self._by_id[self.leader_id].awaiting_join is None:
@@ -292,12 +284,11 @@ class ClassicMembers:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """Return how long the slowest member may take to come back."""
         return max((member.rebalance_timeout_ms for member in self), default=0)
 
 
 def new_member_id(join: Join) -> str:
-    """An id that was never used before, which says whose it is."""
+    """Return a new id, which begins with the client's."""
     return f"{(join.group_instance_id or join.client_id)[:CLIENT_ID_MAX_LENGTH]}-{uuid4()}"
 
 

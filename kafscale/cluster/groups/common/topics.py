@@ -1,7 +1,7 @@
 """Topics as consumer groups need them: ids, numbers of partitions, racks, and a hash of each.
 
-One `KnownTopics` serves all groups. `follow_topics` puts changes of the metadata into it; a group sees by `version`
-that there were some, and by the hash of its own topics whether they concern it.
+One `KnownTopics` serves all groups. A group sees by `version` that topics have changed, and by the hash of its own
+topics whether that concerns it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ HASH_BYTES = 8  # the record's field is an int64
 
 @attrs.frozen(kw_only=True)
 class KnownTopic:
-    """A topic: its id has 16 bytes; `racks` are those of each partition's replicas, in order, where they are known."""
+    """A topic; `racks` are those of each partition's replicas, if they are known."""
 
     topic_id: bytes
     name: str
@@ -29,7 +29,7 @@ class KnownTopics:
     """All topics by name and by id.
 
     `version` rises with every change, `created_version` is that of the last new topic: both are revisions of the
-    metadata, so that they can be compared with what a record says after a restart.
+    metadata, so they can be compared with a record's after a restart.
     """
 
     version: int = 0
@@ -39,10 +39,7 @@ class KnownTopics:
     _hashes: dict[str, bytes] = attrs.field(factory=dict, init=False)  # of topics that some group asked for
 
     def change(self, *, version: int, put: Iterable[KnownTopic] = (), removed: Iterable[str] = ()) -> None:
-        """Take over changes that the metadata has at this revision; a topic of the same name is replaced.
-
-        Those of one revision may come one by one, but no group may look at the topics in between.
-        """
+        """Apply changes of the metadata at this revision; a topic of the same name is replaced."""
         assert version >= self.version
         self.version = version
         for name in removed:
@@ -63,8 +60,7 @@ class KnownTopics:
     def hash_of(self, names: Iterable[str]) -> int:
         """Return a hash, as an int64, over those of these topics that exist; 0 if none does.
 
-        It is compared with what this function returned earlier, perhaps before a restart, and with nothing else: Kafka
-        has another one in the same field.
+        It must stay the same over restarts. Kafka has another hash in the same field.
         """
         known = sorted(name for name in names if name in self.by_name)
         if not known:

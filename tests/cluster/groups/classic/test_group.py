@@ -787,12 +787,12 @@ def test_generations_continue_after_a_restart_of_an_empty_group(harness: GroupHa
 def test_draining_answers_whoever_waits(harness: GroupHarness) -> None:
     leader, follower = harness.stable(2)
     join = harness.join(leader)
-    harness.group.drain()
+    harness.group.answer_all(e.COORDINATOR_NOT_AVAILABLE)
     assert error(join) == e.COORDINATOR_NOT_AVAILABLE
 
     harness.join(leader), harness.join(follower)
     sync = harness.sync(follower)
-    harness.group.drain()
+    harness.group.answer_all(e.COORDINATOR_NOT_AVAILABLE)
     assert error(sync) == e.COORDINATOR_NOT_AVAILABLE
 
 
