@@ -29,7 +29,6 @@ from bench.figures import percentile
 from bench.options import RunOptions
 from kafscale.cluster.membership.leading.epoch_starts import EpochStarts
 from kafscale.cluster.membership.node import Endpoint
-from kafscale.cluster.membership.peers.heartbeats import heartbeat
 from kafscale.cluster.membership.peers.peer_connections import BrokerCalls
 from kafscale.cluster.membership.placement.choice import Move, moves_for_balance
 from kafscale.cluster.membership.placement.fail_over import FailOver
@@ -190,12 +189,10 @@ async def _join(
 ) -> _Member:
     metadata = await SharedMetadataStore.join(local, store, NAMESPACE)
     await nursery.start(metadata.run)
-    state = ClusterState(metadata)
+    state = ClusterState(metadata, broker_id, FIRST_INCARNATION + broker_id)
     await state.load()
     writer = PlacementWriter(state)
     epoch_starts = EpochStarts(
-        broker_id=broker_id,
-        incarnation=FIRST_INCARNATION + broker_id,
         metadata=metadata,
         state=state,
         writer=writer,
@@ -276,7 +273,13 @@ async def _take_from_all(controller: _Member, size: Size) -> None:
     """Commit at the controller what all new leaders send at the same time."""
     async with trio.open_nursery() as nursery:
         for broker_id in range(1, size.brokers + 1):
-            request = heartbeat(broker_id, FIRST_INCARNATION + broker_id, 0)
+            request = OwnHeartbeatRequest(
+                broker_id=broker_id,
+                broker_epoch=FIRST_INCARNATION + broker_id,
+                current_metadata_offset=0,
+                want_fence=False,
+                want_shut_down=False,
+            )
             request.begun = [
                 BegunPartition(
                     topic_id=topic_id, partition_index=index, leader_epoch=placement.epoch, offset=2_000_000, recover=[]

@@ -107,7 +107,6 @@ async def _register(settings: Settings, member: ClusterMember) -> Node:
 
 def _following(services: Services, member: ClusterMember) -> Following:
     return Following(
-        broker_id=services.settings.broker_id,
         state=member.state,
         log=services.log,
         spec=services.topic_spec,

@@ -72,7 +72,6 @@ def compile_pattern(text: str) -> Pattern:
 
 @lru_cache(COMPILED_MAX_COUNT)
 def _outcome(text: str) -> Pattern | str:
-    """Return a compiled expression, or the reason for a refusal."""
     import re2  # on the first expression: most brokers never see one
 
     class_count = len(_CLASS.findall(text))

@@ -61,7 +61,7 @@ def lone_assignment(node: Node, topics: Any = None) -> Assignment:
         acknowledges_locally=False,
         rack=node.rack,
     )
-    state = LoneState(MemoryMetadataStore(), node.node_id, record)
+    state = LoneState(MemoryMetadataStore(), node.node_id, record=record)
     if topics is None:
         return Assignment(node, state, lambda name: None)
     state.lead_all(topics)

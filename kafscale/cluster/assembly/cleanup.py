@@ -62,7 +62,6 @@ class Cleanup:
             self.topic_deleter.bury(buried, topic.config.file_delete_delay_ms)
 
     def tasks(self) -> Sequence[Callable[[], Awaitable[None]]]:
-        """Return the tasks that run while partitions are open."""
         log = self.log
         return [
             partial(expire_producers, log),

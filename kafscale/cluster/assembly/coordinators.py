@@ -46,7 +46,6 @@ class Registries:
 
     @classmethod
     def of(cls, settings: Settings, member: ClusterMember) -> Registries:
-        """Make the empty registries of a broker."""
         metadata = member.metadata
         return cls(
             topics=TopicRegistry(store=metadata, policy=TopicPolicy.of(settings), place=member.place),
@@ -70,7 +69,6 @@ class Coordinators:
     transactional_offsets: TransactionalOffsets
 
     def register(self, metrics: Metrics) -> None:
-        """Export the metrics of all."""
         self.transactions.register(metrics)
         self.leadership.register(metrics)
         self.groups.state_bytes.register(metrics)
@@ -146,7 +144,6 @@ async def end_hanging(
 
 
 def _other_leader(topics: TopicRegistry, assignment: Assignment, at: TopicPartition) -> int | None:
-    """Return the leader of a partition, if it is another broker."""
     topic = topics.get(at.topic)
     if topic is None or at.partition >= topic.partition_count:
         return None

@@ -49,7 +49,6 @@ class Assignment:
         return NOBODY if controller is None or controller.broker_id not in self._live() else controller.broker_id
 
     def brokers(self) -> Sequence[Node]:
-        """Return the live brokers."""
         return tuple(self._live().values())
 
     def fenced(self) -> Sequence[Node]:

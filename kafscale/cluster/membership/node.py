@@ -70,7 +70,6 @@ def advertised_endpoints(settings: Settings, ports: Mapping[str, int]) -> Mappin
 
 
 def epoch_key(node_id: int) -> str:
-    """Return the key of the epoch of a broker's last start."""
     return f"brokers/{node_id}/epoch"
 
 

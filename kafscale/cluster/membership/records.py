@@ -141,7 +141,6 @@ class Placement:
 
     @property
     def is_decided(self) -> bool:
-        """Tell whether the start of the leader's epoch is committed."""
         return self.decided_epoch == self.epoch
 
     def is_decided_at(self, offset: int) -> bool:
@@ -177,7 +176,6 @@ class _PlacementRow:
 
 
 def broker_prefix(broker_id: int) -> str:
-    """Return the prefix of all keys about a broker."""
     return f"{BROKERS}{broker_id}/"
 
 

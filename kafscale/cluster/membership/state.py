@@ -17,6 +17,7 @@ from kafscale.cluster.membership.records import (
     CLUSTER,
     CONTROLLER_KEY,
     NEXT_NUMBER_KEY,
+    NOBODY,
     BrokerRecord,
     BrokerState,
     ControllerRecord,
@@ -40,11 +41,14 @@ Listener = Callable[[Collection[bytes]], None]  # gets the ids of topics whose p
 class ClusterState:
     """Brokers and placements as the metadata has them. `load` it before use.
 
+    `broker_id` and `incarnation` are those of this broker, once it has registered.
     `placements` are by topic id, in order of index. `recovering` partitions need earlier streams, `moving` ones have a
     target. `revision` grows with each change. `unreadable` are the keys of entries that only a later version can read.
     """
 
     store: MetadataStore
+    broker_id: int = NOBODY
+    incarnation: int = NOBODY
     follower: Follower = attrs.field(init=False)
     brokers: dict[int, BrokerRecord] = attrs.field(factory=dict, init=False)
     controller: ControllerRecord | None = attrs.field(default=None, init=False)
@@ -66,7 +70,6 @@ class ClusterState:
 
     @property
     def registered(self) -> Mapping[int, BrokerRecord]:
-        """Return the brokers that have a record in the metadata."""
         return self.brokers
 
     async def load(self) -> None:
@@ -86,6 +89,15 @@ class ClusterState:
         """Tell whether an incarnation may act as its broker."""
         record = self.brokers.get(broker_id)
         return record is not None and record.incarnation == incarnation and record.state is not BrokerState.FENCED
+
+    def is_own_current(self) -> bool:
+        return self.is_current(self.broker_id, self.incarnation)
+
+    @property
+    def own(self) -> BrokerRecord | None:
+        """Return the record of this incarnation, if it has not been replaced."""
+        record = self.brokers.get(self.broker_id)
+        return record if record is not None and record.incarnation == self.incarnation else None
 
     def recover(self, partition_id: PartitionId) -> Sequence[int]:
         """Return the incarnations from whose streams a partition must be recovered."""
@@ -108,7 +120,6 @@ class ClusterState:
         }
 
     def led_by(self, broker_id: int) -> Iterator[tuple[bytes, int, Placement]]:
-        """Iterate over the partitions of a broker: topic id, index and placement."""
         for topic_id, placements in self.placements.items():
             for index, placement in enumerate(placements):
                 if placement.leader == broker_id:
@@ -205,7 +216,6 @@ def _is_over(record: BrokerRecord) -> bool:
 
 
 def leaderless_count(state: ClusterState) -> int:
-    """Count the partitions whose leader does not serve."""
     live = state.live()
     return sum(placement.leader not in live for row in state.placements.values() for placement in row)
 
@@ -234,18 +244,16 @@ class _SamePlacement(Mapping[bytes, Sequence[Placement]]):
 class LoneState(ClusterState):
     """The state of a lone broker, which is the controller, and leads all partitions with the epoch of its claim."""
 
-    broker_id: int
-    record: BrokerRecord
+    record: BrokerRecord = attrs.field(kw_only=True)
 
     def __attrs_post_init__(self) -> None:
-        epoch = self.record.incarnation
+        epoch = self.incarnation = self.record.incarnation
         self.brokers[self.broker_id] = self.record
         self.controller = ControllerRecord(broker_id=self.broker_id, incarnation=epoch, term=epoch)
         self.next_number = epoch + 1
         self.placements = self._rows
 
     def lead_all(self, topics: TopicRegistry) -> None:
-        """Lead every partition of these topics."""
         epoch = self.record.incarnation
         self.placements = _SamePlacement(topics, Placement(self.broker_id, epoch, epoch, 0))
 

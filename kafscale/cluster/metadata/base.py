@@ -123,7 +123,6 @@ class Change:
         return frozenset(root_of(key) for keys in (self.puts, self.deletes) for key in keys)
 
     def changes_any_of(self, plan: PlannedFrom) -> bool:
-        """Tell whether it has changed something that a plan has looked at."""
         if any(key in self.puts or key in self.deletes for key in plan.keys):
             return True
         prefixes = tuple(plan.prefixes)

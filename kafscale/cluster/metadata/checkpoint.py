@@ -135,7 +135,6 @@ class Checkpointer:
         self.local.unfollow(self._note)
 
     def note_growth(self) -> None:
-        """Note that the log has one more object."""
         if self._written and self.position().number - self._written[-1].position.number > self.objects_max_count:
             self._is_behind.set()
 
@@ -157,7 +156,6 @@ class Checkpointer:
             await trio.sleep(INTERVAL_SECONDS)
 
     async def write_if_changed(self) -> None:
-        """Write one unless nothing has changed. Raises StoreError."""
         moved = len(self._written) < KEPT_COUNT or self._written[0].position < self.position()
         if moved or self._revision != self.local.revision:
             await self.write()
@@ -206,7 +204,6 @@ class Checkpointer:
         self._written.append(_WrittenCheckpoint(position, key, tuple(self._bases)))
 
     async def _put(self, position: WalPosition, body: CheckpointBody, base: int | None) -> tuple[NumberedKey, int]:
-        """Return the key and the size."""
         parts = body.finish()
         parts = [encode_header(position, parts, base), *parts]
         return await self.versions.write(parts), size_of(parts)

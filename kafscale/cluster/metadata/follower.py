@@ -88,7 +88,6 @@ class Follower:
         return loaded
 
     def close(self) -> None:
-        """Follow no more."""
         self.store.unfollow(self._follow)
 
     def _follow(self, change: Change) -> None:

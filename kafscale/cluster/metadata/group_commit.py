@@ -91,7 +91,6 @@ class GroupCommit:
     _failure: str | None = attrs.field(default=None, init=False)
 
     def register(self, metrics: Metrics) -> None:
-        """Export the refused transactions."""
         help = "Transactions of metadata that a full disk had no room for."
         metrics.adopt_counter("kafscale_metadata_changes_refused_total", help, self.refused_count)
 
@@ -185,7 +184,6 @@ class GroupCommit:
         return await self.local.apply(transactions)
 
     def _refuse_waiting(self, full: StorageFull) -> None:
-        """Refuse all waiting transactions that are not essential, as the disk is full."""
         waiting, self._waiting = self._waiting, deque()
         for ticket in waiting:
             if ticket.transaction.essential:

@@ -122,7 +122,6 @@ class SharedMetadataStore(LogFirst):
 
     @property
     def head_bytes(self) -> int:
-        """Return the size of the head when it was seen last."""
         return self._head.size_bytes
 
     async def refresh(self) -> None:
@@ -140,7 +139,6 @@ class SharedMetadataStore(LogFirst):
             await self.commit(Transaction(essential=True))
 
     async def commit_now(self, transaction: Transaction) -> int:
-        """Commit before `run` runs."""
         (outcome,) = await self._apply([transaction])
         return revision_of(outcome)
 

@@ -228,7 +228,6 @@ class Database:
         return int(revision)
 
     def check(self, transactions: Sequence[Transaction]) -> Sequence[PreconditionFailed | None]:
-        """Return for each, taken alone, why it would be refused now."""
         return [self._refusal(transaction) for transaction in transactions]
 
     def apply(self, transactions: Sequence[Transaction]) -> Sequence[Outcome]:
@@ -248,7 +247,6 @@ class Database:
         return outcomes
 
     def _apply_essential(self, transactions: Sequence[Transaction]) -> Sequence[Outcome]:
-        """Apply those that may use the reserve, and refuse the others."""
         outcomes: list[Outcome] = [StorageFull(self._no_room) for _ in transactions]
         places = [place for place, transaction in enumerate(transactions) if transaction.essential]
         while places and self.reserve is not None and self.reserve.release():
@@ -345,7 +343,6 @@ class Database:
         self.fill_reserve()
 
     def fill_reserve(self) -> None:
-        """Give the reserve all its room again, or as much as there is."""
         if self.reserve is not None:
             with contextlib.suppress(OSError):  # an error of the disk shows at the next write
                 self.reserve.fill()

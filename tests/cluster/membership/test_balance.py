@@ -125,9 +125,7 @@ async def test_what_all_have_to_do_is_forgotten_when_the_controller_tells_it_no_
     autojump_clock: MockClock,
 ) -> None:
     balance = BalancePlanner(
-        broker_id=1,
-        incarnation=1,
-        state=ClusterState(MemoryMetadataStore()),
+        state=ClusterState(MemoryMetadataStore(), 1, 1),
         liveness=Liveness(1.0),
         meter=LoadMeter(),
     )
@@ -155,7 +153,7 @@ async def test_beside_a_broker_that_tells_no_load_numbers_count(
     tells = Heartbeats._decides
 
     def of_an_earlier_version(self: Heartbeats, broker_id: int) -> bool:
-        return self.broker_id != 2 and tells(self, broker_id)
+        return self.state.broker_id != 2 and tells(self, broker_id)
 
     monkeypatch.setattr(Heartbeats, "_decides", of_an_earlier_version)
     async with running(machines(2), some_of(6, 2, 3), 6) as traffic:
@@ -181,7 +179,7 @@ async def test_who_joins_gets_its_part_of_the_load(autojump_clock: MockClock) ->
 
 
 def test_what_a_dead_broker_led_goes_to_those_with_the_least_load() -> None:
-    state = ClusterState(MemoryMetadataStore())
+    state = ClusterState(MemoryMetadataStore(), 1, 1)
     record = BrokerRecord(
         incarnation=1, state=BrokerState.LIVE, endpoints={}, directory_id="", acknowledges_locally=False
     )
@@ -204,15 +202,13 @@ def test_what_a_dead_broker_led_goes_to_those_with_the_least_load() -> None:
 
 async def test_who_is_no_broker_by_the_metadata_tells_no_load() -> None:
     """Anybody may send a heartbeat where nobody has to log in, with any broker id."""
-    state = ClusterState(MemoryMetadataStore())
+    state = ClusterState(MemoryMetadataStore(), 1, 1)
     state.brokers = {
         2: BrokerRecord(
             incarnation=7, state=BrokerState.LIVE, endpoints={}, directory_id="", acknowledges_locally=False
         )
     }
     balance = BalancePlanner(
-        broker_id=1,
-        incarnation=1,
         state=state,
         liveness=Liveness(1.0),
         meter=LoadMeter(),
@@ -229,9 +225,7 @@ def test_a_broker_that_knows_no_loads_of_others_knows_those_of_what_it_leads() -
     """As one that is stopped, and is not the controller, which alone is told."""
     load = BrokerLoad(busiest={(b"t" * 16, 3): 7}, others_count=2, others_bytes_per_second=5, is_settled=False)
     balance = BalancePlanner(
-        broker_id=1,
-        incarnation=1,
-        state=ClusterState(MemoryMetadataStore()),
+        state=ClusterState(MemoryMetadataStore(), 1, 1),
         liveness=Liveness(1.0, clock=lambda: 0.0),
         meter=cast(LoadMeter, SimpleNamespace(load=lambda: load)),
     )

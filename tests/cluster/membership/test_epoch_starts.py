@@ -104,11 +104,9 @@ async def members_of(count: int, bucket: FaultyStore | None = None) -> AsyncIter
         for broker_id in range(1, count + 1):
             metadata = await SharedMetadataStore.join(MemoryMetadataStore(), store, "default")
             await nursery.start(metadata.run)
-            state = ClusterState(metadata)
+            state = ClusterState(metadata, broker_id, incarnation_of(broker_id))
             await state.load()
             members[broker_id] = EpochStarts(
-                broker_id=broker_id,
-                incarnation=incarnation_of(broker_id),
                 metadata=metadata,
                 state=state,
                 writer=PlacementWriter(state),
@@ -141,7 +139,7 @@ def placement(member: EpochStarts, index: int) -> Placement:
 
 def told(broker_id: int, offset: int = 105, **changes: Any) -> OwnHeartbeatRequest:
     """Return what a broker tells of the partition with its number."""
-    request = heartbeat(broker_id, incarnation_of(broker_id), 0)
+    request = heartbeat(ClusterState(MemoryMetadataStore(), broker_id, incarnation_of(broker_id)), 0)
     begun = BegunPartition(
         topic_id=TOPIC_ID, partition_index=broker_id, leader_epoch=EPOCH, offset=offset, recover=[STREAMS[1]]
     )

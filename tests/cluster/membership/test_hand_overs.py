@@ -19,6 +19,7 @@ from kafscale.cluster.membership.peers.heartbeats import (
     ReleasedContents,
 )
 from kafscale.cluster.membership.records import record_key
+from kafscale.cluster.membership.state import ClusterState
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.converter import encode
 from kafscale.cluster.metadata.shared import ATTEMPTS_MAX_SECONDS
@@ -26,6 +27,7 @@ from kafscale.config import Durability
 from kafscale.errors import BrokerUnavailable
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.faulty_store import FaultyStore, On
+from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
 from kafscale.wire.messages.brokers import OwnHeartbeatRequest, OwnHeartbeatResponse, ReleasedPartition
 from kafscale.wire.records import ProducerStamp
@@ -45,6 +47,8 @@ from tests.cluster.membership.test_streams import crashing, fail_over, placement
 from tests.devtools.fakes.memory_broker import MemoryBroker
 
 OUTAGE_SECONDS = 45.0  # longer than a commit is tried
+
+STATE = ClusterState(MemoryMetadataStore(), 1, 1)
 
 
 @asynccontextmanager
@@ -293,7 +297,7 @@ async def test_what_is_to_be_told_while_a_broker_is_asked_is_told_together(
     autojump_clock: MockClock, *, fails: bool
 ) -> None:
     revision, calls = 1, FakeCalls(fails=fails)
-    telling = LeaderNotices(broker_id=1, incarnation=1, calls=calls, revision=lambda: revision)  # type: ignore[arg-type]
+    telling = LeaderNotices(state=STATE, calls=calls, revision=lambda: revision)  # type: ignore[arg-type]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(telling.run)
         telling.tell(2)
@@ -347,7 +351,7 @@ async def test_no_more_is_kept_of_what_nobody_takes_than_so_much(autojump_clock:
     told.note(map(released, range(TOLD_MAX_COUNT + 1)))
     assert told.take((bytes(16), 0), 1) is None
     assert told.take((bytes(16), 1), 1) == b"1"
-    telling = LeaderNotices(broker_id=1, incarnation=1, calls=calls, revision=lambda: 1)  # type: ignore[arg-type]
+    telling = LeaderNotices(state=STATE, calls=calls, revision=lambda: 1)  # type: ignore[arg-type]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(telling.run)
         for number in range(TOLD_MAX_COUNT + 1):

@@ -58,11 +58,9 @@ class Useless:
 
 
 def heartbeats_by(connect: Connect) -> Heartbeats:
-    state = ClusterState(MemoryMetadataStore())
+    state = ClusterState(MemoryMetadataStore(), 1, 10)
     state.brokers[2] = RECORD
     return Heartbeats(
-        broker_id=1,
-        incarnation=10,
         state=state,
         liveness=Liveness(6 * INTERVAL_SECONDS),
         connect=connect,

@@ -26,8 +26,6 @@ AnyLeading = TypeVar("AnyLeading", bound=Leading)
 def leading_of(cls: type[AnyLeading], state: ClusterState, *, writer: Any = None, log: Any = None) -> AnyLeading:
     """What broker 1 leads, by a class that leaves out what the test is not about."""
     return cls(
-        broker_id=1,
-        incarnation=1,
         state=state,
         writer=writer or PlacementWriter(state),
         epoch_starts=cast(Any, None),
@@ -57,7 +55,7 @@ class Noting(Leading):
 
 
 async def test_what_is_noted_before_it_runs_or_while_it_looks_is_not_missed(autojump_clock: MockClock) -> None:
-    state = ClusterState(MemoryMetadataStore())
+    state = ClusterState(MemoryMetadataStore(), 1, 1)
     state.placements[FIRST] = [Placement(1, 1, 1, 0)]
     leading = leading_of(Noting, state)
     async with trio.open_nursery() as nursery:
@@ -76,7 +74,7 @@ class GivingAway(Leading):
 
 
 async def test_a_topic_that_is_deleted_while_a_hand_over_is_committed_ends_nobody() -> None:
-    state = ClusterState(MemoryMetadataStore())
+    state = ClusterState(MemoryMetadataStore(), 1, 1)
     state.placements[FIRST] = [Placement(1, 1, 1, 0, target=2)]
 
     async def delete_meanwhile(*_: object) -> bool:
@@ -107,7 +105,7 @@ async def test_what_a_newer_version_has_written_does_not_end_who_is_to_lead_it(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It leads other partitions, too, while brokers are upgraded one by one."""
-    leading = leading_of(Older, ClusterState(MemoryMetadataStore()))
+    leading = leading_of(Older, ClusterState(MemoryMetadataStore(), 1, 1))
     topic = cast(Any, SimpleNamespace(topic_id=FIRST, name="t"))
     await leading._work(topic, 0, Placement(1, 2, 1, 0))
     assert "t-0 can't be handed over, or taken over, just now, and is tried again: a newer KafScale" in caplog.text

@@ -158,7 +158,7 @@ BUSY = Loads({bytes([1] * 16): {0: 1e9}, bytes([3] * 16): {0: 1e9}}, {2: 0.0})
 
 @pytest.mark.parametrize(("loads", "is_shared"), [(UNKNOWN, False), (BUSY, True)], ids=["number", "load"])
 async def test_no_heir_gets_all_that_is_busy(loads: Loads, is_shared: bool) -> None:
-    state = ClusterState(MemoryMetadataStore())
+    state = ClusterState(MemoryMetadataStore(), 2, 1)
     record = BrokerRecord(
         incarnation=1, state=BrokerState.LIVE, endpoints={}, directory_id="", acknowledges_locally=False
     )
@@ -171,13 +171,10 @@ async def test_no_heir_gets_all_that_is_busy(loads: Loads, is_shared: bool) -> N
         named.update({each.topic_id: each.target for each in moves})
 
     leaving = Departure(
-        broker_id=2,
-        incarnation=1,
         state=state,
         writer=cast(Any, SimpleNamespace(name_targets=name_targets)),
         refresh=trio.lowlevel.checkpoint,
-        silent=tuple,
-        loads=lambda: loads,
+        balance=cast(Any, SimpleNamespace(liveness=SimpleNamespace(silent=tuple), loads_of_own=lambda: loads)),
     )
     await leaving._name_targets()
     assert sorted(named.values()) == [1, 1, 3, 3]

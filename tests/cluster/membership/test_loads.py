@@ -13,8 +13,10 @@ from kafscale.cluster.membership.peers.loads import (
     load_message,
     load_of,
 )
+from kafscale.cluster.membership.state import ClusterState
 from kafscale.formats.manifest import PartitionId
 from kafscale.log.load import TOLD_MOST_COUNT, BrokerLoad
+from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire.codec import decode, encode
 from kafscale.wire.messages.brokers import BrokerHeartbeatRequest, OwnHeartbeatRequest
 
@@ -90,7 +92,7 @@ def test_of_what_has_moved_it_counts_what_its_former_leader_told_until_the_next_
 
 def test_a_heartbeat_carries_a_load_and_earlier_versions_pass_over_it() -> None:
     told = load(((TOPIC, 0), 5000), ((TOPIC, 7), 4000), ((OTHER, 1), 3000), others=77)
-    request = heartbeat(1, 11, 5)
+    request = heartbeat(ClusterState(MemoryMetadataStore(), 1, 11), 5)
     without = b"".join(encode(request, 0))
     assert without == b"".join(
         encode(
@@ -112,7 +114,7 @@ def test_a_heartbeat_carries_a_load_and_earlier_versions_pass_over_it() -> None:
 
 def test_a_heartbeat_stays_small_and_no_more_is_taken() -> None:
     many = [((bytes([index % 250]) * 16, index), 1 << 30) for index in range(TOLD_MOST_COUNT + 1)]
-    request = heartbeat(1, 11, 5)
+    request = heartbeat(ClusterState(MemoryMetadataStore(), 1, 11), 5)
     request.load = load_message(load(*many[:-1]))
     assert len(b"".join(encode(request, 0))) < 8 << 10
     assert len(load_of(load_message(load(*many))).busiest) == TOLD_MOST_COUNT

@@ -45,10 +45,8 @@ logger = logging.getLogger(__name__)
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class EpochStarts:
-    """Commits epoch starts of partitions that an incarnation of broker `broker_id` leads, and those sent by others."""
+    """Commits the epoch starts of partitions that this broker leads, and those sent by others."""
 
-    broker_id: int
-    incarnation: int
     metadata: SharedMetadataStore
     state: ClusterState
     writer: PlacementWriter
@@ -72,7 +70,7 @@ class EpochStarts:
             await self.writer.change(*partition.partition_id, partition.leader_epoch, _at_end_of(partition))
             placement = self._placement(partition)
         begins_at_end = placement is not None and placement.is_decided_at(partition.next_offset)
-        return begins_at_end and self.state.is_current(self.broker_id, self.incarnation)
+        return begins_at_end and self.state.is_own_current()
 
     async def forget_streams(self, partition: Partition) -> None:
         """Commit that a partition needs no earlier streams any more. Raises StoreError, KafkaError."""
@@ -92,9 +90,8 @@ class EpochStarts:
         return placement if placement is not None and placement.epoch == partition.leader_epoch else None
 
     async def _tell(self, partition: Partition, offset: int, recover: Sequence[int]) -> None:
-        """Tell the controller, if that is another broker, and look for the result."""
         controller = self.state.controller
-        if controller is None or controller.broker_id == self.broker_id:
+        if controller is None or controller.broker_id == self.state.broker_id:
             return
         begun = BegunPartition(
             topic_id=partition.topic_id,
@@ -109,7 +106,7 @@ class EpochStarts:
     async def _tell_all(self, begun: Sequence[BegunPartition]) -> Sequence[None]:
         controller = self.state.controller
         if controller is not None:
-            request = heartbeat(self.broker_id, self.incarnation, self.metadata.applied.number)
+            request = heartbeat(self.state, self.metadata.applied.number)
             request.begun = list(begun)
             with suppress(BrokerUnavailable, ProtocolError, KafkaError):
                 await self.calls.ask(

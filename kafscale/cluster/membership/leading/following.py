@@ -45,7 +45,7 @@ from kafscale.log.partition.followed import follow_object
 from kafscale.log.partition.partition import FetchWaiter, Partition
 from kafscale.log.repair.repair import Examiner
 from kafscale.log.wal.streams import Contents, FollowedJournal, FollowedObject, FollowedStream
-from kafscale.store.base import ForwardingStore, ObjectStore
+from kafscale.store.base import ForwardingStore
 from kafscale.wire.error_codes import NOT_LEADER_OR_FOLLOWER
 
 KEPT_MAX_COUNT = 2_000  # partitions; of each segment some 200 bytes are kept
@@ -84,13 +84,12 @@ class _Known:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Following:
-    """The partitions of other leaders that broker `broker_id` reads; `run` it.
+    """The partitions of other leaders that this broker reads; `run` it.
 
     `refresh` applies all earlier commits; concurrent callers share a look. `spec` describes a topic to the log, and
     `log_start_offsets` returns those of a topic.
     """
 
-    broker_id: int
     state: ClusterState
     log: Log
     spec: Callable[[Topic], TopicSpec]
@@ -104,18 +103,9 @@ class Following:
     tails: Tails = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.tails = Tails(
-            store=self.log.views.fetch,
-            namespace=self.log.namespace,
-            is_current=lambda number: any(record.incarnation == number for record in self.state.brokers.values()),
-            stream_of=self._stream_of,
-            on_object=self._take,
-            on_lost=self._lose,
-            on_evicted=self._spill,
-        )
+        self.tails = Tails(following=self)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Follow streams for waiting fetches, until cancelled."""
         self.state.listeners.append(self._note)
         try:
             async with trio.open_nursery() as nursery:
@@ -200,7 +190,6 @@ class Following:
     # ---- tails -----------------------------------------------------------------------------------------------------
 
     def _streaming(self, placement: Placement) -> int | None:
-        """Return the incarnation of the leader, if it has a stream."""
         leader = self.state.brokers.get(placement.leader)
         return leader.incarnation if leader is not None and leader.has_stream else None
 
@@ -210,11 +199,14 @@ class Following:
         except (StoreError, DamagedObject) as exc:
             logger.warning("the stream of incarnation %d can't be read: %s", stream.incarnation, exc)
 
-    def _stream_of(self, partition_id: PartitionId) -> FollowedStream | None:
+    def stream_of(self, partition_id: PartitionId) -> FollowedStream | None:
         known = self._known.get(partition_id)
         return None if known is None else known.stream
 
-    def _take(self, stream: FollowedStream, followed: FollowedObject) -> None:
+    def serves(self, incarnation: int) -> bool:
+        return any(record.incarnation == incarnation for record in self.state.brokers.values())
+
+    def take(self, stream: FollowedStream, followed: FollowedObject) -> None:
         for partition_id in followed.batches:
             known = self._known.get(partition_id)
             if known is not None and known.stream is stream and not follow_object(known.partition, followed):
@@ -222,11 +214,13 @@ class Following:
                 logger.error("%s: its stream goes on behind offset %d: it is read anew", known.partition, end_offset)
                 self._drop(partition_id)
 
-    def _lose(self, stream: FollowedStream) -> None:
+    def lose(self, stream: FollowedStream) -> None:
+        """Drop the partitions of a stream that can't be read, or must be read anew."""
         for partition_id in [followed for followed, known in self._known.items() if known.stream is stream]:
             self._drop(partition_id)
 
-    def _spill(self, followed: FollowedObject) -> None:
+    def spill(self, followed: FollowedObject) -> None:
+        """Read the batches of an object from the bucket from now on."""
         for partition_id, batches in followed.batches.items():
             known = self._known.get(partition_id)
             if known is not None:
@@ -241,7 +235,6 @@ class Following:
     # ---- looks -----------------------------------------------------------------------------------------------------
 
     async def _look(self, topic: Topic, index: int) -> None:
-        """Look at a partition in the bucket; tasks that ask together share a look."""
         partition_id = topic.topic_id, index
         if (flight := self._looking.get(partition_id)) is not None:
             await flight.wait()
@@ -262,7 +255,7 @@ class Following:
     async def _look_once(self, topic: Topic, index: int) -> None:
         await self.refresh()
         placement = self.state.placement(topic.topic_id, index)
-        if placement is None or not placement.is_settled or placement.leader == self.broker_id:
+        if placement is None or not placement.is_settled or placement.leader == self.state.broker_id:
             return
         if not self._has_room((topic.topic_id, index)):
             return
@@ -295,7 +288,6 @@ class Following:
             self._drop(next(iter(self._known)))
 
     def _has_room(self, partition_id: PartitionId) -> bool:
-        """Tell whether one more partition may be kept; otherwise its consumers go to the leader."""
         if partition_id in self._known or len(self._known) < KEPT_MAX_COUNT:
             return True
         return next(iter(self._known.values())).used_at + IDLE_SECONDS < trio.current_time()
@@ -360,47 +352,37 @@ class _Followed:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Tails:
-    """Follows streams of incarnations, of which `is_current` tells whether they serve; `run` it.
+    """Follows the streams of partitions that `following` reads. `run` it."""
 
-    `on_object` is called with each new object before waiting fetches wake; `on_lost` if a stream can't be read, or
-    must be read anew; `on_evicted` before the bytes of an object go. `stream_of` returns the stream of a partition.
-    """
-
-    store: ObjectStore
-    namespace: str
-    is_current: Callable[[int], bool]
-    stream_of: Callable[[PartitionId], FollowedStream | None]
-    on_object: Callable[[FollowedStream, FollowedObject], None]
-    on_lost: Callable[[FollowedStream], None]
-    on_evicted: Callable[[FollowedObject], None]
+    following: Following
     contents: Contents = attrs.field(
-        default=attrs.Factory(lambda self: Contents(CONTENTS_MAX_BYTES, self.on_evicted), takes_self=True), init=False
+        default=attrs.Factory(lambda self: Contents(CONTENTS_MAX_BYTES, self.following.spill), takes_self=True),
+        init=False,
     )
     _followed: dict[int, _Followed] = attrs.field(factory=dict, init=False)  # by incarnation
     _waiting: dict[PartitionId, set[FetchWaiter]] = attrs.field(factory=dict, init=False)
     _more: Signal = attrs.field(factory=Signal, init=False)
 
     def stream(self, incarnation: int) -> FollowedStream:
-        """Return the stream of an incarnation that serves."""
         followed = self._followed.get(incarnation)
         if followed is None:
-            self._followed = {number: kept for number, kept in self._followed.items() if self.is_current(number)}
+            self._followed = {number: kept for number, kept in self._followed.items() if self.following.serves(number)}
             followed = self._followed[incarnation] = _Followed(self._new(incarnation))
         return followed.stream
 
     def _new(self, incarnation: int) -> FollowedStream:
         stream = FollowedStream(
-            store=self.store,
-            namespace=self.namespace,
+            store=self.following.log.views.fetch,
+            namespace=self.following.log.namespace,
             incarnation=incarnation,
             contents=self.contents,
             on_object=lambda followed: self._take(stream, followed),
-            on_lost=self.on_lost,
+            on_lost=self.following.lose,
         )
         return stream
 
     def _take(self, stream: FollowedStream, followed: FollowedObject) -> None:
-        self.on_object(stream, followed)
+        self.following.take(stream, followed)
         for partition_id, batches in followed.batches.items():
             size_bytes = sum(batch.length_bytes for batch in batches)
             for waiter in self._waiting.get(partition_id, ()):
@@ -423,16 +405,13 @@ class Tails:
                 self._waiting.pop(partition_id, None)
 
     def wake(self, partition_id: PartitionId) -> None:
-        """Wake the fetches that wait for a partition."""
         for waiter in self._waiting.get(partition_id, ()):
             waiter.event.set()
 
     def watched(self) -> Iterator[PartitionId]:
-        """Iterate over the partitions that fetches wait for."""
         yield from tuple(self._waiting)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Look at streams for waiting fetches, until cancelled."""
         async with trio.open_nursery() as nursery:
             task_status.started()
             while True:
@@ -445,7 +424,9 @@ class Tails:
 
     def _wanted(self) -> list[_Followed]:
         streams = {
-            stream.incarnation for partition_id in self._waiting if (stream := self.stream_of(partition_id)) is not None
+            stream.incarnation
+            for partition_id in self._waiting
+            if (stream := self.following.stream_of(partition_id)) is not None
         }
         return [followed for incarnation in streams if (followed := self._followed.get(incarnation)) is not None]
 
@@ -459,7 +440,7 @@ class Tails:
                     await stream.catch_up()
                 except (StoreError, DamagedObject) as exc:
                     logger.warning("the stream of incarnation %d can't be read: %s", stream.incarnation, exc)
-                    self.on_lost(stream)  # waiting fetches are sent to the leader
+                    self.following.lose(stream)  # waiting fetches are sent to the leader
                     await trio.sleep(TAIL_RETRY_SECONDS)
                 longer = min(followed.pause_seconds * TAIL_LOOK_GROWTH, TAIL_LOOK_MOST_SECONDS)
                 followed.pause_seconds = longer if stream.next_number == number else TAIL_LOOK_LEAST_SECONDS

@@ -79,15 +79,13 @@ class AllPartitions:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Leading:
-    """Partitions that an incarnation of broker `broker_id` leads; once superseded, it opens and acquires nothing more.
+    """Partitions that this incarnation leads; once superseded, it opens and acquires nothing more.
 
     `find_topic` finds a topic by id, and `spec` describes it to the log. `tell` sends a leader notice with released
     contents; `released_contents` holds those of other brokers. `look` raises StoreError while the bucket is away.
     `recovering` replays streams, if this broker has one itself.
     """
 
-    broker_id: int
-    incarnation: int
     state: ClusterState
     writer: PlacementWriter
     epoch_starts: EpochStarts
@@ -141,7 +139,6 @@ class Leading:
         self._more.set()
 
     def _open_new(self, topic_id: bytes) -> None:
-        """Open partitions that no broker has led before."""
         topic = self.find_topic(topic_id)
         if topic is None or topic.name not in self.log.by_name or not self._is_current():
             return  # it is noted again when it is there
@@ -153,13 +150,13 @@ class Leading:
                 self.log.open_partition(self.log.new_partition(spec, index))
 
     def _is_current(self) -> bool:
-        return self.state.is_current(self.broker_id, self.incarnation)
+        return self.state.is_own_current()
 
     def _mine(self, topic: Topic) -> Iterator[tuple[int, Placement]]:
         row = self.state.placements.get(topic.topic_id, ())
         known_count = len(self.log.by_name[topic.name])
         for index, placement in enumerate(row[:known_count]):
-            if placement.leader == self.broker_id:
+            if placement.leader == self.state.broker_id:
                 yield index, placement
 
     def _is_known(self, partition_id: PartitionId) -> bool:
@@ -179,7 +176,7 @@ class Leading:
             placement = self.state.placement(topic_id, index)
             if placement is None or (topic_id, index) in self._busy:
                 continue
-            if placement.leader != self.broker_id:
+            if placement.leader != self.state.broker_id:
                 if partition is not None:
                     logger.warning("%s is led by broker %d now, and was not released here", partition, placement.leader)
                     self.log.close_partition(partition, NOT_LEADER_OR_FOLLOWER)
@@ -188,9 +185,8 @@ class Leading:
                 nursery.start_soon(self._work, topic, index, placement)
 
     def _is_to_leave(self, placement: Placement) -> bool:
-        """Tell whether the target is another broker, which serves and stays."""
         target = None if placement.target is None else self.state.brokers.get(placement.target)
-        return target is not None and target.stays and placement.target != self.broker_id
+        return target is not None and target.stays and placement.target != self.state.broker_id
 
     async def _work(self, topic: Topic, index: int, placement: Placement) -> None:
         """Hand over or acquire; after an error try again in a while, as the placement says then."""
@@ -217,7 +213,7 @@ class Leading:
         await self.look()  # or a released partition would have no leader until the store is back
         partition_id = topic.topic_id, index
         placement = self.state.placement(*partition_id)
-        if placement is None or placement.leader != self.broker_id or not self._is_to_leave(placement):
+        if placement is None or placement.leader != self.state.broker_id or not self._is_to_leave(placement):
             return
         partition = self.log.partitions.get(partition_id)
         if partition is not None:
@@ -318,7 +314,6 @@ class Leading:
     # ---- recovered partitions --------------------------------------------------------------------------------------
 
     async def _forget_recovered(self) -> None:
-        """Forget streams when all records that partitions have recovered from them are flushed."""
         while True:
             await trio.sleep(RETRY_SECONDS)
             done = [
@@ -358,5 +353,4 @@ def _with_recovery(
 
 
 def begun(placement: Placement) -> tuple[EpochStart, ...]:
-    """Return where the last decided epoch began."""
     return decided_begin(placement.decided_epoch, placement.decided_offset)

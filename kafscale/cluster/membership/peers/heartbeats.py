@@ -58,7 +58,7 @@ logger = logging.getLogger(__name__)
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Heartbeats:
-    """Sends the heartbeats of an incarnation of broker `broker_id`; `run` it.
+    """Sends the heartbeats of this incarnation; `run` it.
 
     connect       opens a connection to a broker; raises ProtocolError, KafkaError, and BrokerUnavailable, caused by
                   ConnectionRefusedError if the address refuses. Without it no broker is lost
@@ -68,8 +68,6 @@ class Heartbeats:
     take_surplus  called with the weight of each broker's partitions beyond their number
     """
 
-    broker_id: int
-    incarnation: int
     state: ClusterState
     liveness: Liveness
     store_loss: StoreLoss
@@ -87,11 +85,11 @@ class Heartbeats:
     def watched(self) -> dict[int, BrokerRecord]:
         """Return the brokers to send heartbeats to: all others that may run, or the controller."""
         controller = NOBODY if self.state.controller is None else self.state.controller.broker_id
-        watches_all = controller in (self.broker_id, NOBODY) or controller in self.liveness.lost()
+        watches_all = controller in (self.state.broker_id, NOBODY) or controller in self.liveness.lost()
         return {
             broker_id: record
             for broker_id, record in self.state.brokers.items()
-            if broker_id != self.broker_id
+            if broker_id != self.state.broker_id
             and record.state in WATCHED_STATES
             and (watches_all or broker_id == controller)
         }
@@ -155,7 +153,7 @@ class Heartbeats:
                 connection = await connect(broker_id, record)
             while True:
                 told, asked_at = self.revision(), self.liveness.clock()
-                request = heartbeat(self.broker_id, self.incarnation, told)
+                request = heartbeat(self.state, told)
                 is_due = trio.current_time() - load_told_at >= SAMPLE_SECONDS or not is_settled
                 if is_due and self._decides(broker_id):
                     load_told_at, load = trio.current_time(), self.load()
@@ -205,11 +203,11 @@ class Heartbeats:
         return response
 
 
-def heartbeat(broker_id: int, incarnation: int, revision: int) -> OwnHeartbeatRequest:
-    """Return the heartbeat of an incarnation that knows the metadata up to a revision."""
+def heartbeat(own: ClusterState, revision: int) -> OwnHeartbeatRequest:
+    """Return a heartbeat of this incarnation, which knows the metadata up to a revision."""
     return OwnHeartbeatRequest(
-        broker_id=broker_id,
-        broker_epoch=incarnation,
+        broker_id=own.broker_id,
+        broker_epoch=own.incarnation,
         current_metadata_offset=revision,
         want_fence=False,
         want_shut_down=False,
@@ -234,10 +232,9 @@ TOLD_MAX_BYTES = 32 << 20  # of contents that wait to be taken: a thousand times
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class LeaderNotices:
-    """Sends notices of an incarnation of broker `broker_id`; `run` it. `revision` is that of the local metadata."""
+    """Sends leader notices; `run` it. `revision` returns that of the local metadata."""
 
-    broker_id: int
-    incarnation: int
+    state: ClusterState
     calls: BrokerCalls
     revision: Callable[[], int]
     _untold: dict[int, list[ReleasedPartition]] = attrs.field(factory=dict, init=False)
@@ -252,7 +249,6 @@ class LeaderNotices:
         self._more.set()
 
     async def run(self) -> None:
-        """Tell until cancelled; each broker with one request at a time."""
         async with trio.open_nursery() as nursery:
             while True:
                 await self._more.wait()
@@ -263,7 +259,7 @@ class LeaderNotices:
 
     async def _tell(self, broker_id: int) -> None:
         while broker_id in self._untold:
-            request = heartbeat(self.broker_id, self.incarnation, self.revision())
+            request = heartbeat(self.state, self.revision())
             request.released = self._untold.pop(broker_id)
             with suppress(BrokerUnavailable, ProtocolError, KafkaError):
                 await self.calls.ask(broker_id, request, BrokerHeartbeatResponse)

@@ -54,7 +54,6 @@ class AcknowledgementLease:
     look: Callable[[], Awaitable[None]]
 
     def is_good(self) -> bool:
-        """Tell whether it may acknowledge now."""
         looked_at = self.looked_at()
         if elapsed() - looked_at <= LEASE_SECONDS:
             return True
@@ -93,7 +92,6 @@ class SuspensionCheck:
         return elapsed() - self._ticked_at > PAUSE_SECONDS
 
     async def _look(self) -> None:
-        """Look, or wait for a look that is under way, which may be cancelled."""
         if self._has_looked is not None:
             await self._has_looked.wait()
             return

@@ -87,7 +87,6 @@ class Liveness:
         }
 
     def heard(self, broker_id: int, incarnation: int) -> None:
-        """Note a heartbeat of a broker, or an answer to ours."""
         known = self._find(broker_id, incarnation)
         if known is not None:
             known.at = self.clock()
@@ -125,7 +124,6 @@ class Liveness:
         return "its address refuses connections" if known.is_refusing and silent_seconds >= refused_seconds else ""
 
     def watches(self, broker_id: int, incarnation: int) -> bool:
-        """Tell whether the watched incarnation of a broker is this one."""
         return self._find(broker_id, incarnation) is not None
 
     def is_heard(self, broker_id: int) -> bool:
@@ -153,7 +151,6 @@ class Liveness:
         return self.is_watching and 2 * answering_count >= max(1, len(self._heard))
 
     def silent(self) -> Collection[int]:
-        """Return the brokers that are lost, or will be soon."""
         now = self.clock()
         return {broker_id for broker_id, known in self._heard.items() if self._is_silent(known, now)}
 

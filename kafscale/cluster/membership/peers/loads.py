@@ -54,7 +54,6 @@ class HeardLoads:
     _missed_since: dict[int, float] = attrs.field(factory=dict, init=False)
 
     def take(self, broker_id: int, incarnation: int, load: BrokerLoad) -> None:
-        """Note the load that a broker reports."""
         now = self.clock()
         self._told[broker_id] = _Told(incarnation, load, now)
         for partition_id, bytes_per_second in load.busiest.items():
@@ -77,7 +76,6 @@ class HeardLoads:
         return Loads(self._current(now), {broker: load.of_others for broker, load in known.items()})
 
     def of_broker(self, broker_id: int, incarnation: int) -> BrokerLoad | None:
-        """Return the recent report of an incarnation."""
         told = self._told.get(broker_id)
         is_fresh = told is not None and told.incarnation == incarnation and self.clock() - told.at <= FRESH_SECONDS
         return told.load if told is not None and is_fresh else None
@@ -92,7 +90,6 @@ class HeardLoads:
 
 
 def by_topic(loads: Iterable[tuple[PartitionId, float]]) -> Mapping[bytes, Mapping[int, float]]:
-    """Sort the loads of partitions by topic id and index."""
     found: dict[bytes, dict[int, float]] = {}
     for (topic_id, index), bytes_per_second in loads:
         found.setdefault(topic_id, {})[index] = bytes_per_second
@@ -100,7 +97,6 @@ def by_topic(loads: Iterable[tuple[PartitionId, float]]) -> Mapping[bytes, Mappi
 
 
 def load_message(load: BrokerLoad) -> Load:
-    """Return a load as a heartbeat has it."""
     return Load(
         is_settled=load.is_settled,
         busiest=[

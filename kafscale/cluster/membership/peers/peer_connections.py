@@ -201,7 +201,6 @@ class Senders:
             self.look_soon(revision)
 
     def _look_seldom(self) -> None:
-        """Look for later metadata, at most once in CLAIM_LOOK_SECONDS."""
         now = elapsed()
         if now - self._looked_at >= CLAIM_LOOK_SECONDS:
             self._looked_at = now
@@ -285,7 +284,6 @@ class BrokerCalls:
             raise
 
     async def _connection_to(self, place: _Place) -> _Kept:
-        """Return the connection, perhaps a new one. Raises BrokerUnavailable, ProtocolError, KafkaError."""
         broker_id, _ = place
         async with self._connecting.setdefault(place, trio.Lock()):
             record = self._serving(broker_id)

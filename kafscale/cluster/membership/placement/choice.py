@@ -112,11 +112,9 @@ class Weights:
         return cls(loads, max(PARTITION_BYTES_PER_SECOND, idle))
 
     def busiest(self, topic_id: bytes) -> Mapping[int, float]:
-        """Return the weights of the busiest partitions of a topic."""
         return {index: self._of(load) for index, load in self.loads.busiest.get(topic_id, {}).items()}
 
     def other(self, leader: int) -> float:
-        """Return the weight of every other partition of a broker."""
         return self._of(self.loads.others.get(leader, 0.0))
 
     def of_one(self, placements: Mapping[bytes, Sequence[Placement]], partition_id: PartitionId) -> float:
@@ -299,7 +297,6 @@ class _MovePlan:
         return None
 
     def _movable_weight(self, source: int, most: float) -> float:
-        """Return the sum of the weights that are `most` at most."""
         other = self.weights.other(source)
         free_count = sum(map(len, self.free.get(source, {}).values())) if other <= most else 0
         return free_count * other + sum(load for load in self.busy.get(source, {}).values() if load <= most)
@@ -378,13 +375,11 @@ class BalancePlan:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class BalancePlanner:
-    """Plans balance for an incarnation of broker `broker_id`; it decides if that is the controller.
+    """Plans balance; decides if this broker is the controller.
 
     `meter` measures this broker's own partitions.
     """
 
-    broker_id: int
-    incarnation: int
     state: ClusterState
     liveness: Liveness
     meter: LoadMeter
@@ -402,7 +397,7 @@ class BalancePlanner:
         """Return the loads of all brokers that are heard of; None while some have not reported yet."""
         if not self.liveness.is_watching:
             return UNKNOWN
-        self.take(self.broker_id, self.incarnation, self.meter.load())
+        self.take(self.state.broker_id, self.state.incarnation, self.meter.load())
         return self._heard.look({broker_id: record.incarnation for broker_id, record in self._serving().items()})
 
     def known_loads(self) -> Loads:
@@ -414,14 +409,13 @@ class BalancePlanner:
         if known is not None and known.is_known:
             return known
         load = self.meter.load()
-        return Loads(by_topic(load.busiest.items()), {self.broker_id: load.of_others})
+        return Loads(by_topic(load.busiest.items()), {self.state.broker_id: load.of_others})
 
     def surplus(self) -> Mapping[int, float]:
         """Return the weight of each broker's partitions beyond their number; empty if the last report is old."""
         return self._surplus if trio.current_time() - self._surplus_at <= FRESH_SECONDS else {}
 
     def take_surplus(self, surplus: Mapping[int, float]) -> None:
-        """Take the controller's report."""
         self._surplus, self._surplus_at = surplus, trio.current_time()
 
     def weigh(self) -> Mapping[int, float]:
@@ -472,7 +466,7 @@ class BalancePlanner:
         return {
             broker_id: record
             for broker_id, record in self.state.live().items()
-            if record.stays and (broker_id == self.broker_id or self.liveness.is_heard(broker_id))
+            if record.stays and (broker_id == self.state.broker_id or self.liveness.is_heard(broker_id))
         }
 
     def _led(

@@ -54,14 +54,12 @@ logger = logging.getLogger(__name__)
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Controller:
-    """The work of the controller, done while an incarnation of broker `broker_id` is it; `run` it.
+    """The work of the controller, done while this incarnation is it; `run` it.
 
     `store` is the background view. Set `serving` when this broker answers requests: from then on it hears of others,
     and becomes the controller if there is no other.
     """
 
-    broker_id: int
-    incarnation: int
     metadata: SharedMetadataStore
     state: ClusterState
     writer: PlacementWriter
@@ -92,7 +90,7 @@ class Controller:
         return controller is not None and self._is_self(controller) and CONTROLLER_KEY not in self.state.unreadable
 
     def _is_self(self, controller: ControllerRecord) -> bool:
-        return (controller.broker_id, controller.incarnation) == (self.broker_id, self.incarnation)
+        return (controller.broker_id, controller.incarnation) == (self.state.broker_id, self.state.incarnation)
 
     def register(self, metrics: Metrics) -> None:
         state = self.state
@@ -113,7 +111,6 @@ class Controller:
         yield from (((state.value,), counts[state]) for state in BrokerState)
 
     async def run(self) -> None:
-        """Run until cancelled. Raises Fenced, StorageFailed."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._look_after_others)
             nursery.start_soon(self._every, LOOK_SECONDS, self._keep_short)
@@ -146,13 +143,12 @@ class Controller:
 
     def _should_claim(self) -> bool:
         if not self._is_vacant() and not self._is_replaceable():
-            if self.broker_id not in self.state.live():
+            if self.state.broker_id not in self.state.live():
                 self._be_patient()
             return False
         return trio.current_time() >= self._claims_not_before
 
     def _is_replaceable(self) -> bool:
-        """Tell whether the controller is lost, or has lost the store."""
         controller = self.state.controller
         if controller is None:
             return False
@@ -170,7 +166,7 @@ class Controller:
             if self.state.controller != seen and not self._is_vacant():
                 return None
             is_left = self.state.controller is not None and self.state.controller == self._vacancy
-            return self._new_term(self.broker_id, self.incarnation)
+            return self._new_term(self.state.broker_id, self.state.incarnation)
 
         await self.state.commit(plan, self.state.broker_keys)
         if self.is_mine:
@@ -203,10 +199,9 @@ class Controller:
             for lost_id, why in self.liveness.lost().items()
             if lost_id in live and self.liveness.watches(lost_id, live[lost_id].incarnation)
         }
-        unheard = [
-            broker_id for broker_id in live if broker_id != self.broker_id and not self.liveness.is_heard(broker_id)
-        ]
-        counted = {*live, self.broker_id}  # this one may be AWAY
+        counted = {*live, self.state.broker_id}  # this one may be AWAY
+        others = counted - {self.state.broker_id}
+        unheard = [broker_id for broker_id in others if not self.liveness.is_heard(broker_id)]
         if not self._is_last_resort and _are_most(unheard, counted):
             if _are_most(lost, counted):
                 why = f"nothing is heard of {len(lost)} brokers, which are most"
@@ -226,12 +221,12 @@ class Controller:
         if self.state.unreadable:
             unreadable = ", ".join(self.state.unreadable)
             return f"{unreadable} can't be read here: a broker of a later version is to be the controller"
-        own = self.state.brokers.get(self.broker_id)
+        own = self.state.brokers.get(self.state.broker_id)
         if own is not None and own.has_no_room:
             others = (
                 broker_id
                 for broker_id, record in self.state.live().items()
-                if record.may_lead and broker_id != self.broker_id
+                if record.may_lead and broker_id != self.state.broker_id
             )
             if any(map(self.liveness.is_heard, others)):
                 return "its disk is full: another one is to be the controller"

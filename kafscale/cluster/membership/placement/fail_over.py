@@ -65,7 +65,6 @@ class FailOver:
     _moved_count: int = attrs.field(default=0, init=False)
 
     def register(self, metrics: Metrics) -> None:
-        """Export this broker's decisions as the controller."""
         help = "Brokers that this one, as the controller, has declared away or fenced."
         self._declared = metrics.counter("kafscale_brokers_declared_total", help, "state")
         help = "Partitions that this broker, as the controller, has given to others, as their leader did not serve."
@@ -110,7 +109,6 @@ class FailOver:
         return [broker_id for (broker_id, _, _), at in ripe_at.items() if at <= now]
 
     def _wait_seconds(self, record: BrokerRecord) -> float:
-        """Return how long a broker must be in its state before others lead its partitions."""
         if record.state is BrokerState.STOPPED:
             return STOPPED_WAIT_SECONDS
         if not record.acknowledges_locally:
@@ -137,7 +135,6 @@ class _FailOverPlan:
         self._incarnations = {broker_id: record.incarnation for broker_id, record in self.state.brokers.items()}
 
     def make(self) -> Transaction | None:
-        """Plan the transaction; None if there is nothing to do."""
         brokers = self._brokers()
         changed = {other_id: record for other_id, record in brokers.items() if record != self.state.brokers[other_id]}
         number = self.state.next_number
@@ -151,13 +148,11 @@ class _FailOverPlan:
         return Transaction(puts=puts)
 
     def forget(self) -> None:
-        """Clear the results."""
         self.declared.clear()
         self.returned.clear()
         self.moved.clear()
 
     def _brokers(self) -> dict[int, BrokerRecord]:
-        """Return the new records."""
         self.forget()
         brokers = dict(self.state.brokers)
         for broker_id, record in self.state.brokers.items():
@@ -172,7 +167,6 @@ class _FailOverPlan:
         return brokers
 
     def _rows(self, brokers: Mapping[int, BrokerRecord], number: int) -> Mapping[str, bytes]:
-        """Return the rows of placements that change."""
         staying = [broker_id for broker_id, record in sorted(brokers.items()) if record.stays]
         new_leaders = [broker_id for broker_id in staying if brokers[broker_id].may_lead] or staying
         new_leaders_with_stream = [broker_id for broker_id in new_leaders if brokers[broker_id].has_stream]
@@ -227,7 +221,6 @@ class _FailOverPlan:
         return chosen
 
     def report(self) -> None:
-        """Log what was committed."""
         for broker_id, record in self.declared.items():
             what = "fenced" if record.state is BrokerState.FENCED else "away: what it leads waits for it"
             logger.warning("broker %d is declared %s, as %s", broker_id, what, self.lost[broker_id])

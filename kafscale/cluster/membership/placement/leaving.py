@@ -32,8 +32,7 @@ from collections.abc import Awaitable, Callable, Collection, Set
 import attrs
 import trio
 
-from kafscale.cluster.membership.peers.loads import Loads
-from kafscale.cluster.membership.placement.choice import moves_for_balance
+from kafscale.cluster.membership.placement.choice import BalancePlanner, moves_for_balance
 from kafscale.cluster.membership.placement.writer import PlacementWriter
 from kafscale.cluster.membership.records import BrokerRecord, BrokerState, record_key
 from kafscale.cluster.membership.state import ClusterState
@@ -41,6 +40,7 @@ from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.converter import encode
 from kafscale.concurrency.clocks import elapsed
 from kafscale.errors import KafkaError, StorageFull, StoreError
+from kafscale.log.log import Log
 
 PAUSE_SECONDS = 0.5
 LOOK_SECONDS = 1.0  # for partitions that were on their way here, and targets that are gone
@@ -50,19 +50,15 @@ logger = logging.getLogger(__name__)
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class Departure:
-    """The last work of an incarnation of broker `broker_id`. `refresh` applies the commits of others.
+    """The last work of this incarnation. `refresh` applies the commits of others.
 
-    `silent` returns the brokers that were not heard of lately, which get nothing. `loads` returns the known loads, so
-    that no target gets all busy partitions.
+    Brokers that were not heard of lately get nothing, and no target gets all busy partitions.
     """
 
-    broker_id: int
-    incarnation: int
     state: ClusterState
     writer: PlacementWriter
     refresh: Callable[[], Awaitable[None]]
-    silent: Callable[[], Collection[int]]
-    loads: Callable[[], Loads]
+    balance: BalancePlanner
 
     async def run(self) -> None:
         """Return when nothing is led here any more, no other broker can lead it, or the store fails.
@@ -83,15 +79,15 @@ class Departure:
             logger.warning("not everything is led by others at this shutdown: %s", exc)
 
     def _others(self) -> Collection[int]:
-        live, silent = self.state.live().items(), self.silent()
+        live, silent = self.state.live().items(), self.balance.liveness.silent()
         return [
             broker_id
             for broker_id, record in live
-            if broker_id != self.broker_id and record.may_lead and broker_id not in silent
+            if broker_id != self.state.broker_id and record.may_lead and broker_id not in silent
         ]
 
     def _has_left(self) -> bool:
-        return not (self._others() and any(True for _ in self.state.led_by(self.broker_id)))
+        return not (self._others() and any(True for _ in self.state.led_by(self.state.broker_id)))
 
     async def tell_stopped(self, *, has_flushed: bool) -> None:
         """Record that this broker has stopped, and whether all its records are in segments.
@@ -107,17 +103,15 @@ class Departure:
     async def _change_record(self, change: Callable[[BrokerRecord], BrokerRecord]) -> None:
 
         def plan() -> Transaction | None:
-            record = self.state.brokers.get(self.broker_id)
-            if record is None or record.incarnation != self.incarnation:
+            if (record := self.state.own) is None:
                 return None
-            return Transaction(puts={record_key(self.broker_id): encode(change(record))})
+            return Transaction(puts={record_key(self.state.broker_id): encode(change(record))})
 
         await self.state.commit(plan)
 
     async def _name_targets(self) -> None:
-        """Name a target for each partition that is led here and has none that stays."""
         others = self._others()
-        led = self.state.led_by(self.broker_id)
+        led = self.state.led_by(self.state.broker_id)
         lacking = {(topic_id, index) for topic_id, index, placement in led if placement.target not in others}
         if not lacking:
             return
@@ -127,7 +121,9 @@ class Departure:
                 attrs.evolve(current, target=None) if (topic_id, index) in lacking else current
                 for index, current in enumerate(placements[topic_id])
             ]
-        moves = moves_for_balance(placements, others, [self.broker_id], len(lacking), loads=self.loads())
+        moves = moves_for_balance(
+            placements, others, [self.state.broker_id], len(lacking), loads=self.balance.loads_of_own()
+        )
         if moves:
             logger.info("others are to lead %d partitions", len(moves))
             await self.writer.name_targets(moves)
@@ -141,17 +137,14 @@ AWAY_SECONDS = 10.0  # since the last look at the bucket: it is away then
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class DiskRoom:
-    """Watches the disk of an incarnation of broker `broker_id`; `run` it.
+    """Watches the disk of this broker; `run` it.
 
-    `check_metadata` raises StorageFull while there is no room for metadata that can wait, and `log_lacks_room` tells
-    whether appends wait for room. `looked_at` returns the time of the last look at the bucket.
+    There is no room while metadata that can wait is refused, or appends to the log wait for room. `looked_at` returns
+    the time of the last look at the bucket.
     """
 
-    broker_id: int
-    incarnation: int
     state: ClusterState
-    check_metadata: Callable[[], Awaitable[None]]
-    log_lacks_room: Callable[[], bool]
+    log: Log
     looked_at: Callable[[], float]
     _has_room: bool = attrs.field(default=True, init=False)
     _since: float = attrs.field(default=-math.inf, init=False)
@@ -182,25 +175,23 @@ class DiskRoom:
         else:
             return None
         changed = attrs.evolve(record, has_no_room=not self._has_room)
-        return Transaction(puts={record_key(self.broker_id): encode(changed)})
+        return Transaction(puts={record_key(self.state.broker_id): encode(changed)})
 
     def _untold(self) -> BrokerRecord | None:
         """Return this broker's record if it is outdated."""
-        record = self.state.brokers.get(self.broker_id)
-        if record is None or record.incarnation != self.incarnation or record.has_no_room is not self._has_room:
-            return None
-        return record
+        record = self.state.own
+        return None if record is None or record.has_no_room is not self._has_room else record
 
     async def _find_room(self) -> bool:
         try:
-            await self.check_metadata()
+            await self.state.store.check_room()
         except StorageFull:
             return False
-        return not self.log_lacks_room()
+        return not self.log.journal.lacks_room
 
     def _has_targets(self, own: BrokerRecord) -> bool:
-        live = self.state.live()
-        targets = [record for broker_id, record in live.items() if broker_id != self.broker_id and record.may_lead]
+        live, own_id = self.state.live(), self.state.broker_id
+        targets = [record for broker_id, record in live.items() if broker_id != own_id and record.may_lead]
         return 2 * len(targets) >= len(live) and any(not _hosts(own) & _hosts(record) for record in targets)
 
 

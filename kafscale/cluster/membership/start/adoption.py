@@ -6,7 +6,7 @@ an adopted topic keeps everything (`retention.ms=-1`) unless told otherwise. Its
 its keys; segments of version 1 have the id that is made of their topic's name (`kafscale.store.paths`).
 
 If `metadata.db` was lost, or an older copy is in its place, a start keeps the files with unknown batches aside
-(`kafscale.log.wal.journal`). `UnknownBatches` puts these batches back as entries behind all others: the next start,
+(`kafscale.log.wal.local_files`). `UnknownBatches` puts these batches back as entries behind all others: the next start,
 which knows the topics by then, replays them. Files that are still in the log are read, too, as a partition may go on in
 them.
 """

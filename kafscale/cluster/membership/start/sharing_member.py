@@ -81,23 +81,17 @@ class SharingMember(ClusterMember):
             alone_until=self.metadata.applied.epoch,
         )
 
-    @property
-    def broker_id(self) -> int:
-        return self.settings.broker_id
-
     def _make_peers(self) -> None:
         settings, state, check = self.settings, self.state, self.check
-        named = {"broker_id": self.broker_id, "incarnation": self.epoch}
         self.liveness = Liveness(settings.broker_session_timeout_seconds)
-        self.balance = BalancePlanner(**named, state=state, liveness=self.liveness, meter=LoadMeter())
+        self.balance = BalancePlanner(state=state, liveness=self.liveness, meter=LoadMeter())
         self.store_loss = StoreLoss(
-            broker_id=self.broker_id,
+            broker_id=state.broker_id,
             timeout_seconds=settings.broker_store_timeout_seconds,
             reach=self.views.reach,
             liveness=self.liveness,
         )
         self.heartbeats = Heartbeats(
-            **named,
             state=state,
             liveness=self.liveness,
             store_loss=self.store_loss,
@@ -108,15 +102,13 @@ class SharingMember(ClusterMember):
             take_surplus=self.balance.take_surplus,
         )
         self.calls = BrokerCalls(state, self.connect)
-        self.leader_notices = LeaderNotices(**named, calls=self.calls, revision=self._revision)
+        self.leader_notices = LeaderNotices(state=state, calls=self.calls, revision=self._revision)
         self.senders = Senders(state=state, revision=self._revision, look_soon=self._look_soon)
         self.lease = AcknowledgementLease(self.liveness, lambda: check.led_at, check.confirm)
         self.suspension_check = SuspensionCheck(check.confirm)
 
     def _make_controller(self) -> None:
         self.controller = Controller(
-            broker_id=self.broker_id,
-            incarnation=self.epoch,
             metadata=self.metadata,
             state=self.state,
             writer=self.writer,
@@ -127,8 +119,6 @@ class SharingMember(ClusterMember):
             store_loss=self.store_loss,
         )
         self.epoch_starts = EpochStarts(
-            broker_id=self.broker_id,
-            incarnation=self.epoch,
             metadata=self.metadata,
             state=self.state,
             writer=self.writer,
@@ -153,8 +143,6 @@ class SharingMember(ClusterMember):
         if self.journal is not None:
             recovering = Recovering(log=log, journal=self.journal, streams=self.streams)
         return Leading(
-            broker_id=self.broker_id,
-            incarnation=self.epoch,
             recovering=recovering,
             state=self.state,
             writer=self.writer,
@@ -174,7 +162,7 @@ class SharingMember(ClusterMember):
             ask=self.calls.ask,
             leader=leader,
             coordinated_at=coordinated_at,
-            heartbeat=lambda: heartbeat(self.broker_id, self.epoch, self._revision()),
+            heartbeat=lambda: heartbeat(self.state, self._revision()),
         )
 
     # ---- recovery, before anything is served -----------------------------------------------------------------------
@@ -211,7 +199,7 @@ class SharingMember(ClusterMember):
             return
         placement = self.state.placement(*partition.partition_id)  # None: deleted meanwhile, and closed soon
         if placement is not None and placement.epoch != partition.leader_epoch:
-            raise Fenced(f"broker {self.broker_id} was replaced while it started: {partition} is led elsewhere")
+            raise Fenced(f"broker {self.state.broker_id} was replaced while it started: {partition} is led elsewhere")
 
     # ---- while it serves -------------------------------------------------------------------------------------------
 
@@ -259,18 +247,15 @@ class SharingMember(ClusterMember):
 
     def plan_balance(self, released: Collection[bytes] | None) -> BalancePlan | None:
         controller = self.state.controller
-        is_mine = controller is not None and controller.broker_id == self.broker_id
+        is_mine = controller is not None and controller.broker_id == self.state.broker_id
         return self.balance.plan(released) if is_mine else None
 
     async def serve(self, log: Log) -> None:
         self.balance.meter.partitions = log.partitions.values
         self.controller.serving.set()
         room = DiskRoom(
-            broker_id=self.broker_id,
-            incarnation=self.epoch,
             state=self.state,
-            check_metadata=self.metadata.check_room,
-            log_lacks_room=lambda: log.journal.lacks_room,
+            log=log,
             looked_at=lambda: self.check.led_at,
         )
         async with trio.open_nursery() as nursery:
@@ -282,13 +267,10 @@ class SharingMember(ClusterMember):
     @property
     def _leaving(self) -> Departure:
         return Departure(
-            broker_id=self.broker_id,
-            incarnation=self.epoch,
             state=self.state,
             writer=self.writer,
             refresh=self.metadata.refresh,
-            silent=self.liveness.silent,
-            loads=self.balance.loads_of_own,
+            balance=self.balance,
         )
 
     async def hand_over(self) -> None:
@@ -324,7 +306,7 @@ class SharingMember(ClusterMember):
 
         Never with a log of its own, which acknowledges for a while after a look (`membership.peers.lease`).
         """
-        record, now = self.state.brokers.get(self.broker_id), elapsed()
+        record, now = self.state.brokers.get(self.state.broker_id), elapsed()
         is_leased = record is None or record.acknowledges_locally
         return (
             not is_leased

@@ -117,7 +117,7 @@ async def join(
     _check_reachable(endpoints)
     joining = Joining(settings=settings, store=views.acknowledge, local=local, views=views, endpoints=endpoints)
     metadata = await joining.begin()
-    state = ClusterState(metadata)
+    state = ClusterState(metadata, settings.broker_id)
     incarnation = await joining.register(metadata, state)
     check = MembershipCheck(metadata=metadata, broker_id=settings.broker_id, incarnation=incarnation)
     metadata.check_writer = check.check_known
@@ -222,6 +222,7 @@ class Joining(StartSteps):
             )
             await trio.sleep(seconds)
             await self._settle(metadata, state, incarnation)
+        state.incarnation = incarnation
         return incarnation
 
     async def _settle(self, metadata: SharedMetadataStore, state: ClusterState, incarnation: int) -> None:

@@ -125,7 +125,7 @@ def _lone_state(
         acknowledges_locally=own.acknowledges_locally,
         rack=settings.rack,
     )
-    return LoneState(metadata, settings.broker_id, record)
+    return LoneState(metadata, settings.broker_id, record=record)
 
 
 async def _claim(start: StartSteps, replaces_others: bool) -> Claimed:
@@ -177,7 +177,6 @@ async def _write_first(checkpointer: Checkpointer, *, is_needed: bool) -> bool:
 
 
 def _position(metadata: JournaledMetadataStore, journal: S3Wal) -> WalPosition:
-    """Return up to where in the log all metadata is in the local store."""
     if journal.metadata_position > metadata.applied_position:
         return metadata.applied_position
     return max(metadata.applied_position, journal.durable_position)
@@ -213,7 +212,6 @@ class StartSteps:
         return claimed
 
     async def _least_epoch(self) -> int:
-        """Return one larger than any epoch in the bucket's log and checkpoints."""
         namespace = self.settings.namespace
         epochs = [key.epoch for key in (await find_checkpoints(self.store, namespace)).keys]
         return max([*epochs, *await list_log(self.store, namespace)], default=-1) + 1

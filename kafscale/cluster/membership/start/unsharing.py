@@ -100,7 +100,6 @@ class Unsharing:
         return True
 
     async def _write_checkpoints(self, epoch: int) -> None:
-        """Write checkpoints of that epoch, unless there is one: the shared metadata without brokers and placements."""
         found = await find_checkpoints(self.store, self.namespace)
         if found.newest is not None and found.newest.position.epoch >= epoch:
             return
