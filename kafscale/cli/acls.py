@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any
 
-import attrs
 import click
 
 from kafscale.cli.options import Bootstrap, ListOption, bootstrap_option, json_option, run_with_client, with_client
@@ -27,53 +26,25 @@ from kafscale.security.acls import (
 if TYPE_CHECKING:
     from kafscale.client import Client
 
-Code = TypeVar("Code", bound=IntEnum)
-
 OPERATIONS = {
     operation.name.lower().replace("_", "-"): operation for operation in AclOperation if operation >= AclOperation.ALL
 }
 
 
-@attrs.frozen(kw_only=True)
-class AclRow:
-    resource: str
-    name: str
-    pattern: str
-    principal: str
-    host: str
-    operation: str
-    permission: str
-
-    @classmethod
-    def of(cls, binding: AclBinding) -> AclRow:
-        return cls(
-            resource=_word(binding.resource_type),
-            name=binding.resource_name,
-            pattern=_word(binding.pattern_type),
-            principal=binding.principal,
-            host=binding.host,
-            operation=_word(binding.operation),
-            permission=_word(binding.permission),
-        )
-
-    def binding(self) -> AclBinding:
-        return AclBinding(
-            resource_type=_code(ResourceType, self.resource),
-            pattern_type=_code(PatternType, self.pattern),
-            resource_name=self.name,
-            principal=self.principal,
-            host=self.host,
-            operation=_code(AclOperation, self.operation),
-            permission=_code(Permission, self.permission),
-        )
+# The columns of `list` and `load`: a field of AclBinding, and its codes, which are written as words.
+COLUMNS: Mapping[str, tuple[str, type[IntEnum] | None]] = {
+    "resource": ("resource_type", ResourceType),
+    "name": ("resource_name", None),
+    "pattern": ("pattern_type", PatternType),
+    "principal": ("principal", None),
+    "host": ("host", None),
+    "operation": ("operation", AclOperation),
+    "permission": ("permission", Permission),
+}
 
 
-def _word(code: IntEnum) -> str:
-    return code.name.lower().replace("_", "-")
-
-
-def _code(codes: type[Code], word: str) -> Code:
-    return codes[word.upper().replace("-", "_")]
+def _word(value: IntEnum | str) -> str:
+    return value if isinstance(value, str) else value.name.lower().replace("_", "-")
 
 
 def _resource_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -169,7 +140,7 @@ async def list_command(client: Client, as_json: bool, **given: Any) -> None:
 
     filters = _filters(given, pattern_type=PatternType.MATCH)
     found = [binding for acl_filter in filters for binding in await list_acls(client, acl_filter)]
-    show(AclRow, _rows(found), as_json=as_json)
+    show([*COLUMNS], _rows(found), as_json=as_json)
 
 
 @command.command("load")
@@ -205,7 +176,7 @@ async def remove_command(client: Client, as_json: bool, **given: Any) -> None:
     if not removed:
         raise NotFound(f"{given['principal']} has no such ACL; see `kafscale acls list`")
     if as_json:
-        show(AclRow, _rows(removed), as_json=True)
+        show([*COLUMNS], _rows(removed), as_json=True)
         return
     for binding in removed:
         say(f"removed: {binding}")
@@ -236,11 +207,20 @@ def _read_rows(file: IO[str]) -> list[AclBinding]:
         rows = json.load(file)
         if not isinstance(rows, list):
             raise ValueError("not an array")
-        return [AclRow(**row).binding() for row in rows]
+        return [_binding(row) for row in rows]
     except (ValueError, TypeError, KeyError, AttributeError) as exc:
         reason = f"{type(exc).__name__}: {exc}"
         raise ConfigError(f"{file.name}: this is not the output of `kafscale acls list --json` ({reason})") from exc
 
 
-def _rows(bindings: Sequence[AclBinding]) -> list[AclRow]:
-    return sorted(map(AclRow.of, bindings), key=attrs.astuple)
+def _binding(row: dict[str, str]) -> AclBinding:
+    """Raises KeyError for an unknown column or word."""
+    given: dict[str, Any] = {}
+    for column, word in row.items():
+        field, codes = COLUMNS[column]
+        given[field] = word if codes is None else codes[word.upper().replace("-", "_")]
+    return AclBinding(**given)
+
+
+def _rows(bindings: Sequence[AclBinding]) -> list[tuple[str, ...]]:
+    return sorted(tuple(_word(getattr(binding, field)) for field, _ in COLUMNS.values()) for binding in bindings)

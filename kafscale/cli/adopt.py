@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from kafscale.cli.offline import copied_metadata, led_metadata
+from kafscale.cli.offline import copied_metadata, led_metadata, loaded_topics
 from kafscale.cli.options import SETTING, WRITING_OPTIONS, json_option, with_settings
 from kafscale.cli.output import counting, show
 from kafscale.config import Loaded, Settings
@@ -18,8 +18,6 @@ from kafscale.errors import NotFound, StartupError
 
 if TYPE_CHECKING:
     from kafscale.cluster.membership.start.adoption import Adoption, UnknownTopic
-    from kafscale.cluster.metadata.base import MetadataStore
-    from kafscale.cluster.registries.topics import TopicRegistry
 
 
 COLUMNS = ("topic", "id", "versions", "partitions", "segments", "bytes", "wal_batches", "outcome")
@@ -124,7 +122,7 @@ async def _adopt(settings: Settings, plan: _AdoptionPlan) -> Sequence[Adoption]:
         batches: UnknownBatches | None = None
         async with copied_metadata(settings, with_data_dir=True) as copy:
             await preview(store, settings.namespace, copy)
-            topics = await _topics_of(copy, settings)
+            topics = await loaded_topics(copy, settings)
             with counting("objects listed:") as report:
                 found = await find_unknown_topics(store, settings.namespace, topics.has, report)
             if (settings.data_dir / "wal").is_dir():
@@ -136,18 +134,10 @@ async def _adopt(settings: Settings, plan: _AdoptionPlan) -> Sequence[Adoption]:
         if plan.dry_run or all(adoption.refusal is not None for adoption in planned):
             return planned
         metadata = await stack.enter_async_context(led_metadata(settings, store))
-        topics = await _topics_of(metadata, settings)
+        topics = await loaded_topics(metadata, settings)
         give_back = give_nothing_back
         if batches is not None:
             batches.extents = MetadataExtents(metadata)
             give_back = partial(batches.give_back, segment_bytes=settings.wal_segment_bytes)
         found = [topic for topic in found if not all(topics.has(topic.topic_id, index) for index in topic.partitions)]
         return await adopt(topics, found, plan.configs, broker_id=settings.broker_id, give_back=give_back)
-
-
-async def _topics_of(metadata: MetadataStore, settings: Settings) -> TopicRegistry:
-    from kafscale.cluster.registries.topics import TopicPolicy, TopicRegistry
-
-    topics = TopicRegistry(store=metadata, policy=TopicPolicy.of(settings))
-    await topics.load()
-    return topics

@@ -210,36 +210,39 @@ async def _unshare(settings: Settings) -> None:
 
 
 async def _rows(client: Client, balance: Balance | None = None) -> list[BrokerRow]:
-    from kafscale.client.brokers import DRAINING, DURABILITY, STATE, VERSION, broker_configs, list_brokers, list_places
+    from kafscale.client.brokers import (
+        DRAINING,
+        DURABILITY,
+        STATE,
+        VERSION,
+        broker_configs,
+        known,
+        list_brokers,
+        list_places,
+    )
 
     brokers = await list_brokers(client)
     configs = await broker_configs(client, [broker.broker_id for broker in brokers])
     led = Counter(place.broker_id for place in await list_places(client))
     rows = []
     for broker in brokers:
-        known = configs.get(broker.broker_id, {})
+        config = configs.get(broker.broker_id, {})
+        load = None if balance is None else balance.brokers.get(broker.broker_id)
         rows.append(
             BrokerRow(
                 broker=broker.broker_id,
                 address=str(Address(broker.host, broker.port)),
                 rack=broker.rack,
-                state=known.get(STATE) or (FENCED if broker.is_fenced else LIVE),
+                state=config.get(STATE) or (FENCED if broker.is_fenced else LIVE),
                 controller=broker.is_controller,
-                draining=known.get(DRAINING) == "true",
+                draining=config.get(DRAINING) == "true",
                 leads=led[broker.broker_id],
-                durability=known.get(DURABILITY),
-                version=known.get(VERSION),
-                bytes_per_second=_load(balance, broker.broker_id),
+                durability=config.get(DURABILITY),
+                version=config.get(VERSION),
+                bytes_per_second=None if load is None else known(load.bytes_per_second),
             )
         )
     return rows
-
-
-def _load(balance: Balance | None, broker_id: int) -> int | None:
-    from kafscale.client.brokers import known
-
-    load = None if balance is None else balance.brokers.get(broker_id)
-    return None if load is None else known(load.bytes_per_second)
 
 
 def _row_of(rows: list[BrokerRow], broker_id: int) -> BrokerRow:

@@ -19,6 +19,7 @@ from kafscale.cli.options import (
     ListOption,
     Parsed,
     bootstrap_option,
+    given_count,
     number,
     run_with_client,
     take,
@@ -42,10 +43,6 @@ class StartPoint:
     last: int | None = None
     time_ms: int | None = None
 
-    @property
-    def given_count(self) -> int:
-        return [self.beginning, *(value is not None for value in (self.offset, self.last, self.time_ms))].count(True)
-
 
 @attrs.frozen(kw_only=True)
 class Style:
@@ -53,10 +50,6 @@ class Style:
     raw: bool
     key_separator: str | None
     template: str | None
-
-    def check(self) -> None:
-        if [self.as_json, self.raw, self.key_separator is not None, self.template is not None].count(True) > 1:
-            raise click.UsageError("give only one of --json, --raw, --key-separator and --format")
 
     def formatter(self, topic: str) -> Formatter:
         for_terminal = sys.stdout.isatty()
@@ -120,10 +113,11 @@ def command(
     with --from-beginning at the first record.
     """
     start, style = take(options, StartPoint), take(options, Style)
-    if start.given_count > 1:
+    if given_count(start) > 1:
         raise click.UsageError("give only one of --from-beginning, --offset, --last and --time")
-    style.check()
-    if group is not None and start.given_count > start.beginning:
+    if given_count(style) > 1:
+        raise click.UsageError("give only one of --json, --raw, --key-separator and --format")
+    if group is not None and given_count(start) > start.beginning:
         raise click.UsageError("--group sets the start; it allows --from-beginning only")
 
     async def use(client: Client) -> None:
@@ -133,7 +127,7 @@ def command(
         ends = await _ends(client, topic, partitions, level)
         positions = await _positions(client, topic, ends, start, level)
         consumer = Consumer(client=client, topic=topic, positions=positions, isolation_level=level)
-        stops = None if follow or not (start.given_count or group) else ends
+        stops = None if follow or not (given_count(start) or group) else ends
         writer = Writer(write=style.formatter(topic), remaining=max_messages, stops=stops)
         if group is None:
             await writer.run(consumer)
@@ -182,7 +176,7 @@ async def _positions(
         return dict.fromkeys(ends, start.offset)
     if start.time_ms is not None:
         return await list_offsets(client, topic, dict.fromkeys(ends, start.time_ms), level)
-    if not start.given_count:
+    if not given_count(start):
         return dict(ends)
     beginnings = await list_offsets(client, topic, dict.fromkeys(ends, EARLIEST))
     if start.last is None:

@@ -13,7 +13,6 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from typing import Any
 from urllib.parse import urlencode
 
-import attrs
 import click
 from click.core import ParameterSource
 
@@ -29,37 +28,30 @@ ADMIN_VARIABLE = "KAFSCALE_ADMIN_LISTEN"
 SILENCE_MAX_SECONDS = 15.0  # the broker reports its progress each second
 
 
-@attrs.frozen(kw_only=True)
-class AdminEndpoint:
-    admin: Address
-    admin_ssl: bool
-    admin_ca_file: str | None
-    admin_token_file: str | None
+def _connection(admin: Address, *, uses_tls: bool, ca_file: str | None) -> HTTPConnection:
+    if uses_tls and admin.wants_tls is False:
+        raise ConfigError(
+            f"--admin: '{admin.scheme}://{admin}' is without TLS, which --admin-ssl or --admin-ca-file asks for; "
+            "allowed: HOST:PORT or https://HOST:PORT"
+        )
+    if not (uses_tls or admin.wants_tls):
+        return HTTPConnection(admin.host, admin.port, timeout=SILENCE_MAX_SECONDS)
+    try:
+        context = ssl.create_default_context(cafile=ca_file)
+    except OSError as exc:
+        raise ConfigError(
+            f"--admin-ca-file: '{ca_file}' can't be read ({exc.strerror or exc}); allowed: a PEM file"
+        ) from exc
+    return HTTPSConnection(admin.host, admin.port, timeout=SILENCE_MAX_SECONDS, context=context)
 
-    def connection(self) -> HTTPConnection:
-        uses_tls = self.admin_ssl or self.admin_ca_file is not None
-        if uses_tls and self.admin.wants_tls is False:
-            raise ConfigError(
-                f"--admin: '{self.admin.scheme}://{self.admin}' is without TLS, which --admin-ssl or --admin-ca-file "
-                "asks for; allowed: HOST:PORT or https://HOST:PORT"
-            )
-        if not (uses_tls or self.admin.wants_tls):
-            return HTTPConnection(self.admin.host, self.admin.port, timeout=SILENCE_MAX_SECONDS)
-        try:
-            context = ssl.create_default_context(cafile=self.admin_ca_file)
-        except OSError as exc:
-            raise ConfigError(
-                f"--admin-ca-file: '{self.admin_ca_file}' can't be read ({exc.strerror or exc}); allowed: a PEM file"
-            ) from exc
-        return HTTPSConnection(self.admin.host, self.admin.port, timeout=SILENCE_MAX_SECONDS, context=context)
 
-    def headers(self) -> dict[str, str]:
-        if self.admin_token_file is None:
-            return {}
-        try:
-            return {"Authorization": f"Bearer {value_or_file(f'@{self.admin_token_file}')}"}
-        except ValueError as exc:
-            raise ConfigError(f"--admin-token-file: {exc}") from exc
+def _headers(token_file: str | None) -> dict[str, str]:
+    if token_file is None:
+        return {}
+    try:
+        return {"Authorization": f"Bearer {value_or_file(f'@{token_file}')}"}
+    except ValueError as exc:
+        raise ConfigError(f"--admin-token-file: {exc}") from exc
 
 
 @click.command("flush")
@@ -98,9 +90,11 @@ def command(
     admin: Address | None,
     bootstrap: Bootstrap | None,
     *,
+    admin_ssl: bool,
+    admin_ca_file: str | None,
+    admin_token_file: str | None,
     timeout_seconds: float,
     as_json: bool,
-    **how: Any,
 ) -> None:
     """Flush acknowledged records to the bucket.
 
@@ -110,7 +104,8 @@ def command(
     """
     result = {"segments": 0, "bytes": 0, "seconds": 0.0}
     for address in _admins(admin, bootstrap):
-        with _asked(AdminEndpoint(admin=address, **how), topics) as response:
+        connection = _connection(address, uses_tls=admin_ssl or admin_ca_file is not None, ca_file=admin_ca_file)
+        with _asked(connection, address, topics, _headers(admin_token_file)) as response:
             done = _follow(response, timeout_seconds)
         result = {name: round(total + done[name], 3) for name, total in result.items()}
     if as_json:
@@ -131,8 +126,9 @@ def _admins(admin: Address | None, bootstrap: Bootstrap | None) -> list[Address]
 
 
 @contextmanager
-def _asked(endpoint: AdminEndpoint, topics: tuple[str, ...]) -> Iterator[HTTPResponse]:
-    connection, headers, admin = endpoint.connection(), endpoint.headers(), endpoint.admin
+def _asked(
+    connection: HTTPConnection, admin: Address, topics: tuple[str, ...], headers: dict[str, str]
+) -> Iterator[HTTPResponse]:
     try:
         try:
             connection.connect()

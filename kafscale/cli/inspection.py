@@ -250,13 +250,18 @@ def _inspect_wal(found: Inspection, view: memoryview, name: str) -> None:
 
 
 def _inspect_wal_object(found: Inspection, view: memoryview, name: str) -> None:
-    check = WalObjectCheck(name=_own_key(name), content=view, check_batch=validated)
+    key = "/".join(name.split("/")[-5:])  # of the object, in a name that may be a path in a file store
+    is_key = parse_numbered_key(key) is not None
+    check = WalObjectCheck(name=key if is_key else name, content=view, check_batch=validated)
     header, topics, transactions = check.header, set(), 0
     if header is not None:
         for checked in check.entries():
             if checked.entry.kind == wal_entries.METADATA:
                 transactions += 1
-                _inspect_transaction(found, checked.entry)
+                try:
+                    decode_transaction(memoryview(checked.entry.data))
+                except DamagedObject as exc:
+                    found.damage.append(f"the change of metadata at byte {checked.entry.position}: {exc}")
             elif checked.header is not None:
                 topics.add((checked.entry.topic_id, checked.entry.partition))
                 found.rows.append(_entry_row(checked.entry, checked.header))
@@ -273,13 +278,6 @@ def _inspect_wal_object(found: Inspection, view: memoryview, name: str) -> None:
             bytes_of_entries=header.body_bytes,
         )
     found.damage += map(str, check.damage)
-
-
-def _inspect_transaction(found: Inspection, entry: wal_entries.WalEntry) -> None:
-    try:
-        decode_transaction(memoryview(entry.data))
-    except DamagedObject as exc:
-        found.damage.append(f"the change of metadata at byte {entry.position}: {exc}")
 
 
 def _inspect_checkpoint(found: Inspection, view: memoryview, name: str) -> None:
@@ -323,11 +321,6 @@ def _inspect_claim(found: Inspection, view: memoryview, name: str) -> None:
 
 def _yes(value: bool) -> str:
     return "yes" if value else "no"
-
-
-def _own_key(name: str) -> str:
-    key = "/".join(name.split("/")[-5:])
-    return key if parse_numbered_key(key) is not None else name
 
 
 def _entry_row(entry: wal_entries.WalEntry, header: BatchHeader) -> EntryRow:

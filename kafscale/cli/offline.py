@@ -44,16 +44,21 @@ async def previewed_topics(
     """
     from kafscale.cluster.membership.node import CLUSTER_ID_KEY
     from kafscale.cluster.membership.start.recovery import preview
-    from kafscale.cluster.registries.topics import TopicPolicy, TopicRegistry
 
     async with copied_metadata(settings, with_data_dir=with_data_dir) as metadata:
         await preview(store, settings.namespace, metadata)
         if await metadata.get(CLUSTER_ID_KEY) is None:
             yield None
             return
-        topics = TopicRegistry(store=metadata, policy=TopicPolicy.of(settings))
-        await topics.load()
-        yield topics
+        yield await loaded_topics(metadata, settings)
+
+
+async def loaded_topics(metadata: MetadataStore, settings: Settings) -> TopicRegistry:
+    from kafscale.cluster.registries.topics import TopicPolicy, TopicRegistry
+
+    topics = TopicRegistry(store=metadata, policy=TopicPolicy.of(settings))
+    await topics.load()
+    return topics
 
 
 @asynccontextmanager

@@ -21,7 +21,6 @@ from kafscale.config import (
     CONFIG_VARIABLE,
     Address,
     Option,
-    SecurityProtocol,
     Settings,
     load,
     options,
@@ -205,10 +204,6 @@ def _flag(option: Option, default: str) -> Callable[[Function], Function]:
 COMMAND_CONFIG = "kafscale.command-config"  # key of click's context
 
 
-def _keep_command_config(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
-    ctx.meta[COMMAND_CONFIG] = value
-
-
 _bootstrap = click.option(
     "--bootstrap",
     type=BOOTSTRAP,
@@ -222,7 +217,7 @@ _command_config = click.option(
     metavar="FILE",
     envvar=COMMAND_CONFIG_VARIABLE,
     expose_value=False,
-    callback=_keep_command_config,
+    callback=lambda ctx, _, value: ctx.meta.update({COMMAND_CONFIG: value}),
     help="File of Kafka client settings, a NAME=VALUE on each line: security.protocol, ssl.… and sasl.….  "
     f"[{COMMAND_CONFIG_VARIABLE}]",
 )
@@ -250,23 +245,19 @@ def run_with_client(bootstrap: Bootstrap, use: Callable[[Any], Awaitable[None]])
     from kafscale.client import connect
 
     security = _security(click.get_current_context().meta.get(COMMAND_CONFIG))
-    _check_schemes(bootstrap, security.protocol)
+    for address in bootstrap:
+        if address.wants_tls not in (None, security.protocol.uses_tls):
+            wanted = "with TLS" if address.wants_tls else "without TLS"
+            raise ConfigError(
+                f"--bootstrap: '{address.scheme}://{address}' is {wanted}, and security.protocol is "
+                f"{security.protocol}; allowed: HOST:PORT, with security.protocol in the file of --command-config"
+            )
 
     async def main() -> None:
         async with connect(bootstrap, security=security) as client:
             await use(client)
 
     trio.run(main)
-
-
-def _check_schemes(bootstrap: Bootstrap, protocol: SecurityProtocol) -> None:
-    for address in bootstrap:
-        if address.wants_tls not in (None, protocol.uses_tls):
-            wanted = "with TLS" if address.wants_tls else "without TLS"
-            raise ConfigError(
-                f"--bootstrap: '{address.scheme}://{address}' is {wanted}, and security.protocol is {protocol}; "
-                "allowed: HOST:PORT, with security.protocol in the file of --command-config"
-            )
 
 
 def _security(command_config: str | None) -> Any:

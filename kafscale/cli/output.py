@@ -239,13 +239,6 @@ def counting(what: str, *, is_wanted: bool = True) -> Iterator[Callable[[int], N
 
 
 @contextmanager
-def counting_down(what: str, total_count: int) -> Iterator[Callable[[int], None]]:
-    """Show how many of a known number are left. Yields a function that takes that number."""
-    with _bar("[progress.description]{task.description} {task.remaining:,.0f}", what, total_count) as report:
-        yield lambda left_count: report(total_count - left_count)
-
-
-@contextmanager
 def measuring(what: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
     """Show how many bytes of a known total are done. Yields a function that takes that number."""
     text = f"[progress.description]{{task.description}} {{task.percentage:>3.0f}} % of {total_bytes / MIB:,.0f} MiB"
@@ -303,9 +296,10 @@ async def wait_until_none_is_left(
     import trio
 
     left_count = first_count = await look()
-    with trio.move_on_after(timeout_seconds), counting_down("partitions left:", first_count) as report:
+    text = "[progress.description]{task.description} {task.remaining:,.0f}"
+    with trio.move_on_after(timeout_seconds), _bar(text, "partitions left:", first_count) as report:
         while left_count:
-            report(left_count)
+            report(first_count - left_count)
             await trio.sleep(LOOK_SECONDS)
             left_count = await look()
     if left_count:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from kafscale.spark.pipeline.batch import Outcome
     from kafscale.spark.pipeline.config import Pipeline
-    from kafscale.spark.pipeline.inspection import DirectoryTables, MappingStatus
+    from kafscale.spark.pipeline.inspection import MappingStatus, Tables
     from kafscale.spark.pipeline.reset import Reset
     from kafscale.spark.pipeline.runner import Lag, Observer
     from kafscale.spark.pipeline.tables import Care
@@ -84,8 +84,8 @@ def run_command(file: Path, *, once: bool, master: str, conf: Settings) -> None:
         spark = stack.enter_context(_session(pipeline, master, conf))
         from kafscale.spark.pipeline.runner import PipelineRun
 
-        observer = stack.enter_context(_observing(pipeline))
-        run = PipelineRun(spark=spark, pipeline=pipeline, observer=observer)
+        observers = stack.enter_context(_observing(pipeline))
+        run = PipelineRun(spark=spark, pipeline=pipeline, observers=observers)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: run.stop())
         failed = run.run(once=once)
@@ -114,12 +114,9 @@ def validate_command(file: Path, *, offline: bool, as_json: bool, master: str, c
         else:
             click.echo(f"{file} is a pipeline, of {len(pipeline.mappings)} mapping(s); nothing was connected to")
         return
-    from kafscale.spark.pipeline.inspection import SparkTables, check
+    from kafscale.spark.pipeline.inspection import check
 
-    checks = _without_spark(pipeline, conf, lambda tables: list(check(tables, pipeline)))
-    if checks is None:
-        with _session(pipeline, master, conf) as spark:
-            checks = list(check(SparkTables(spark, pipeline), pipeline))
+    checks = _looked(pipeline, master, conf, lambda tables: list(check(tables, pipeline)))
     show(MappingCheck, checks, as_json=as_json)
     wrong = [found for found in checks if not found.ok]
     if wrong:
@@ -133,12 +130,9 @@ def validate_command(file: Path, *, offline: bool, as_json: bool, master: str, c
 def status_command(file: Path, *, as_json: bool, master: str, conf: Settings) -> None:
     """Show the progress of each mapping of FILE: offsets in its table, lag, last snapshot, dead letters."""
     pipeline = _read(file)
-    from kafscale.spark.pipeline.inspection import SparkTables, status
+    from kafscale.spark.pipeline.inspection import status
 
-    found = _without_spark(pipeline, conf, lambda tables: status(tables, pipeline))
-    if found is None:
-        with _session(pipeline, master, conf) as spark:
-            found = status(SparkTables(spark, pipeline), pipeline)
+    found = _looked(pipeline, master, conf, lambda tables: status(tables, pipeline))
     if as_json:
         show_json([*map(attrs.asdict, found)])
         return
@@ -241,17 +235,11 @@ def _reset_row(reset: Reset, *, dry_run: bool) -> tuple[Any, ...]:
 
 
 @attrs.frozen
-class Pace:
-    lag: int
-    at_seconds: float
-
-
-@attrs.frozen
 class Terminal:
     """Reports a pipeline's progress on stderr; `clock` is in seconds."""
 
     clock: Callable[[], float] = time.monotonic
-    _paces: dict[str, Pace] = attrs.field(factory=dict, init=False)
+    _lags: dict[str, tuple[int, float]] = attrs.field(factory=dict, init=False)  # and their times
 
     def batch_done(self, mapping: str, outcome: Outcome, row_count: int, lag: int) -> None:
         if outcome.commit_seconds is None:
@@ -265,10 +253,12 @@ class Terminal:
         )
 
     def _estimate(self, mapping: str, lag: int) -> str:
-        before, self._paces[mapping] = self._paces.get(mapping), Pace(lag, self.clock())
-        if before is None or not 0 < lag < before.lag:
+        now = self.clock()
+        lag_before, time_before = self._lags.get(mapping, (0, now))
+        self._lags[mapping] = lag, now
+        if not 0 < lag < lag_before:
             return ""
-        seconds = lag * (self.clock() - before.at_seconds) / (before.lag - lag)
+        seconds = lag * (now - time_before) / (lag_before - lag)
         return f", about {seconds:.0f} s left" if seconds < 120 else f", about {seconds / 60:.0f} min left"
 
     def lag_measured(self, mapping: str, lag: Lag) -> None: ...
@@ -307,18 +297,18 @@ def _read(file: Path) -> Pipeline:
     return read_pipeline(file)
 
 
-def _without_spark(pipeline: Pipeline, conf: Settings, look: Callable[[DirectoryTables], T]) -> T | None:
-    """Return the result of `look` unless it needs Spark, which takes 20 s to start."""
-    from kafscale.spark.pipeline.inspection import DirectoryTables, NeedsSpark
+def _looked(pipeline: Pipeline, master: str, conf: Settings, look: Callable[[Tables], T]) -> T:
+    """Call `look`, without Spark if it can do without, as Spark takes 20 s to start."""
+    from kafscale.spark.pipeline.inspection import DirectoryTables, NeedsSpark, SparkTables
 
     tables = None if conf else DirectoryTables.of(pipeline)
-    if tables is None:
-        return None
-    try:
-        return look(tables)
-    except NeedsSpark as exc:
-        say(f"kafscale: starting Spark, because {exc}", err=True)
-        return None
+    if tables is not None:
+        try:
+            return look(tables)
+        except NeedsSpark as exc:
+            say(f"kafscale: starting Spark, because {exc}", err=True)
+    with _session(pipeline, master, conf) as spark:
+        return look(SparkTables(spark, pipeline))
 
 
 @contextmanager
@@ -339,39 +329,14 @@ def _session(pipeline: Pipeline, master: str, conf: Settings) -> Iterator[SparkS
 
 
 @contextmanager
-def _observing(pipeline: Pipeline) -> Iterator[Observer]:
+def _observing(pipeline: Pipeline) -> Iterator[Sequence[Observer]]:
     """Give the terminal, and Prometheus if the pipeline has an address for it."""
     if pipeline.metrics is None:
-        yield Terminal()
+        yield [Terminal()]
         return
     from kafscale.spark.pipeline.metrics import PipelineMetrics, serving
 
     metrics = PipelineMetrics()
     with serving(metrics, Address.parse(pipeline.metrics)) as address:
         click.echo(f"metrics at http://{address}/metrics", err=True)
-        yield Observers((Terminal(), metrics))
-
-
-@attrs.frozen
-class Observers:
-    observers: tuple[Observer, ...]
-
-    def batch_done(self, mapping: str, outcome: Outcome, row_count: int, lag: int) -> None:
-        for observer in self.observers:
-            observer.batch_done(mapping, outcome, row_count, lag)
-
-    def lag_measured(self, mapping: str, lag: Lag) -> None:
-        for observer in self.observers:
-            observer.lag_measured(mapping, lag)
-
-    def mapping_failed(self, mapping: str, error: Exception) -> None:
-        for observer in self.observers:
-            observer.mapping_failed(mapping, error)
-
-    def mapping_restarts(self, mapping: str, error: Exception, delay_seconds: float) -> None:
-        for observer in self.observers:
-            observer.mapping_restarts(mapping, error, delay_seconds)
-
-    def maintained(self, care: Care) -> None:
-        for observer in self.observers:
-            observer.maintained(care)
+        yield [Terminal(), metrics]

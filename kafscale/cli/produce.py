@@ -95,7 +95,7 @@ class LineReader:
         """Return the available lines without their ends, at least one; none at the end of the stream."""
         import trio
 
-        while data := await trio.to_thread.run_sync(_read_what_is_there, self.stream, abandon_on_cancel=True):
+        while data := await trio.to_thread.run_sync(self.stream.read, READ_BYTES, abandon_on_cancel=True):
             *lines, self._rest = (self._rest + data).split(b"\n")
             if lines:
                 return [line.removesuffix(b"\r") for line in lines]
@@ -107,7 +107,3 @@ def stdin() -> IO[bytes]:
     """Return standard input without its buffer: Python aborts if an abandoned thread holds its lock at exit."""
     buffered: IO[bytes] = sys.stdin.buffer
     return getattr(buffered, "raw", buffered)
-
-
-def _read_what_is_there(stream: IO[bytes]) -> bytes:
-    return stream.read(READ_BYTES)

@@ -229,34 +229,6 @@ MAX_ROWS_DEFAULT = 1000
 DUCKDB_MAX_DEFAULT = "256MiB"  # read in about the time in which Spark starts
 
 
-@attrs.frozen(kw_only=True)
-class EngineOptions:
-    engine: str
-    duckdb_max_bytes: int
-
-    def check(self, spark: SparkOptions) -> None:
-        if self.engine == "duckdb" and (why := _spark_alone(spark)):
-            raise ConfigError(f"--engine: 'duckdb', though {why}; allowed: without it, or --engine auto or spark")
-
-
-@attrs.frozen(kw_only=True)
-class OutputOptions:
-    format: str
-    output: Path | None
-    max_rows: int
-
-    def with_json(self) -> OutputOptions:
-        """Return a copy with the format json. Raises ConfigError if the command line has another one."""
-        source = click.get_current_context().get_parameter_source("format")
-        if self.format != "json" and source is ParameterSource.COMMANDLINE:
-            raise ConfigError(f"--format: '{self.format}' contradicts --json; give one of them")
-        return attrs.evolve(self, format="json")
-
-    def check(self) -> None:
-        if self.format == "parquet" and self.output is None:
-            raise ConfigError("--format: 'parquet' needs --output DIRECTORY")
-
-
 class StatementGroup(click.Group):
     """A group whose arguments belong to `query`, unless they begin with the name of a subcommand."""
 
@@ -297,20 +269,36 @@ def command() -> None:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each row, like --format json.")
 @spark_options
-def query_command(statement: str | None, loaded: Loaded, *, as_json: bool, **options: Any) -> None:
+def query_command(
+    statement: str | None,
+    loaded: Loaded,
+    *,
+    format: str,
+    output: Path | None,
+    max_rows: int,
+    engine: str,
+    duckdb_max_bytes: int,
+    as_json: bool,
+    **options: Any,
+) -> None:
     """Query topics with Spark SQL, from the bucket alone: each topic is a table.
 
     STATEMENT may be several, separated by semicolons. Without it, statements come from standard input, or on a
     terminal from a shell with history. `kafscale sql serve` answers other programs over JDBC.
     """
-    output, chosen, spark = (take(options, OutputOptions), take(options, EngineOptions), take(options, SparkOptions))
+    spark = take(options, SparkOptions)
     if as_json:
-        output = output.with_json()
-    output.check()
-    chosen.check(spark)
+        given_by = click.get_current_context().get_parameter_source("format")
+        if format != "json" and given_by is ParameterSource.COMMANDLINE:
+            raise ConfigError(f"--format: '{format}' contradicts --json; give one of them")
+        format = "json"
+    if format == "parquet" and output is None:
+        raise ConfigError("--format: 'parquet' needs --output DIRECTORY")
+    if engine == "duckdb" and (why := _spark_alone(spark)):
+        raise ConfigError(f"--engine: 'duckdb', though {why}; allowed: without it, or --engine auto or spark")
     source = source_options(loaded.settings, spark)
-    with _opened(output) as file, _engines(chosen, spark, source) as engines:
-        results = Results(engines, output, file)
+    with _opened(output, format) as file, _engines(engine, duckdb_max_bytes, spark, source) as engines:
+        results = Results(engines=engines, format=format, output=output, max_rows=max_rows, file=file)
         if statement is None and sys.stdin.isatty():
             _run_shell(results)
         else:
@@ -327,7 +315,7 @@ def _spark_alone(options: SparkOptions) -> str | None:
 
 
 @contextmanager
-def _engines(chosen: EngineOptions, options: SparkOptions, source: dict[str, str]) -> Iterator[Engines]:
+def _engines(engine: str, max_bytes: int, options: SparkOptions, source: dict[str, str]) -> Iterator[Engines]:
     try:
         from kafscale.spark.duckdb.engine import EngineName, Engines
         from kafscale.spark.sql.topics import BucketTopics
@@ -335,9 +323,9 @@ def _engines(chosen: EngineOptions, options: SparkOptions, source: dict[str, str
         raise StartupError(f"this command needs {exc.name}: pip install 'kafscale[spark]'") from exc
     with ExitStack() as stack:
         engines = Engines(
-            name=EngineName(chosen.engine),
+            name=EngineName(engine),
             topics=BucketTopics(options=source, max_scan_bytes=scan_limit(options)),
-            max_bytes=chosen.duckdb_max_bytes,
+            max_bytes=max_bytes,
             start_spark=lambda: stack.enter_context(_spark_engine(options, source)),
             say=lambda line: say(f"kafscale: {line}", err=True),
             spark_alone=_spark_alone(options),
@@ -383,19 +371,21 @@ def _run_all(text: str, results: Results) -> None:
         results.answer(statement)
 
 
-def _opened(options: OutputOptions) -> AbstractContextManager[IO[str]]:
-    if options.output is None or options.format == "parquet":
+def _opened(output: Path | None, format: str) -> AbstractContextManager[IO[str]]:
+    if output is None or format == "parquet":
         return nullcontext(sys.stdout)
     try:
-        return open_output(options.output)
+        return open_output(output)
     except OSError as exc:
-        raise ConfigError(f"--output: '{options.output}' can't be written: {exc.strerror}") from exc
+        raise ConfigError(f"--output: '{output}' can't be written: {exc.strerror}") from exc
 
 
-@attrs.frozen
+@attrs.frozen(kw_only=True)
 class Results:
     engines: Engines
-    options: OutputOptions
+    format: str
+    output: Path | None
+    max_rows: int
     file: IO[str]
 
     def answer(self, statement: str) -> None:
@@ -414,12 +404,12 @@ class Results:
         """Show the rows, if the statement has any, without a bar beside them."""
         if not answer.columns:
             return
-        if self.options.format == "parquet":
-            answer.write_parquet(str(self.options.output))
-        elif self.options.format == "table":
+        if self.format == "parquet":
+            answer.write_parquet(str(self.output))
+        elif self.format == "table":
             self._show_table(answer, bar)
         else:
-            lines = answer.csv_lines() if self.options.format == "csv" else answer.json_lines()
+            lines = answer.csv_lines() if self.format == "csv" else answer.json_lines()
             self._end(bar)
             self.file.writelines(fit(lines, self.file))
         self.file.flush()
@@ -429,7 +419,7 @@ class Results:
             bar.close()
 
     def _show_table(self, answer: QueryAnswer, bar: ExitStack) -> None:
-        cells = answer.first_cells(self.options.max_rows)
+        cells = answer.first_cells(self.max_rows)
         self._end(bar)
         if list(cells.columns) == ["plan"]:
             plan = (row[0] or "" for row in cells.rows)  # of EXPLAIN: lines to be read as they are
@@ -438,4 +428,4 @@ class Results:
         shown = [["NULL" if cell is None else cell for cell in row] for row in cells.rows]
         show_cells(cells.columns, shown, file=self.file)
         if cells.has_more:
-            click.echo(f"kafscale: showing the first {self.options.max_rows} rows; --max-rows shows more", err=True)
+            click.echo(f"kafscale: showing the first {self.max_rows} rows; --max-rows shows more", err=True)

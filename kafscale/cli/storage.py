@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import click
@@ -42,22 +42,19 @@ class Price:
 PRICE_DEFAULT = "0.023"  # USD for a GB-month: S3 Standard, the first 50 TB, us-east-1, 2025
 
 
-@attrs.frozen(kw_only=True)
-class StorageRow:
-    """A topic; times are those of its uploads. Pending bytes are in the write-ahead log only, deletable ones not read
-    any more; None if unknown.
-    """
-
-    topic: str
-    id: str
-    partitions: int
-    segments: int
-    bytes: int
-    deletable: int | None
-    oldest: str
-    newest: str
-    pending: int | None
-    cost_per_month: float
+# Times are those of uploads. Pending bytes are in the write-ahead log only, deletable ones not read any more.
+COLUMNS = (
+    "topic",
+    "id",
+    "partitions",
+    "segments",
+    "bytes",
+    "deletable",
+    "oldest",
+    "newest",
+    "pending",
+    "cost_per_month",
+)
 
 
 @click.command("storage")
@@ -81,12 +78,14 @@ def command(price: Price, as_json: bool, loaded: Loaded) -> None:
 
     usage, pending, is_known = trio.run(_measure, loaded.settings, "data_dir" in loaded.sources)
     rows = [_row(topic, pending, price, is_known=is_known) for topic in usage.topics]
-    others_pending = sum((pending or {}).values()) - sum(row.pending or 0 for row in rows)
-    cost = _cost(usage.wal_bytes + usage.own_bytes + sum(row.bytes for row in rows), price.amount)
+    known = {topic.topic_id for topic in usage.topics}
+    others_pending = sum(size_bytes for topic_id, size_bytes in (pending or {}).items() if topic_id not in known)
+    size_bytes = usage.wal_bytes + usage.own_bytes + sum(topic.size_bytes for topic in usage.topics)
+    cost = _cost(size_bytes, price.amount)
     if as_json:
         show_json(
             {
-                "topics": [attrs.asdict(row) for row in rows],
+                "topics": [dict(zip(COLUMNS, row, strict=True)) for row in rows],
                 "wal_objects": usage.wal_object_count,
                 "wal_bytes": usage.wal_bytes,
                 "own_bytes": usage.own_bytes,
@@ -97,7 +96,7 @@ def command(price: Price, as_json: bool, loaded: Loaded) -> None:
             }
         )
         return
-    show(StorageRow, rows)
+    show(COLUMNS, rows)
     click.echo()
     if usage.wal_object_count:
         click.echo(f"write-ahead log in the bucket: {usage.wal_object_count} objects, {usage.wal_bytes} bytes")
@@ -108,20 +107,20 @@ def command(price: Price, as_json: bool, loaded: Loaded) -> None:
     click.echo(f"total: {cost:.2f} {price.currency} per month, at {price} for a GB-month, without requests")
 
 
-def _row(topic: TopicUsage, pending: Mapping[bytes, int] | None, price: Price, *, is_known: bool) -> StorageRow:
+def _row(topic: TopicUsage, pending: Mapping[bytes, int] | None, price: Price, *, is_known: bool) -> tuple[Any, ...]:
     from kafscale.store.paths import topic_id_text
 
-    return StorageRow(
-        topic=topic.name,
-        id=topic_id_text(topic.topic_id),
-        partitions=len(topic.partitions),
-        segments=topic.segment_count,
-        bytes=topic.size_bytes,
-        deletable=topic.deletable_bytes if is_known else None,
-        oldest=iso_time(topic.oldest_ms) if topic.segment_count else "-",
-        newest=iso_time(topic.newest_ms) if topic.segment_count else "-",
-        pending=None if pending is None else pending.get(topic.topic_id, 0),
-        cost_per_month=_cost(topic.size_bytes, price.amount),
+    return (
+        topic.name,
+        topic_id_text(topic.topic_id),
+        len(topic.partitions),
+        topic.segment_count,
+        topic.size_bytes,
+        topic.deletable_bytes if is_known else None,
+        iso_time(topic.oldest_ms) if topic.segment_count else "-",
+        iso_time(topic.newest_ms) if topic.segment_count else "-",
+        None if pending is None else pending.get(topic.topic_id, 0),
+        _cost(topic.size_bytes, price.amount),
     )
 
 

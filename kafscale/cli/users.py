@@ -49,14 +49,13 @@ def command() -> None:
     """
 
 
-def _mechanism_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--mechanism",
-        "mechanisms",
-        type=click.Choice([mechanism.value for mechanism in SCRAMS]),
-        cls=ListOption,
-        help="Only for this mechanism; repeatable.  [default: both]",
-    )(function)
+_mechanism_option = click.option(
+    "--mechanism",
+    "mechanisms",
+    type=click.Choice([mechanism.value for mechanism in SCRAMS]),
+    cls=ListOption,
+    help="Only for this mechanism; repeatable.  [default: both]",
+)
 
 
 def _where(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -76,22 +75,19 @@ def add_command(
 
     The password comes from --password-file, or the environment (KAFSCALE_USER_PASSWORD), or a prompt.
     """
+    from kafscale.client.access import SaltedPassword
     from kafscale.security.verifiers import MADE_SALT_BYTES, salt_password
 
-    password = _password(user, password_file)
-    salted = {}
+    password, salted = _password(user, password_file), []
     for mechanism in _chosen(mechanisms):
         salt = secrets.token_bytes(MADE_SALT_BYTES)
-        salted[mechanism] = salt, salt_password(mechanism, password.encode(), salt, iterations)
+        hashed = salt_password(mechanism, password.encode(), salt, iterations)
+        salted.append(SaltedPassword(mechanism=mechanism, iterations=iterations, salt=salt, salted_password=hashed))
 
     async def over_connection(client: Any) -> None:
-        from kafscale.client.access import SaltedPassword, set_password
+        from kafscale.client.access import set_password
 
-        passwords = [
-            SaltedPassword(mechanism=mechanism, iterations=iterations, salt=salt, salted_password=salted_password)
-            for mechanism, (salt, salted_password) in salted.items()
-        ]
-        await set_password(client, user, passwords)
+        await set_password(client, user, salted)
 
     async def offline(users: ScramUsers) -> None:
         from kafscale.cluster.registries.scram_users import CredentialKey
@@ -99,13 +95,16 @@ def add_command(
 
         await users.alter(
             {
-                CredentialKey(mechanism, user): verifier_of_salted(mechanism, salted_password, salt, iterations)
-                for mechanism, (salt, salted_password) in salted.items()
+                CredentialKey(one.mechanism, user): verifier_of_salted(
+                    one.mechanism, one.salted_password, one.salt, one.iterations
+                )
+                for one in salted
             }
         )
 
     _run(where, over_connection, offline)
-    say(f"{user} can log in by {' and '.join([*map(str, salted), 'PLAIN'])}, where these are enabled")
+    names = [*(str(one.mechanism) for one in salted), "PLAIN"]
+    say(f"{user} can log in by {' and '.join(names)}, where these are enabled")
 
 
 @command.command("list")

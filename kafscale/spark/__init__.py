@@ -1,13 +1,12 @@
-"""Topics as DataFrames, read by Spark straight from the bucket. Imports neither trio nor anything of the broker.
+"""Topics as DataFrames, read by Spark straight from the bucket. Imports neither trio nor the broker.
 
-    import kafscale.spark spark.read.format("kafscale").option("store", "s3://bucket/prefix").option("subscribe",
-    "orders").load()
+    import kafscale.spark
+    spark.read.format("kafscale").option("store", "s3://bucket/prefix").option("subscribe", "orders").load()
 
 Import it before the session is made: its workers then run the same Python, in which KafScale is installed, unless
 PYSPARK_PYTHON says otherwise, and Spark talks to them through Unix domain sockets, unless PYSPARK_UDS_MODE or
-`spark.python.unix.domain.socket.enabled` say otherwise. Through TCP, Spark's default, each task begins 40 ms later:
-Spark sends it in two pieces, and TCP holds the second one back (Nagle's algorithm) until the first is acknowledged,
-which takes so long (delayed acknowledgement). What is imported here does not import pyspark.
+`spark.python.unix.domain.socket.enabled` say otherwise. Through TCP, Spark's default, each task begins 40 ms later, by
+Nagle's algorithm and delayed acknowledgement. This module does not import pyspark.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def _talk_through_unix_sockets() -> None:
-    """Tell pyspark and its JVM, which must both know: not if there is one already, which would not hear of it."""
+    """Tell pyspark and its JVM, which must both know; a JVM that runs already would not learn of it."""
     context = sys.modules.get("pyspark.core.context")
     is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # by spark-submit, whose JVM starts this process
     if not is_submitted and (context is None or context.SparkContext._gateway is None):

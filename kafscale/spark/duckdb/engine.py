@@ -50,7 +50,7 @@ from kafscale.spark.sql.kafsql import (
     bound_of,
 )
 from kafscale.spark.sql.tokens import refuse_mistakes, tokenize
-from kafscale.spark.sql.topics import TOPIC_NAME, BucketTopics, CommandRows, answer_command
+from kafscale.spark.sql.topics import BucketTopics, CommandRows, answer_command
 from kafscale.spark.values.decoding import DECODED
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class References:
         """Make the table of a name behind FROM. Raises ConfigError, NoTable, QueryError, StoreError."""
         path = node.node("qualified_name").raw("path")
         name = ".".join(path)
-        if not (TOPIC_NAME.fullmatch(name) and self.topics.has(name)):
+        if not self.topics.has(name):
             raise NoTable(name) if len(path) == 1 else NotAlike(f"'{name}' is not a topic")
         return self._table(name, self._bound_at(node), name=path[-1])
 
@@ -87,7 +87,7 @@ class References:
         ] or [Argument(None)]
         if not isinstance(topic.value, str):
             raise QueryError(f"{name}() takes a topic first, such as {name}('orders', …)")
-        if not (TOPIC_NAME.fullmatch(topic.value) and self.topics.has(topic.value)):
+        if not self.topics.has(topic.value):
             raise NoTable(topic.value)
         bound, partition = bound_of(TopicCall(start=0, end=0, function=name, topic=topic.value, arguments=others))
         bound = attrs.evolve(bound, is_full=self._bound_at(node).is_full)
@@ -240,7 +240,7 @@ class DuckDBEngine:
         if words[:1] not in (["DESCRIBE"], ["DESC"]):
             return None
         name = "".join(token.name for token in tokens[1 + (words[1:2] == ["TABLE"]) :])
-        if not (TOPIC_NAME.fullmatch(name) and self.topics.has(name)):
+        if not self.topics.has(name):
             return None
         read = TopicRead.of(Given({**self.topics.options, "subscribe": name}))
         rows = [(column, spark_name(type_), None) for column, type_ in read.types.items()]

@@ -7,21 +7,17 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from kafscale.spark.duckdb import functions
-from kafscale.spark.duckdb.functions import named
+from kafscale.spark.duckdb.functions import composed, named
 from kafscale.spark.duckdb.kinds import INTEGERS, Expression, NotAlike, QueryScope, TypedColumn, ValueKind, common
 from kafscale.spark.duckdb.parser import ParsedNode
 
 CALL = ("function_name", "qualified_name", "arguments", "is_operator", "distinct", "order_bys")
+_CAST_TO = ("STRING", "BIGINT", "INT", "DOUBLE", "TIMESTAMP", "DATE")
 TYPES = {
-    "string": ValueKind.STRING,
+    **{name.lower(): ValueKind[name] for name in _CAST_TO},
     "varchar": ValueKind.STRING,
-    "bigint": ValueKind.BIGINT,
     "long": ValueKind.BIGINT,
-    "int": ValueKind.INT,
     "integer": ValueKind.INT,
-    "double": ValueKind.DOUBLE,
-    "timestamp": ValueKind.TIMESTAMP,
-    "date": ValueKind.DATE,
 }
 
 
@@ -51,9 +47,6 @@ class Expressions:
         if found.kind not in (ValueKind.BOOLEAN, ValueKind.NULL):
             raise NotAlike(f"a condition is of {found.kind}")
         return found
-
-    def _constant(self, node: ParsedNode) -> Expression:
-        return functions.constant(node)
 
     def _column(self, node: ParsedNode) -> Expression:
         parts = node.only("column_names").raw("column_names")
@@ -102,12 +95,12 @@ class Expressions:
     def _not(self, node: ParsedNode) -> Expression:
         [child] = node.only("children").nodes("children")
         found = self.condition(child)
-        return Expression(sql=f"(NOT {found.sql})", kind=ValueKind.BOOLEAN, name=named("(NOT {})", found))
+        return composed("(NOT {})", found, kind=ValueKind.BOOLEAN)
 
     def _is_null(self, node: ParsedNode) -> Expression:
         word = "IS NULL" if node.type == "OPERATOR_IS_NULL" else "IS NOT NULL"
         [value] = map(self.of, node.only("children").nodes("children"))
-        return Expression(sql=f"({value.sql} {word})", kind=ValueKind.BOOLEAN, name=named("({} {})", value, word))
+        return composed("({} {})", value, word, kind=ValueKind.BOOLEAN)
 
     def _in(self, node: ParsedNode) -> Expression:
         value, *others = map(self.of, node.only("children").nodes("children"))
@@ -118,19 +111,17 @@ class Expressions:
         return functions.called("coalesce", arguments, is_distinct=False)
 
     def _case(self, node: ParsedNode) -> Expression:
-        checks = node.only("case_checks", "else_expr").nodes("case_checks")
-        whens = [self.condition(check.only("when_expr", "then_expr").node("when_expr")) for check in checks]
-        values = [self.of(check.node("then_expr")) for check in checks]
-        is_told = node.has("else_expr") and node.node("else_expr").has("query_location")  # the parser makes one up
-        otherwise = self.of(node.node("else_expr")) if is_told else None
-        kind = common([value.kind for value in [*values, *([otherwise] if otherwise else [])]])
-        parts = [f"WHEN {when.sql} THEN {value.sql}" for when, value in zip(whens, values, strict=True)]
-        names = [named("WHEN {} THEN {}", when, value) for when, value in zip(whens, values, strict=True)]
-        if otherwise is not None:
-            parts.append(f"ELSE {otherwise.sql}")
-            names.append(named("ELSE {}", otherwise))
-        name = None if None in names else f"CASE {' '.join(map(str, names))} END"
-        return Expression(sql=f"(CASE {' '.join(parts)} END)", kind=kind, name=name)
+        parts = []
+        for check in node.only("case_checks", "else_expr").nodes("case_checks"):
+            when = self.condition(check.only("when_expr", "then_expr").node("when_expr"))
+            value = self.of(check.node("then_expr"))
+            parts.append(composed("WHEN {} THEN {}", when, value, kind=value.kind))
+        if node.has("else_expr") and node.node("else_expr").has("query_location"):  # or the parser made it up
+            otherwise = self.of(node.node("else_expr"))
+            parts.append(composed("ELSE {}", otherwise, kind=otherwise.kind))
+        kind = common([part.kind for part in parts])
+        made = composed(f"CASE {' '.join('{}' for _ in parts)} END", *parts, kind=kind)
+        return attrs.evolve(made, sql=f"({made.sql})")
 
     def _cast(self, node: ParsedNode) -> Expression:
         node.only("child", "type_expr")
@@ -138,9 +129,9 @@ class Expressions:
         kind, value = TYPES.get(type_), self.of(node.node("child"))
         if kind is None:
             raise NotAlike(f"{type_.upper()} is Spark's")
-        sql = _casted(value, kind)
         if kind is ValueKind.TIMESTAMP and isinstance(value.literal, str):
             return functions.timestamp_of(value.literal)
+        sql = _casted(value, kind)
         is_column = node.node("child").type == "COLUMN_REF"
         name = named("CAST({} AS {})", value, kind.upper())
         return Expression(sql=sql, kind=kind, name=name, bare_name=value.name if is_column else None)
@@ -168,8 +159,6 @@ def _casted(value: Expression, kind: ValueKind) -> str:
         return value.sql
     if kind is ValueKind.STRING:
         return functions.to_text(value)
-    if value.kind is ValueKind.STRING and kind is ValueKind.TIMESTAMP and isinstance(value.literal, str):
-        return functions.timestamp_of(value.literal).sql
     if value.kind is ValueKind.STRING and kind in INTEGERS:
         return f"CAST({functions.to_bigint(value)} AS {kind.upper()})"
     if value.kind is ValueKind.STRING and kind is ValueKind.DOUBLE:
@@ -182,7 +171,7 @@ def _casted(value: Expression, kind: ValueKind) -> str:
 
 
 _RULES: dict[str, Callable[[Expressions, ParsedNode], Expression]] = {
-    "VALUE_CONSTANT": Expressions._constant,
+    "VALUE_CONSTANT": lambda _, node: functions.constant(node),
     "COLUMN_REF": Expressions._column,
     "FUNCTION": Expressions._call,
     "COMPARE_IN": Expressions._in,

@@ -109,11 +109,8 @@ def to_bigint(value: Expression) -> str:
 
 
 def to_double(value: Expression) -> str:
-    return (
-        _strict(value.sql, NUMBER_PATTERN, "DOUBLE")
-        if value.kind is ValueKind.STRING
-        else f"CAST({value.sql} AS DOUBLE)"
-    )
+    is_text = value.kind is ValueKind.STRING
+    return _strict(value.sql, NUMBER_PATTERN, "DOUBLE") if is_text else f"CAST({value.sql} AS DOUBLE)"
 
 
 def _strict(sql: str, pattern: str, type_: str) -> str:
@@ -123,8 +120,10 @@ def _strict(sql: str, pattern: str, type_: str) -> str:
 
 
 def to_text(value: Expression) -> str:
-    if value.kind in (ValueKind.STRING, ValueKind.NULL):
-        return value.sql if value.kind is ValueKind.STRING else "CAST(NULL AS VARCHAR)"
+    if value.kind is ValueKind.STRING:
+        return value.sql
+    if value.kind is ValueKind.NULL:
+        return "CAST(NULL AS VARCHAR)"
     if value.kind is ValueKind.BINARY:
         return f"decode({value.sql})"
     if value.kind is ValueKind.TIMESTAMP:
@@ -152,10 +151,7 @@ OPERATORS = {
 
 def compared(operator: str, left: Expression, right: Expression) -> Expression:
     one, other = aligned(left, right)
-    is_unequal = operator == "<>"
-    name = named("({} {} {})", left, "=" if is_unequal else operator, right)
-    if is_unequal and name is not None:
-        name = f"(NOT {name})"
+    name = named("(NOT ({} = {}))", left, right) if operator == "<>" else named("({} {} {})", left, operator, right)
     return Expression(sql=f"({one} {operator} {other})", kind=ValueKind.BOOLEAN, name=name)
 
 
@@ -212,6 +208,12 @@ def named(form: str, *parts: Expression | str) -> str | None:
     return None if None in names else form.format(*names)
 
 
+def composed(form: str, *parts: Expression | str, kind: ValueKind) -> Expression:
+    """Fill a form with the SQL of its parts, and with their names."""
+    sql = form.format(*(part.sql if isinstance(part, Expression) else part for part in parts))
+    return Expression(sql=sql, kind=kind, name=named(form, *parts))
+
+
 Arguments = Sequence[Expression]
 
 JSON_PATH = re.compile(r"\$(\.[A-Za-z_][A-Za-z0-9_]*)+")
@@ -220,103 +222,77 @@ UNITS = ("second", "minute", "hour", "day")
 PLAIN_DOUBLE = r"-?[0-9]{1,7}[.]([0-9]{0,12}[1-9]|0)"
 SMALL_DOUBLE = r"-?0[.]00[0-9]*"
 PLAIN_JSON = r"[^\\]*"  # a document that Spark does not write in another way: without escapes,
-LENIENT = r"(?i),\s*[}\]]|[\[:,]\s*-?(nan|inf)"  # DuckDB takes these for JSON, also where nothing is read of them
 POINT = r"[0-9][.eE]|-0"  # and without numbers that have a point
+LENIENT = r"(?i),\s*[}\]]|[\[:,]\s*-?(nan|inf)"  # DuckDB takes these for JSON, also where nothing is read of them
+AGGREGATES = ("count", "min", "max", "sum", "avg")
 
 
 def called(name: str, arguments: Arguments, *, is_distinct: bool) -> Expression:
-    function = AGGREGATES.get(name) or (None if is_distinct else SCALARS.get(name))
-    if function is None:
-        raise NotAlike(f"{name}() is Spark's")
+    function = None if is_distinct else SCALARS.get(name)
     try:
-        made = function(["DISTINCT "] if is_distinct else [], arguments) if name in AGGREGATES else function(arguments)
+        if name in AGGREGATES:
+            return _aggregate(name, "DISTINCT " if is_distinct else "", arguments)
+        if function is not None:
+            return function(arguments)
     except IndexError as exc:
         raise NotAlike(f"{name}() is called in another way") from exc
-    return made
+    raise NotAlike(f"{name}() is Spark's")
 
 
-def _count(distinct: Sequence[str], arguments: Arguments) -> Expression:
+def _aggregate(name: str, distinct: str, arguments: Arguments) -> Expression:
     [value] = _exactly(arguments, 1)
-    if distinct:
+    title = named("{}({}{})", name, distinct, value)
+    if name == "count":
+        if distinct:
+            check_compared(value)
+        return Expression(sql=f"count({distinct}{value.sql})", kind=ValueKind.BIGINT, name=title)
+    if name in ("min", "max"):
         check_compared(value)
-    word = "".join(distinct)
-    return Expression(sql=f"count({word}{value.sql})", kind=ValueKind.BIGINT, name=named("count({}{})", word, value))
+        return Expression(sql=f"{name}({value.sql})", kind=value.kind, name=title)
+    if name == "sum" and value.kind in INTEGERS:
+        return Expression(sql=f"CAST(sum({distinct}{value.sql}) AS BIGINT)", kind=ValueKind.BIGINT, name=title)
+    if value.kind not in INTEGERS | {ValueKind.DOUBLE, ValueKind.STRING}:
+        raise NotAlike(f"{value.kind} is added up by Spark in its own way")
+    return Expression(sql=f"{name}({distinct}{to_double(value)})", kind=ValueKind.DOUBLE, name=title)
 
 
-def _extreme(name: str) -> Callable[..., Expression]:
-    def make(distinct: Sequence[str], arguments: Arguments) -> Expression:
-        [value] = _exactly(arguments, 1)
-        check_compared(value)
-        return Expression(sql=f"{name}({value.sql})", kind=value.kind, name=_aggregate_name(name, distinct, value))
+def _json_value(name: str) -> Callable[[Arguments], Expression]:
+    def make(arguments: Arguments) -> Expression:
+        document, path = _exactly(arguments, 2)
+        if not isinstance(path.literal, str) or JSON_PATH.fullmatch(path.literal) is None:
+            raise NotAlike("a path of JSON is not of names alone")
+        if document.kind not in (ValueKind.STRING, ValueKind.BINARY):
+            raise NotAlike(f"JSON is in {document.kind}")
+        text = to_text(document)
+        found = f"json_extract_string({text}, {path.sql})"
+        refused = "error('JSON is not read by both alike')"
+        plain_double = (
+            f"regexp_full_match({found}, '{PLAIN_DOUBLE}') AND (NOT regexp_full_match({found}, '{SMALL_DOUBLE}') "
+            f"OR {found} IN ('0.0', '-0.0'))"
+        )
+        plain = f"regexp_full_match({found}, '{PLAIN_JSON}', 's') AND NOT regexp_matches({found}, '{POINT}')"
+        is_other = f"NOT json_valid({text}) OR regexp_matches({text}, '{LENIENT}')"
+        sql = (
+            f"CASE WHEN {text} IS NULL OR {text} = '' THEN NULL WHEN {is_other} THEN {refused} "
+            f"ELSE CASE json_type({text}, {path.sql}) "
+            f"WHEN 'DOUBLE' THEN CASE WHEN {plain_double} THEN {found} ELSE {refused} END "
+            f"WHEN 'OBJECT' THEN CASE WHEN {plain} THEN {found} ELSE {refused} END "
+            f"WHEN 'ARRAY' THEN CASE WHEN {plain} THEN {found} ELSE {refused} END "
+            f"ELSE {found} END END"
+        )
+        return Expression(sql=sql, kind=ValueKind.STRING, name=named("{}({}, {})", name, document, path))
 
     return make
 
 
-def _sum(distinct: Sequence[str], arguments: Arguments) -> Expression:
-    [value] = _exactly(arguments, 1)
-    word, name = "".join(distinct), _aggregate_name("sum", distinct, value)
-    if value.kind in INTEGERS:
-        return Expression(sql=f"CAST(sum({word}{value.sql}) AS BIGINT)", kind=ValueKind.BIGINT, name=name)
-    return Expression(sql=f"sum({word}{_double(value)})", kind=ValueKind.DOUBLE, name=name)
-
-
-def _average(distinct: Sequence[str], arguments: Arguments) -> Expression:
-    [value] = _exactly(arguments, 1)
-    name = _aggregate_name("avg", distinct, value)
-    return Expression(sql=f"avg({''.join(distinct)}{_double(value)})", kind=ValueKind.DOUBLE, name=name)
-
-
-def _double(value: Expression) -> str:
-    if value.kind not in (ValueKind.INT, ValueKind.BIGINT, ValueKind.DOUBLE, ValueKind.STRING):
-        raise NotAlike(f"{value.kind} is added up by Spark in its own way")
-    return to_double(value)
-
-
-def _aggregate_name(name: str, distinct: Sequence[str], value: Expression) -> str | None:
-    return named("{}({}{})", name, "".join(distinct), value)
-
-
-def _json_value(arguments: Arguments) -> Expression:
-    document, path = _exactly(arguments, 2)
-    if not isinstance(path.literal, str) or JSON_PATH.fullmatch(path.literal) is None:
-        raise NotAlike("a path of JSON is not of names alone")
-    if document.kind not in (ValueKind.STRING, ValueKind.BINARY):
-        raise NotAlike(f"JSON is in {document.kind}")
-    text = to_text(document)
-    found = f"json_extract_string({text}, {path.sql})"
-    refused = "error('JSON is not read by both alike')"
-    plain_double = (
-        f"regexp_full_match({found}, '{PLAIN_DOUBLE}') AND (NOT regexp_full_match({found}, '{SMALL_DOUBLE}') "
-        f"OR {found} IN ('0.0', '-0.0'))"
-    )
-    plain = f"regexp_full_match({found}, '{PLAIN_JSON}', 's') AND NOT regexp_matches({found}, '{POINT}')"
-    is_other = f"NOT json_valid({text}) OR regexp_matches({text}, '{LENIENT}')"
-    sql = (
-        f"CASE WHEN {text} IS NULL OR {text} = '' THEN NULL WHEN {is_other} THEN {refused} "
-        f"ELSE CASE json_type({text}, {path.sql}) "
-        f"WHEN 'DOUBLE' THEN CASE WHEN {plain_double} THEN {found} ELSE {refused} END "
-        f"WHEN 'OBJECT' THEN CASE WHEN {plain} THEN {found} ELSE {refused} END "
-        f"WHEN 'ARRAY' THEN CASE WHEN {plain} THEN {found} ELSE {refused} END "
-        f"ELSE {found} END END"
-    )
-    return Expression(sql=sql, kind=ValueKind.STRING, name=named("json_value({}, {})", document, path))
-
-
-def _get_json_object(arguments: Arguments) -> Expression:
-    made = _json_value(arguments)
-    name = named("get_json_object({}, {})", *arguments)
-    return Expression(sql=made.sql, kind=made.kind, name=name)
-
-
 def _coalesce(arguments: Arguments) -> Expression:
-    _exactly(arguments[:1], 1)
-    sql = f"coalesce({', '.join(argument.sql for argument in arguments)})"
-    name = (
-        None
-        if any(argument.name is None for argument in arguments)
-        else f"coalesce({', '.join(map(_name, arguments))})"
-    )
-    return Expression(sql=sql, kind=common([argument.kind for argument in arguments]), name=name)
+    if not arguments:
+        raise IndexError
+    return composed(_call_form("coalesce", arguments), *arguments, kind=common([value.kind for value in arguments]))
+
+
+def _call_form(name: str, arguments: Arguments) -> str:
+    return f"{name}({', '.join('{}' for _ in arguments)})"
 
 
 def _length(arguments: Arguments) -> Expression:
@@ -324,9 +300,8 @@ def _length(arguments: Arguments) -> Expression:
     if value.kind not in (ValueKind.STRING, ValueKind.BINARY):
         raise NotAlike(f"length() of {value.kind} is Spark's")
     function = "octet_length" if value.kind is ValueKind.BINARY else "length"
-    return Expression(
-        sql=f"CAST({function}({value.sql}) AS INTEGER)", kind=ValueKind.INT, name=named("length({})", value)
-    )
+    sql = f"CAST({function}({value.sql}) AS INTEGER)"
+    return Expression(sql=sql, kind=ValueKind.INT, name=named("length({})", value))
 
 
 def _date_trunc(arguments: Arguments) -> Expression:
@@ -346,65 +321,47 @@ def _timestamp_millis(arguments: Arguments) -> Expression:
 
 def _concat(arguments: Arguments) -> Expression:
     if not arguments or any(argument.kind is not ValueKind.STRING for argument in arguments):
-        raise NotAlike("what is joined is not all text")
-    name = (
-        None if any(argument.name is None for argument in arguments) else f"concat({', '.join(map(_name, arguments))})"
-    )
-    return Expression(sql=f"({' || '.join(argument.sql for argument in arguments)})", kind=ValueKind.STRING, name=name)
+        raise NotAlike("the joined values are not all text")
+    sql = f"({' || '.join(argument.sql for argument in arguments)})"
+    return Expression(sql=sql, kind=ValueKind.STRING, name=named(_call_form("concat", arguments), *arguments))
 
 
 def _like(arguments: Arguments) -> Expression:
     value, pattern = _exactly(arguments, 2)
-    if (
-        value.kind not in (ValueKind.STRING, ValueKind.BINARY)
-        or not isinstance(pattern.literal, str)
-        or "\\" in pattern.literal
-    ):
+    is_plain = isinstance(pattern.literal, str) and "\\" not in pattern.literal
+    if value.kind not in (ValueKind.STRING, ValueKind.BINARY) or not is_plain:
         raise NotAlike("LIKE is Spark's but for text and a constant without escapes")
-    return Expression(
-        sql=f"({to_text(value)} LIKE {pattern.sql})", kind=ValueKind.BOOLEAN, name=named("{} LIKE {}", value, pattern)
-    )
-
-
-def _not_like(arguments: Arguments) -> Expression:
-    made = _like(arguments)
-    return Expression(sql=f"(NOT {made.sql})", kind=made.kind, name=named("(NOT {})", made))
-
-
-def _plus(arguments: Arguments) -> Expression:
-    return _moved(arguments, 1, "+") or _arithmetic("+", arguments)
+    sql = f"({to_text(value)} LIKE {pattern.sql})"
+    return Expression(sql=sql, kind=ValueKind.BOOLEAN, name=named("{} LIKE {}", value, pattern))
 
 
 def _minus(arguments: Arguments) -> Expression:
     if len(arguments) > 1:
-        return _moved(arguments, -1, "-") or _arithmetic("-", arguments)
+        return _arithmetic("-")(arguments)
     [value] = arguments
     if value.kind in INTEGERS and isinstance(value.literal, int):
         return integer(-value.literal)
     if value.kind not in INTEGERS and value.kind is not ValueKind.DOUBLE:
         raise NotAlike(f"- of {value.kind} is Spark's")
-    return Expression(sql=f"(- {value.sql})", kind=value.kind, name=named("(- {})", value))
+    return composed("(- {})", value, kind=value.kind)
 
 
-def _moved(arguments: Arguments, sign: int, operator: str) -> Expression | None:
-    """Add an interval to a time; None for other arguments."""
-    value, by = _exactly(arguments, 2)
-    if value.kind is not ValueKind.TIMESTAMP or by.kind is not ValueKind.INTERVAL:
-        return None
-    assert isinstance(by.literal, int)
-    if isinstance(value.literal, int):
-        return timestamp(value.literal + sign * by.literal)
-    return Expression(sql=f"({value.sql} {operator} {by.sql})", kind=ValueKind.TIMESTAMP)
+def _arithmetic(operator: str) -> Callable[[Arguments], Expression]:
+    def make(arguments: Arguments) -> Expression:
+        one, other = _exactly(arguments, 2)
+        kinds = {one.kind, other.kind}
+        if operator in "+-" and one.kind is ValueKind.TIMESTAMP and other.kind is ValueKind.INTERVAL:
+            assert isinstance(other.literal, int)
+            if isinstance(one.literal, int):
+                return timestamp(one.literal + (other.literal if operator == "+" else -other.literal))
+            return Expression(sql=f"({one.sql} {operator} {other.sql})", kind=ValueKind.TIMESTAMP)
+        if not kinds <= INTEGERS | {ValueKind.DOUBLE}:
+            raise NotAlike(f"{one.kind} {operator} {other.kind} is Spark's")
+        kind = ValueKind.DOUBLE if ValueKind.DOUBLE in kinds else common(list(kinds))
+        sql = f"({_typed(one)} {operator} {_typed(other)})"
+        return Expression(sql=sql, kind=kind, name=named("({} {} {})", one, operator, other))
 
-
-def _arithmetic(operator: str, arguments: Arguments) -> Expression:
-    one, other = _exactly(arguments, 2)
-    kinds = {one.kind, other.kind}
-    if not kinds <= INTEGERS | {ValueKind.DOUBLE}:
-        raise NotAlike(f"{one.kind} {operator} {other.kind} is Spark's")
-    kind = ValueKind.DOUBLE if ValueKind.DOUBLE in kinds else common(list(kinds))
-    left, right = _typed(one), _typed(other)
-    return Expression(sql=f"({left} {operator} {right})", kind=kind, name=named("({} {} {})", one, operator, other))
+    return make
 
 
 def _typed(value: Expression) -> str:
@@ -435,20 +392,9 @@ def _exactly(arguments: Arguments, count: int) -> Arguments:
     return arguments
 
 
-def _name(value: Expression) -> str:
-    return value.name or ""
-
-
-AGGREGATES: Mapping[str, Callable[..., Expression]] = {
-    "count": _count,
-    "min": _extreme("min"),
-    "max": _extreme("max"),
-    "sum": _sum,
-    "avg": _average,
-}
-SCALARS: Mapping[str, Callable[..., Expression]] = {
-    "json_value": _json_value,
-    "get_json_object": _get_json_object,
+SCALARS: Mapping[str, Callable[[Arguments], Expression]] = {
+    "json_value": _json_value("json_value"),
+    "get_json_object": _json_value("get_json_object"),
     "length": _length,
     "date_trunc": _date_trunc,
     "timestamp_millis": _timestamp_millis,
@@ -456,10 +402,10 @@ SCALARS: Mapping[str, Callable[..., Expression]] = {
     "concat": _concat,
     "||": _concat,
     "~~": _like,
-    "!~~": _not_like,
-    "+": _plus,
+    "!~~": lambda arguments: composed("(NOT {})", _like(arguments), kind=ValueKind.BOOLEAN),
+    "+": _arithmetic("+"),
     "-": _minus,
-    "*": lambda arguments: _arithmetic("*", arguments),
+    "*": _arithmetic("*"),
     "/": _divided("/"),
     "%": _divided("%"),
 }

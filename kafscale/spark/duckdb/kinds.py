@@ -103,18 +103,7 @@ def single_quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-NAMES = {
-    pa.bool_(): "boolean",
-    pa.int8(): "tinyint",
-    pa.int16(): "smallint",
-    pa.int32(): "int",
-    pa.int64(): "bigint",
-    pa.float32(): "float",
-    pa.float64(): "double",
-    pa.string(): "string",
-    pa.binary(): "binary",
-    pa.date32(): "date",
-}
+NAMES = {**_KINDS, pa.int8(): "tinyint", pa.int16(): "smallint", pa.float32(): "float"}
 
 
 def spark_name(type_: pa.DataType) -> str:
@@ -129,7 +118,7 @@ def spark_name(type_: pa.DataType) -> str:
         return "timestamp_ntz" if type_.tz is None else "timestamp"
     if pa.types.is_decimal(type_):
         return f"decimal({type_.precision},{type_.scale})"
-    return NAMES.get(type_, str(type_))
+    return str(NAMES.get(type_, type_))
 
 
 @attrs.frozen(kw_only=True)

@@ -104,8 +104,12 @@ class Spelled:
 
 def spelled(text: str) -> Spelled:
     tokens = tokenize(text)
-    edits = [edit for index in range(len(tokens)) if (edit := _edit(tokens, index)) is not None]
-    edits = sorted([*edits, *_fields(tokens)], key=lambda edit: edit.start)
+    edits = list(_fields(tokens))
+    for before, token, following in zip([None, *tokens], tokens, [*tokens[1:], None], strict=False):
+        replaced = _spelling(token, before, following)
+        if replaced is not None:
+            edits.append(Edit(start=token.start, end=token.end, text=replaced))
+    edits.sort(key=lambda edit: edit.start)
     return Spelled(edited(text, edits), edits)
 
 
@@ -120,14 +124,6 @@ def _fields(tokens: Sequence[SqlToken]) -> Iterator[Edit]:
         if first < index - 2:
             yield Edit(start=tokens[first].start, end=tokens[first].start, text=f"{FIELDS}(")
             yield Edit(start=tokens[index - 1].start, end=token.end, text=")")
-
-
-def _edit(tokens: Sequence[SqlToken], index: int) -> Edit | None:
-    token = tokens[index]
-    before = tokens[index - 1] if index else None
-    following = tokens[index + 1] if index + 1 < len(tokens) else None
-    replaced = _spelling(token, before, following)
-    return None if replaced is None else Edit(start=token.start, end=token.end, text=replaced)
 
 
 def _spelling(token: SqlToken, before: SqlToken | None, following: SqlToken | None) -> str | None:

@@ -28,18 +28,10 @@ from kafscale.spark.source.planning import QueryBounds
 
 JOINS = {"INNER": "JOIN", "LEFT": "LEFT JOIN", "RIGHT": "RIGHT JOIN", "FULL": "FULL JOIN"}
 SELECT = (
-    "modifiers",
-    "cte_map",
-    "select_list",
-    "from_table",
-    "where_clause",
-    "group_expressions",
-    "group_sets",
-    "having",
-    "aggregate_handling",
+    *("modifiers", "cte_map", "select_list", "from_table", "where_clause"),
+    *("group_expressions", "group_sets", "having", "aggregate_handling"),
 )
 UNNAMED = ""  # only Spark knows how it names such a column
-NULLS = {"NULLS FIRST": "NULLS FIRST", "NULLS LAST": "NULLS LAST"}
 
 
 @attrs.frozen(kw_only=True)
@@ -147,7 +139,11 @@ class Queries:
         is_distinct, ending = self._modifiers(node.nodes("modifiers"), outer, items)
         listed = ", ".join(f"{item.expression.sql} AS c{index}" for index, item in enumerate(items))
         sql = f"SELECT {'DISTINCT ' if is_distinct else ''}{listed} {' '.join(clauses)}{ending}"
-        return Subquery(sql=sql, columns=_columns(items))
+        columns = [
+            TypedColumn(name=item.name, sql=f"c{index}", kind=item.expression.kind, fields=item.expression.fields)
+            for index, item in enumerate(items)
+        ]
+        return Subquery(sql=sql, columns=columns)
 
     def _expressions(self, scope: QueryScope, tables: Tables) -> Expressions:
         return Expressions(
@@ -173,7 +169,8 @@ class Queries:
         if node.raw("group_sets") != [list(range(len(groups)))]:
             raise NotAlike("sets of groups are Spark's")
         for group in groups:
-            found = _placed(group, items) or expressions.of(group)
+            number = _number(group, items)
+            found = expressions.of(group) if number is None else items[number].expression
             check_compared(found)
             yield f"({found.sql})"
 
@@ -196,13 +193,16 @@ class Queries:
     def _orders(self, node: ParsedNode, expressions: Expressions, items: Sequence[Item]) -> Iterator[str]:
         for order in node.nodes("orders"):
             by = order.only("null_order", "expression").node("expression")
-            sql = _place(by, items) or _result(by, items)
-            if sql is None:
-                found = expressions.of(by)
-                check_compared(found)
-                sql = f"({found.sql})"
+            number = _number(by, items)
+            if number is None:
+                number = _result(by, items)
+            found = expressions.of(by) if number is None else items[number].expression
+            check_compared(found)
+            sql = f"({found.sql})" if number is None else f"c{number}"
             is_descending = order.type == "DESCENDING"
-            nulls = NULLS.get(order.text("null_order")) or ("NULLS LAST" if is_descending else "NULLS FIRST")
+            nulls = order.text("null_order")
+            if nulls not in ("NULLS FIRST", "NULLS LAST"):
+                nulls = "NULLS LAST" if is_descending else "NULLS FIRST"
             yield f"{sql} {'DESC' if is_descending else 'ASC'} {nulls}"
 
     # ---- FROM -------------------------------------------------------------------------------------------------------
@@ -280,13 +280,6 @@ class Item:
     expression: Expression
 
 
-def _columns(items: Sequence[Item]) -> Sequence[TypedColumn]:
-    return [
-        TypedColumn(name=item.name, sql=f"c{index}", kind=item.expression.kind, fields=item.expression.fields)
-        for index, item in enumerate(items)
-    ]
-
-
 def _star(scope: QueryScope, relation_name: str | None) -> Iterator[Item]:
     relations = [relation for relation in scope.relations if relation_name is None or relation.is_called(relation_name)]
     if relation_name is not None and not relations:
@@ -318,20 +311,7 @@ def _number(node: ParsedNode, items: Sequence[Item]) -> int | None:
     return number - 1
 
 
-def _placed(node: ParsedNode, items: Sequence[Item]) -> Expression | None:
-    number = _number(node, items)
-    return None if number is None else items[number].expression
-
-
-def _place(node: ParsedNode, items: Sequence[Item]) -> str | None:
-    number = _number(node, items)
-    if number is None:
-        return None
-    check_compared(items[number].expression)
-    return f"c{number}"
-
-
-def _result(node: ParsedNode, items: Sequence[Item]) -> str | None:
+def _result(node: ParsedNode, items: Sequence[Item]) -> int | None:
     """Return the column of a result that a single name means. Raises NotAlike if there are several."""
     parts = node.raw("column_names") if node.type == "COLUMN_REF" else None
     if parts is None or len(parts) != 1:
@@ -339,8 +319,7 @@ def _result(node: ParsedNode, items: Sequence[Item]) -> str | None:
     places = [index for index, item in enumerate(items) if item.name.lower() == parts[0].lower()]
     if len({items[place].expression.sql for place in places}) > 1:
         raise NotAlike(f"several columns '{parts[0]}' can be told")
-    check_compared(*(items[place].expression for place in places))
-    return f"c{places[0]}" if places else None
+    return places[0] if places else None
 
 
 def _limit(node: ParsedNode) -> str:

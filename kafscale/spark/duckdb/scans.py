@@ -211,7 +211,11 @@ class TopicDataset(ds.Dataset):
         """Plan a scan."""
         try:
             condition = None if filter is None else Condition(expression=filter, schema=self.schema)
-            names = [name for name in self.schema.names if columns is None or name in columns or _has(condition, name)]
+            names = [
+                name
+                for name in self.schema.names
+                if columns is None or name in columns or (condition is not None and condition.names(name))
+            ]
             planned = self._read.plan(condition)
             self._reading.plan(sum(split.size_bytes for split in planned))
         except BaseException as exc:
@@ -222,10 +226,6 @@ class TopicDataset(ds.Dataset):
             schema, self._reading.guarded(self._read.records(planned, names, self._reading))
         )
         return ds.Scanner.from_batches(batches, columns=columns, filter=filter)
-
-
-def _has(condition: Condition | None, name: str) -> bool:
-    return condition is not None and condition.names(name)
 
 
 COUNT, FIRST_OFFSET, LAST_OFFSET = "count", "first_offset", "last_offset"

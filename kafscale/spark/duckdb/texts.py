@@ -81,21 +81,17 @@ def _text(type_: pa.DataType) -> Write:
 
 def _scalar_text(type_: pa.DataType) -> Write:
     if pa.types.is_boolean(type_):
-        return _boolean
-    if pa.types.is_integer(type_) or type_ == pa.string():
+        return lambda value: "true" if value else "false"
+    if pa.types.is_integer(type_) or pa.types.is_date(type_) or pa.types.is_null(type_) or type_ == pa.string():
         return str
     if pa.types.is_floating(type_):
-        return java_double if type_ == pa.float64() else _java_float
+        return _java if type_ == pa.float64() else lambda value: _java(value, float(str(np.float32(value))))
     if pa.types.is_decimal(type_):
         return lambda value: format(value, "f")
     if type_ == pa.binary():
         return lambda value: value.decode("utf-8", "replace")
     if pa.types.is_timestamp(type_):
         return lambda value: _time(value, type_.unit, " ")
-    if pa.types.is_date(type_):
-        return str
-    if pa.types.is_null(type_):
-        return str
     raise NotAlike(f"{type_} is shown by Spark in its own way")
 
 
@@ -117,20 +113,11 @@ def _json(type_: pa.DataType) -> Write:
     return _scalar_text(type_)
 
 
-def java_double(value: float) -> str:
-    """Return a number as Java's Double.toString does."""
-    return _java(value, repr(value))
-
-
-def _java_float(value: float) -> str:
-    return _java(value, repr(float(str(np.float32(value)))))
-
-
-def _java(value: float, shortest: str) -> str:
-    """Write the digits of Python's shortest form, with an exponent where Java has one."""
+def _java(value: float, shown: float | None = None) -> str:
+    """Write `shown`, or the value, as Java's Double.toString does: Python's shortest digits, with Java's exponent."""
     if not np.isfinite(value):
         return "NaN" if np.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
-    sign, digits, exponent = Decimal(shortest).as_tuple()
+    sign, digits, exponent = Decimal(repr(value if shown is None else shown)).as_tuple()
     assert isinstance(exponent, int)
     text = "".join(map(str, digits)).rstrip("0") or "0"
     point = len(digits) + exponent if text != "0" else 1  # how many digits are before it
@@ -163,10 +150,6 @@ def _bytes_text(value: bytes) -> str:
         return value.decode()
     except UnicodeDecodeError:
         return f"0x{value.hex().upper()}"
-
-
-def _boolean(value: bool) -> str:
-    return "true" if value else "false"
 
 
 def _json_name(text: str) -> str:

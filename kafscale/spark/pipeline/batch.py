@@ -79,11 +79,10 @@ class BatchWriter:
     report: Callable[[Outcome], None]
     digests: Callable[[Position, Position], Digests] = lambda _start, _end: {}
     failure: Exception | None = None
-    buried: CommitsAhead = attrs.field(init=False)  # in the table of dead letters
+    buried: CommitsAhead = attrs.field(  # in the table of dead letters
+        default=attrs.Factory(lambda self: CommitsAhead(mapping=self.mapping.id), takes_self=True), init=False
+    )
     _tried: int | None = attrs.field(default=None, init=False)  # the newest batch
-
-    def __attrs_post_init__(self) -> None:
-        self.buried = CommitsAhead(mapping=self.mapping.id)
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Write a batch. Its error is kept as `failure` too, since Spark makes it a text."""
@@ -256,14 +255,14 @@ class _Attempt:
         buried = self.writer.buried.look(self.tables.commits(dead_letters), committed)
         if not buried:
             return rows
-        letters = reduce(DataFrame.union, [self._appended(dead_letters, commit) for commit in buried])
+        places = []
+        for commit in buried:
+            anew = sorted(self.batch.anew(commit))  # topics that are read again
+            appended = self.tables.appended(dead_letters, commit)
+            places.append(appended.where(~functions.col("topic").isin(anew)).select(*PLACE))
+        letters = reduce(DataFrame.union, places)
         same = [functions.col(f"{RECORD}.{name}") == letters[name] for name in PLACE]
         return attrs.evolve(rows, frame=rows.frame.join(letters, same, "left_anti"))
-
-    def _appended(self, table: str, committed: Committed) -> DataFrame:
-        """Return the places of one snapshot's dead letters, without topics that are read again."""
-        anew = sorted(self.batch.anew(committed))
-        return self.tables.appended(table, committed).where(~functions.col("topic").isin(anew)).select(*PLACE)
 
     def _commit(self, rows: BatchRows, mapping: TableMapping, head: TableHead | None) -> None:
         schema = evolve(self.spark, mapping, self.writer.pipeline, rows.columns)

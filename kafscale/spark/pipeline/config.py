@@ -27,24 +27,8 @@ _, DEAD_LETTER = OTHERS
 SEEN = "{value}"  # in the name of tables that are made on first sight
 COLUMN_TYPES = ("boolean", "int", "long", "float", "double", "string", "binary", "timestamp", "date")
 METADATA = (
-    "topic",
-    "partition",
-    "offset",
-    "timestamp",
-    "timestamp_ms",
-    "timestamp_type",
-    "record_id",
-    "key",
-    "value",
-    "headers",
-    "headers_json",
-)
-OF_CHANGES = (  # besides, of a change that Debezium tells
-    "op",
-    "change_ms",
-    "transaction_id",
-    "transaction_order",
-    "transaction_collection_order",
+    *("topic", "partition", "offset", "timestamp", "timestamp_ms", "timestamp_type"),
+    *("record_id", "key", "value", "headers", "headers_json"),
 )
 DELETED = "__deleted"
 FLAGS = {  # members of rows that Debezium has unwrapped, by their names as metadata; not columns
@@ -54,6 +38,7 @@ FLAGS = {  # members of rows that Debezium has unwrapped, by their names as meta
     "transaction_order": "__transaction_total_order",
     "transaction_collection_order": "__transaction_data_collection_order",
 }
+OF_CHANGES = tuple(FLAGS)  # metadata besides, of a change that Debezium tells
 TRANSFORMS = ("years", "months", "days", "hours", "bucket", "truncate")
 
 DAY_MICROSECONDS = 86_400_000_000

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args, get_origin
@@ -145,19 +145,19 @@ def _steps(notes: Sequence[Any]) -> Iterator[str | int]:
 
 
 def _make_converter() -> Converter:
+    origin: Callable[[Any], Any] = get_origin
     converter = Converter(forbid_extra_keys=True)
     converter.register_structure_hook_factory(attrs.has, partial(_part, converter))
     converter.register_structure_hook(str, _text)
     converter.register_structure_hook(bool, _strictly(bool, "true or false"))
     converter.register_structure_hook(int, _strictly(int, "a whole number"))
-    converter.register_structure_hook_func(lambda kind: _origin(kind) is Mapping, _texts)
-    converter.register_structure_hook_func(lambda kind: kind == Mapping[str, str] | Sequence[str], _names)
-    converter.register_structure_hook_func(lambda kind: _origin(kind) is Sequence, _list_of(converter))
+    converter.register_structure_hook_func(lambda kind: origin(kind) is Mapping, _texts)
+    converter.register_structure_hook_func(
+        lambda kind: kind == Mapping[str, str] | Sequence[str],
+        lambda value, _: [_text(item, str) for item in value] if isinstance(value, list) else _texts(value, None),
+    )
+    converter.register_structure_hook_func(lambda kind: origin(kind) is Sequence, _list_of(converter))
     return converter
-
-
-def _origin(kind: Any) -> Any:
-    return get_origin(kind)
 
 
 def _part(converter: Converter, kind: type) -> Any:
@@ -172,12 +172,8 @@ def _part(converter: Converter, kind: type) -> Any:
     return check
 
 
-def _kind(value: Any) -> str:
-    """Return the kind of a wrong value. The value is not shown, as it may be a secret."""
-    return "nothing" if value is None else _KINDS.get(type(value), "a value of another kind")
-
-
 _KINDS: Mapping[type, str] = {
+    type(None): "nothing",
     str: "text",
     bool: "true or false",
     int: "a number",
@@ -185,6 +181,11 @@ _KINDS: Mapping[type, str] = {
     dict: "a mapping",
     list: "a list",
 }
+
+
+def _kind(value: Any) -> str:
+    """Return the kind of a wrong value. The value is not shown, as it may be a secret."""
+    return _KINDS.get(type(value), "a value of another kind")
 
 
 def _text(value: Any, _: Any) -> str:
@@ -206,12 +207,6 @@ def _texts(value: Any, _: Any) -> Mapping[str, str]:
     if not isinstance(value, dict):
         raise ValueError(f"is a mapping of names to values, not {_kind(value)}")
     return {name: str(item).lower() if isinstance(item, bool) else str(item) for name, item in value.items()}
-
-
-def _names(value: Any, _: Any) -> Mapping[str, str] | Sequence[str]:
-    if isinstance(value, list):
-        return [_text(item, str) for item in value]
-    return _texts(value, None)
 
 
 def _list_of(converter: Converter) -> Any:

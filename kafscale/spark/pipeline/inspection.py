@@ -19,26 +19,8 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 import attrs
-from pyspark.sql import SparkSession
+from pyspark.sql import SparkSession, types
 from pyspark.sql.functions import col
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
 
 from kafscale.errors import KafScaleError
 from kafscale.spark.bucket.position import Json, Position
@@ -57,17 +39,17 @@ _DECIMAL: Final = re.compile(r"decimal\((\d+),\s*(\d+)\)")
 _DATA: Final = 0  # content of a manifest, and of a file; others are deletes
 _DELETED: Final = 2  # status of a manifest's entry
 
-SIMPLE_TYPES: Final[Mapping[str, Callable[[], DataType]]] = {
-    "boolean": BooleanType,
-    "int": IntegerType,
-    "long": LongType,
-    "float": FloatType,
-    "double": DoubleType,
-    "string": StringType,
-    "binary": BinaryType,
-    "date": DateType,
-    "timestamptz": TimestampType,
-    "timestamp": TimestampNTZType,
+SIMPLE_TYPES: Final[Mapping[str, Callable[[], types.DataType]]] = {
+    "boolean": types.BooleanType,
+    "int": types.IntegerType,
+    "long": types.LongType,
+    "float": types.FloatType,
+    "double": types.DoubleType,
+    "string": types.StringType,
+    "binary": types.BinaryType,
+    "date": types.DateType,
+    "timestamptz": types.TimestampType,
+    "timestamp": types.TimestampNTZType,
 }
 
 
@@ -89,7 +71,7 @@ class DirectoryTables:
         path = _local_path(catalog)
         return cls(path) if is_directory and path is not None else None
 
-    def columns(self, mapping: TableMapping) -> StructType:
+    def columns(self, mapping: TableMapping) -> types.StructType:
         return _columns_of(mapping)
 
     def exists(self, table: str) -> bool:
@@ -113,7 +95,7 @@ class DirectoryTables:
             yield found
             found = snapshots.get(found.get("parent-snapshot-id"))
 
-    def schema(self, table: str) -> StructType:
+    def schema(self, table: str) -> types.StructType:
         metadata = self._metadata(table)
         current = metadata.get("current-schema-id")
         schema = next((schema for schema in metadata.get("schemas", ()) if schema.get("schema-id") == current), None)
@@ -201,50 +183,50 @@ def _avro(location: str) -> Iterator[dict[str, Any]]:
         raise NeedsSpark(f"{location} can't be read: {exc}") from exc
 
 
-def _struct(fields: Mapping[str, Any]) -> StructType:
-    return StructType(
-        [StructField(field["name"], _type(field["type"]), not field["required"]) for field in fields["fields"]]
+def _struct(fields: Mapping[str, Any]) -> types.StructType:
+    return types.StructType(
+        [types.StructField(field["name"], _type(field["type"]), not field["required"]) for field in fields["fields"]]
     )
 
 
-def _type(type_: Any) -> DataType:
+def _type(type_: Any) -> types.DataType:
     if isinstance(type_, str):
         return simple_type(type_)
     kind = type_["type"]
     if kind == "struct":
         return _struct(type_)
     if kind == "list":
-        return ArrayType(_type(type_["element"]), not type_["element-required"])
+        return types.ArrayType(_type(type_["element"]), not type_["element-required"])
     if kind == "map":
-        return MapType(_type(type_["key"]), _type(type_["value"]), not type_["value-required"])
+        return types.MapType(_type(type_["key"]), _type(type_["value"]), not type_["value-required"])
     raise NeedsSpark(f"there is no type {kind} here")
 
 
-def simple_type(name: str) -> DataType:
+def simple_type(name: str) -> types.DataType:
     if name in SIMPLE_TYPES:
         return SIMPLE_TYPES[name]()
     found = _DECIMAL.fullmatch(name)
     if found is None:
         raise NeedsSpark(f"there is no type {name} here")
-    return DecimalType(int(found[1]), int(found[2]))
+    return types.DecimalType(int(found[1]), int(found[2]))
 
 
-_OF_METADATA: Final[Mapping[str, DataType]] = {
-    "topic": StringType(),
-    "partition": IntegerType(),
-    "offset": LongType(),
-    "timestamp": TimestampType(),
-    "timestamp_ms": LongType(),
-    "timestamp_type": IntegerType(),
-    "record_id": StringType(),
-    "key": BinaryType(),
-    "value": BinaryType(),
+_OF_METADATA: Final[Mapping[str, types.DataType]] = {
+    "topic": types.StringType(),
+    "partition": types.IntegerType(),
+    "offset": types.LongType(),
+    "timestamp": types.TimestampType(),
+    "timestamp_ms": types.LongType(),
+    "timestamp_type": types.IntegerType(),
+    "record_id": types.StringType(),
+    "key": types.BinaryType(),
+    "value": types.BinaryType(),
     "headers": HEADERS.dataType,
-    "headers_json": StringType(),
+    "headers_json": types.StringType(),
 }
 
 
-def _columns_of(mapping: TableMapping) -> StructType:
+def _columns_of(mapping: TableMapping) -> types.StructType:
     """Return the columns of the mapping's rows. Raises ConfigError, and NeedsSpark where values decide on them."""
     sides = {side: encoding for side, encoding in (("key", mapping.key), ("value", mapping.value)) if encoding}
     if mapping.fan_out is not None:
@@ -255,25 +237,25 @@ def _columns_of(mapping: TableMapping) -> StructType:
     if len(columns) != len(mapping.metadata_columns):
         raise NeedsSpark("metadata of changes is in values")
     if mapping.deletes == MARK:
-        columns.append((mapping.deleted_column, BooleanType()))
+        columns.append((mapping.deleted_column, types.BooleanType()))
     of_side = {side: list(_side_columns(side, encoding)) for side, encoding in sides.items()}
     columns += [column for found in of_side.values() for column in found]
     names = [name for name, _ in columns]
     check_names(mapping, names)
     upsert_by(mapping, names, [name for name, _ in of_side.get("key", ())])
     needed = required(sides)
-    return StructType([StructField(name, type_, name not in needed) for name, type_ in columns])
+    return types.StructType([types.StructField(name, type_, name not in needed) for name, type_ in columns])
 
 
-def _side_columns(side: str, encoding: Encoding) -> Iterator[tuple[str, DataType]]:
+def _side_columns(side: str, encoding: Encoding) -> Iterator[tuple[str, types.DataType]]:
     if encoding.envelope is not None or encoding.by_registry:
         raise NeedsSpark("a schema, or an envelope, says what the columns are")
     if encoding.format != "json":
-        yield encoding.column or side, BinaryType() if encoding.format == "bytes" else StringType()
+        yield encoding.column or side, types.BinaryType() if encoding.format == "bytes" else types.StringType()
         return
     for column in encoding.columns:
         name = column.type.lower()
-        yield column.name, TimestampType() if name == "timestamp" else simple_type(name)
+        yield column.name, types.TimestampType() if name == "timestamp" else simple_type(name)
 
 
 @attrs.frozen
@@ -283,13 +265,13 @@ class SparkTables:
     spark: SparkSession
     pipeline: Pipeline
 
-    def columns(self, mapping: TableMapping) -> StructType:
+    def columns(self, mapping: TableMapping) -> types.StructType:
         return empty_rows(self.spark, mapping, self.pipeline).columns
 
     def exists(self, table: str) -> bool:
         return format_of(self.spark, self.pipeline).exists(table)
 
-    def schema(self, table: str) -> StructType:
+    def schema(self, table: str) -> types.StructType:
         return self.spark.table(self.pipeline.full_name(table)).schema
 
     def commits(self, table: str) -> Iterator[Commit]:
@@ -332,6 +314,9 @@ def _status(tables: Tables, pipeline: Pipeline, mapping: TableMapping) -> Mappin
     end = Position() if committed is None else committed.end
     with closing(planner_of(pipeline, mapping)) as planner:
         lag = Lag.of(behind_of(planner, committed), committed)
+    dead_letters = 0
+    if mapping.dead_letters is not None and tables.exists(mapping.dead_letters):
+        dead_letters = tables.count(mapping.dead_letters, "mapping", mapping.id)
     return MappingStatus(
         mapping=mapping.id,
         table=mapping.table,
@@ -342,14 +327,8 @@ def _status(tables: Tables, pipeline: Pipeline, mapping: TableMapping) -> Mappin
         lag_seconds=lag.seconds,
         committed_ms=lag.committed_ms,
         snapshot_id=None if committed is None else committed.snapshot_id,
-        dead_letters=_dead_letters(tables, mapping),
+        dead_letters=dead_letters,
     )
-
-
-def _dead_letters(tables: Tables, mapping: TableMapping) -> int:
-    if mapping.dead_letters is None or not tables.exists(mapping.dead_letters):
-        return 0
-    return tables.count(mapping.dead_letters, "mapping", mapping.id)
 
 
 def check(tables: Tables, pipeline: Pipeline) -> Iterator[MappingCheck]:

@@ -29,25 +29,15 @@ class NotMigrated(KafScaleError):
 
 
 @attrs.frozen(kw_only=True)
-class MigratedSource:
-    """A source of the query, by the place of its line, and its position."""
-
-    place: int
-    topics: Sequence[str]
-    offsets: Position
-
-
-@attrs.frozen(kw_only=True)
 class Migration:
-    """A checkpoint. `batch_id` is that of the last batch, which has ended; `sources` read topics."""
+    """A checkpoint whose last batch has ended. `sources` are those that read topics, by the places of their lines."""
 
     directory: HadoopDirectory
-    batch_id: int
-    sources: Sequence[MigratedSource]
+    sources: Mapping[int, Position]
 
     @property
     def offsets(self) -> Mapping[TopicPartition, int]:
-        return {name: offset for source in self.sources for name, offset in source.offsets.offsets.items()}
+        return {name: offset for position in self.sources.values() for name, offset in position.offsets.items()}
 
 
 def read_checkpoint(spark: SparkSession, path: str) -> Migration:
@@ -61,26 +51,24 @@ def read_checkpoint(spark: SparkSession, path: str) -> Migration:
             "it between two batches (as after Trigger.AvailableNow)"
         )
     lines = (directory.read(f"{OFFSETS}/{planned[-1]}") or "").splitlines()[HEADING_LINES:]
-    sources = [found for place, line in enumerate(lines) if (found := _source(place, line)) is not None]
+    sources = {place: found for place, line in enumerate(lines) if (found := _position(line)) is not None}
     if not sources:
         raise NotMigrated(f"no source of the query of {path} reads topics: there are no offsets of partitions in it")
-    return Migration(directory=directory, batch_id=planned[-1], sources=sources)
+    return Migration(directory=directory, sources=sources)
 
 
 def _batches(directory: HadoopDirectory, folder: str) -> Sequence[int]:
     return sorted(int(name) for name in directory.names(folder) if name.isdecimal())
 
 
-def _source(place: int, line: str) -> MigratedSource | None:
+def _position(line: str) -> Position | None:
     """Return None for a source that reads no topics, such as files or rates."""
     try:
         position = Position.parse(line)
     except (ValueError, AttributeError, TypeError):
         return None
-    if not position.offsets or not all(isinstance(offset, int) for offset in position.offsets.values()):
-        return None
-    topics = sorted({topic for topic, _ in position.offsets})
-    return MigratedSource(place=place, topics=topics, offsets=position)
+    has_offsets = position.offsets and all(isinstance(offset, int) for offset in position.offsets.values())
+    return position if has_offsets else None
 
 
 def check_bucket(migration: Migration, planner: Planner) -> Logs:
@@ -97,9 +85,9 @@ def check_bucket(migration: Migration, planner: Planner) -> Logs:
                 f"{log.start_offset} to {log.written_end_offset} of it: is that topic there with the same offsets? "
                 "What was just produced comes into the bucket by `kafscale flush`"
             )
-    for source in migration.sources:
-        there = ids_of(logs.values())
-        other = [name for name, known in source.offsets.topic_ids.items() if there.get(name, known) != known]
+    there = ids_of(logs.values())
+    for position in migration.sources.values():
+        other = [name for name, known in position.topic_ids.items() if there.get(name, known) != known]
         if other:
             raise NotMigrated(f"topic '{other[0]}' has another id in the bucket than the checkpoint is of")
     return {name: log for name, log in logs.items() if name in migration.offsets}
@@ -112,13 +100,12 @@ def migrate(migration: Migration, target: str, to: str, logs: Logs) -> HadoopDir
         raise ConfigError(f"there is something at {target} already: name a directory that is to be made")
     migration.directory.copy_to(copy)
     topic_ids = ids_of(logs.values()) if to == KAFSCALE else {}
-    places = {source.place for source in migration.sources}
     for batch_id in _batches(copy, OFFSETS):
         text = copy.read(f"{OFFSETS}/{batch_id}")
         assert text is not None
         lines = text.splitlines()
         for number, line in enumerate(lines):
-            if number - HEADING_LINES in places:
+            if number - HEADING_LINES in migration.sources:
                 lines[number] = _rewritten(line, topic_ids)
         copy.delete(f"{OFFSETS}/{batch_id}")
         copy.write(f"{OFFSETS}/{batch_id}", "\n".join(lines))

@@ -86,7 +86,8 @@ def _prove(
     begin = batches[-1].began
     with closing(planner_of(pipeline, mapping)) as planner:
         logs = planner.logs(end.offsets.keys(), must_exist=False)
-        _check_topics(logs, batches)
+        for recreated in [topic for batch in batches for topic in recreations(batch.end.topic_ids, logs).values()]:
+            raise _Unproven(str(recreated))
         _check_order(batches)
         _check_there(logs, begin, end)
         crc_count = sum(_check_crcs(planner, logs, batch) for batch in batches)
@@ -99,12 +100,6 @@ def _prove(
         return _compare(table, derived, mapping, batches, found)
     finally:
         derived.frame.unpersist()
-
-
-def _check_topics(logs: Mapping[TopicPartition, PartitionLog], batches: Sequence[Committed]) -> None:
-    for batch in batches:
-        for recreated in recreations(batch.end.topic_ids, logs).values():
-            raise _Unproven(str(recreated))
 
 
 def _check_order(batches: Sequence[Committed]) -> None:
@@ -172,7 +167,10 @@ def _records(
 def _compare(
     table: DataFrame, derived: BatchRows, mapping: TableMapping, batches: Sequence[Committed], proof: Proof
 ) -> Proof:
-    columns = _comparable(table.schema)
+    columns = [  # in a form that Spark can compare: maps as text
+        f"to_json(`{field.name}`) AS `{field.name}`" if _has_map(field.dataType) else f"`{field.name}`"
+        for field in table.schema.fields
+    ]
     expected = _expected(derived, mapping, batches).select(*fitted(derived.columns, table.schema)).selectExpr(*columns)
     actual = table.selectExpr(*columns)
     proof = attrs.evolve(
@@ -212,14 +210,6 @@ def _ranges(batches: Sequence[Committed]) -> Iterator[tuple[str, int, int, int, 
         for (topic, index), end in batch.end.offsets.items():
             yield topic, index, ends.get((topic, index), 0), end, number
             ends[topic, index] = end
-
-
-def _comparable(schema: StructType) -> Sequence[str]:
-    """Return the columns in a form that Spark can compare: maps as text."""
-    return [
-        f"to_json(`{field.name}`) AS `{field.name}`" if _has_map(field.dataType) else f"`{field.name}`"
-        for field in schema.fields
-    ]
 
 
 def _has_map(type_: DataType) -> bool:

@@ -69,7 +69,9 @@ def without_flags(decoded: DataFrame, mapping: TableMapping, side: str) -> DataF
             "row was deleted: have Debezium rewrite deletes, or leave out the envelope if tombstones tell"
         )
     value = functions.col(f"{side}.value")
-    row = functions.struct(*(value.getField(name).alias(name) for name in names if not _is_flag(name)))
+    row = functions.struct(
+        *(value.getField(name).alias(name) for name in names if name not in (DELETED, *FLAGS.values()))
+    )
     op = functions.when(is_deleted(value, type_), functions.lit(DELETE)).otherwise(
         member(value, type_, FLAGS["op"], "string")
     )
@@ -84,10 +86,6 @@ def without_flags(decoded: DataFrame, mapping: TableMapping, side: str) -> DataF
         op.alias("op"),
     )
     return decoded.select("*", *metadata).withColumn(side, made)
-
-
-def _is_flag(name: str) -> bool:
-    return name in (DELETED, *FLAGS.values())
 
 
 RECORD = "_kafscale_record"
@@ -194,7 +192,9 @@ def rows_of(frame: DataFrame, mapping: TableMapping, pipeline: Pipeline) -> Batc
         is_row = functions.lit(True)
         if has_changes:
             is_row = ~functions.col(TRUNCATE)
-        error = functions.when(is_row, _unfindable(by))
+        absent = reduce(or_, (functions.col(quoted(name)).isNull() for name in by))
+        error = functions.lit(f"it has nothing in {' or '.join(by)}, by which its row is found")
+        error = functions.when(is_row & absent, error)
         rows = rows.withColumn(ERROR, functions.coalesce(functions.col(ERROR), error))
     if mapping.fan_out is not None:
         rows = rows.withColumn(TABLE, _named_table(mapping.fan_out, mapping, names))
@@ -295,21 +295,15 @@ def _decoded(side: str, encoding: Encoding, mapping: TableMapping, registry: Reg
 
 
 def _by_registry(column: Column, encoding: Encoding, subject: str, registry: RegistryConfig) -> Column:
-    credentials = RegistryCredentials(
-        basic_auth=registry.basic_auth,
-        basic_auth_file=registry.basic_auth_file,
-        bearer_token=registry.bearer_token,
-        bearer_token_file=registry.bearer_token_file,
-        config_file=registry.config_file,
-        ca_file=registry.ca_file,
-    )
+    given = attrs.asdict(registry)
+    url = given.pop("url")
     reading: RegistryReading = {"subject": subject, "validate": encoding.validate}
     reading["format"] = "json" if encoding.format == "json-schema" else encoding.format
     if encoding.version is not None:
         reading["version"] = encoding.version
     if encoding.message is not None:
         reading["message"] = encoding.message
-    return from_registry(column, credentials.options(registry.url), **reading)
+    return from_registry(column, RegistryCredentials(**given).options(url), **reading)
 
 
 def _from_json(text: Column, invalid: Column, encoding: Encoding) -> Column:
@@ -443,8 +437,3 @@ def _error(sides: Mapping[str, Encoding], *, is_upsert: bool) -> Column:
     if is_upsert:
         errors["value"] = functions.when(functions.col(f"{RECORD}.value").isNotNull(), errors["value"])
     return functions.coalesce(*(functions.concat(functions.lit(f"{side}: "), error) for side, error in errors.items()))
-
-
-def _unfindable(by: Sequence[str]) -> Column:
-    absent = reduce(or_, (functions.col(quoted(name)).isNull() for name in by))
-    return functions.when(absent, functions.lit(f"it has nothing in {' or '.join(by)}, by which its row is found"))

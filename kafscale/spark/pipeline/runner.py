@@ -81,7 +81,7 @@ class PipelineRun:
 
     spark: SparkSession
     pipeline: Pipeline
-    observer: Observer
+    observers: Sequence[Observer]
     _stopping: threading.Event = attrs.field(factory=threading.Event, init=False)
     _lock: Any = attrs.field(init=False)
 
@@ -114,7 +114,8 @@ class PipelineRun:
         while not ended.wait(seconds):
             try:
                 for care in maintain(session, self.pipeline):
-                    self.observer.maintained(care)
+                    for observer in self.observers:
+                        observer.maintained(care)
                     if ended.is_set():
                         return
             except Exception as exc:  # py4j's, most of all
@@ -128,10 +129,11 @@ class PipelineRun:
         while running:
             for run in list(running):
                 try:
-                    goes_on = run.poll(self.observer, once=once, stopping=self._stopping.is_set())
+                    goes_on = run.poll(self.observers, once=once, stopping=self._stopping.is_set())
                 except Exception as exc:  # of one mapping, whatever it is
                     failed.append(run.mapping.id)
-                    self.observer.mapping_failed(run.mapping.id, exc)
+                    for observer in self.observers:
+                        observer.mapping_failed(run.mapping.id, exc)
                     goes_on = False
                 if not goes_on:
                     run.close()
@@ -176,7 +178,7 @@ class MappingRun:
     def checkpoint(self) -> QueryCheckpoint:
         return checkpoint_of(self.spark, self.pipeline, self.mapping)
 
-    def poll(self, observer: Observer, *, once: bool, stopping: bool) -> bool:
+    def poll(self, observers: Sequence[Observer], *, once: bool, stopping: bool) -> bool:
         """Do the next step, and tell whether the mapping goes on. Raises the error that ended the query for good."""
         if self._query is None and (stopping or time.monotonic() < self._start_at_seconds):
             return not stopping
@@ -184,29 +186,29 @@ class MappingRun:
             if self._query is None:
                 self._start(once)
                 return True
-            return self._watch(observer, once=once, stopping=stopping)
+            return self._watch(observers, once=once, stopping=stopping)
         except Exception as exc:
             if stopping:
                 return False  # what a query says that was told to stop
             if not _may_pass(exc) or self._restart_count >= RESTART_COUNT:
                 raise
-            self._start_again_later(observer, exc)
+            self._start_again_later(observers, exc)
             return True
 
-    def _watch(self, observer: Observer, *, once: bool, stopping: bool) -> bool:
+    def _watch(self, observers: Sequence[Observer], *, once: bool, stopping: bool) -> bool:
         if stopping:
             self._query.stop()
         is_active = self._query.isActive
-        self._tell(observer)
-        self._measure(observer)
+        self._tell(observers)
+        self._measure(observers)
         if is_active:
             return True
         self._raise_failure()
         self._query = None
         return once and not stopping and not self._is_done()
 
-    def _measure(self, observer: Observer) -> None:
-        """Report the lag to the observer now and then. Errors of the bucket or the catalog do not fail the query."""
+    def _measure(self, observers: Sequence[Observer]) -> None:
+        """Report the lag now and then. Errors of the bucket or the catalog do not fail the query."""
         if self.pipeline.metrics is None or time.monotonic() < self._measure_at_seconds:
             return
         self._measure_at_seconds = time.monotonic() + LAG_SECONDS
@@ -217,15 +219,17 @@ class MappingRun:
         except Exception as exc:  # py4j's of the catalog, too
             logger.info("how far %s is behind is not known now: %s", self.mapping.id, exc)
             return
-        observer.lag_measured(self.mapping.id, Lag.of(behind, committed))
+        for observer in observers:
+            observer.lag_measured(self.mapping.id, Lag.of(behind, committed))
 
-    def _start_again_later(self, observer: Observer, exc: Exception) -> None:
+    def _start_again_later(self, observers: Sequence[Observer], exc: Exception) -> None:
         delay_seconds = RESTARTS.seconds(self._restart_count)
         self._restart_count += 1
         self._start_at_seconds = time.monotonic() + delay_seconds
         self._stop_query()
         self._writer.failure = None
-        observer.mapping_restarts(self.mapping.id, exc, delay_seconds)
+        for observer in observers:
+            observer.mapping_restarts(self.mapping.id, exc, delay_seconds)
 
     def _start(self, once: bool) -> None:
         if self._target is None:
@@ -292,8 +296,8 @@ class MappingRun:
     def _keep_outcome(self, outcome: Outcome) -> None:
         self._outcomes[outcome.batch.batch_id] = outcome
 
-    def _tell(self, observer: Observer) -> None:
-        """Report new batches of Spark to the observer; a waiting query reports the number of its next batch, too."""
+    def _tell(self, observers: Sequence[Observer]) -> None:
+        """Report new batches of Spark; a waiting query reports the number of its next batch, too."""
         for progress in self._query.recentProgress:
             if WRITING not in progress["durationMs"]:
                 continue
@@ -301,7 +305,8 @@ class MappingRun:
             if outcome is not None:
                 self._restart_count = 0
                 lag = lag_of(outcome.batch.end, self._newest_bounds())
-                observer.batch_done(self.mapping.id, outcome, progress["numInputRows"], lag)
+                for observer in observers:
+                    observer.batch_done(self.mapping.id, outcome, progress["numInputRows"], lag)
 
     def _newest_bounds(self) -> BucketBounds:
         """Return the bounds of the bucket, or the last known ones if it does not answer."""

@@ -69,7 +69,10 @@ def ensure_table(spark: SparkSession, mapping: TableMapping, pipeline: Pipeline,
     else:
         tables.create(
             mapping.table,
-            _definition(columns),
+            ", ".join(
+                f"{quoted(field.name)} {sql_of(field.dataType)}{'' if field.nullable else ' NOT NULL'}"
+                for field in columns.fields
+            ),
             partition_by=partition_by,
             properties=mapping.properties,
             is_upserted=mapping.mode == "upsert",
@@ -92,13 +95,6 @@ def evolve(spark: SparkSession, mapping: TableMapping, pipeline: Pipeline, colum
             raise SchemaConflict(f"the values have {'.'.join(change.path)} {change.type}, and evolve is off")
         format_of(spark, pipeline).change(mapping.table, change)
     return spark.table(name).schema
-
-
-def _definition(columns: StructType) -> str:
-    return ", ".join(
-        f"{quoted(field.name)} {sql_of(field.dataType)}{'' if field.nullable else ' NOT NULL'}"
-        for field in columns.fields
-    )
 
 
 def ensure_declared(spark: SparkSession, mapping: TableMapping, pipeline: Pipeline) -> None:
@@ -229,7 +225,7 @@ def maintain(spark: SparkSession, pipeline: Pipeline) -> Iterator[Care]:
     tables = format_of(spark, pipeline)
     for table in tables_of(tables, pipeline):
         if tables.exists(table):
-            yield _TableCare(tables, pipeline, table, datetime.now(UTC)).run()
+            yield _cared(tables, pipeline, table)
 
 
 def tables_of(tables: TableFormat, pipeline: Pipeline) -> Sequence[str]:
@@ -242,37 +238,20 @@ def tables_of(tables: TableFormat, pipeline: Pipeline) -> Sequence[str]:
     return list(dict.fromkeys(names))
 
 
-@attrs.frozen
-class _TableCare:
-    tables: TableFormat
-    pipeline: Pipeline
-    table: str
-    now: datetime
-
-    def run(self) -> Care:
-        care = Care(table=self.table)
-        try:
-            care = attrs.evolve(care, compacted_files=self._compact())
-            care = attrs.evolve(care, expired_files=self._expire())
-            care = attrs.evolve(care, orphan_files=self._remove_orphans())
-        except Exception as exc:  # py4j's, most of all when another commit was first
-            care = attrs.evolve(care, problem=first_line(exc))
-        return care
-
-    def _compact(self) -> int:
-        options = self.pipeline.maintenance
-        return self.tables.compact(self.table, parse_size(options.target_file_size)) if options.compact else 0
-
-    def _expire(self) -> int:
-        options = self.pipeline.maintenance
-        found = [newest(self.tables.commits(self.table), mapping.id) for mapping in self.pipeline.mappings]
+def _cared(tables: TableFormat, pipeline: Pipeline, table: str) -> Care:
+    options, now, care = pipeline.maintenance, datetime.now(UTC), Care(table=table)
+    try:
+        if options.compact:
+            care = attrs.evolve(care, compacted_files=tables.compact(table, parse_size(options.target_file_size)))
+        found = [newest(tables.commits(table), mapping.id) for mapping in pipeline.mappings]
         keep_count = max(
             [options.keep_snapshots, *(committed.depth + 1 for committed in found if committed is not None)]
         )
-        return self.tables.expire(self.table, self._before(options.expire_after), keep_count)
-
-    def _remove_orphans(self) -> int:
-        return self.tables.remove_orphans(self.table, self._before(self.pipeline.maintenance.orphans_after))
-
-    def _before(self, duration: str) -> datetime:
-        return self.now - timedelta(microseconds=parse_duration(duration))
+        expired, orphaned = (
+            now - timedelta(microseconds=parse_duration(age)) for age in (options.expire_after, options.orphans_after)
+        )
+        care = attrs.evolve(care, expired_files=tables.expire(table, expired, keep_count))
+        care = attrs.evolve(care, orphan_files=tables.remove_orphans(table, orphaned))
+    except Exception as exc:  # py4j's, most of all when another commit was first
+        care = attrs.evolve(care, problem=first_line(exc))
+    return care

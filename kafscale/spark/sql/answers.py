@@ -49,17 +49,15 @@ def _scans(plan: Any) -> Iterator[Sequence[Sequence[Split]]]:
     from kafscale.spark.source.source import SplitPartition
 
     if plan.getClass().getSimpleName() == "DataSourceV2ScanRelation":
-        planned = [_unpickled(partition) for partition in plan.scan().toBatch().planInputPartitions()]
+        planned = [
+            pickle.loads(bytes(partition.pickedPartition()))
+            for partition in plan.scan().toBatch().planInputPartitions()
+            if partition.getClass().getSimpleName() == "PythonInputPartition"
+        ]
         yield [partition.splits for partition in planned if isinstance(partition, SplitPartition)]
     for further in (plan.children(), plan.subqueries()):
         for index in range(further.size()):
             yield from _scans(further.apply(index))
-
-
-def _unpickled(partition: Any) -> Any:
-    if partition.getClass().getSimpleName() != "PythonInputPartition":
-        return None
-    return pickle.loads(bytes(partition.pickedPartition()))
 
 
 def _line(splits: Sequence[Split]) -> str:

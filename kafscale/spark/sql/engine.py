@@ -35,7 +35,7 @@ from kafscale.spark.sql.kafsql import (
     with_segments,
 )
 from kafscale.spark.sql.tokens import Edit, SqlToken, closing, edited, tokenize
-from kafscale.spark.sql.topics import TOPIC_NAME, Topics, answer_command
+from kafscale.spark.sql.topics import Topics, answer_command
 from kafscale.spark.values.decoding import DECODED
 
 if TYPE_CHECKING:
@@ -264,13 +264,14 @@ class Engine:
             if unknown is None:
                 raise
             name = unknown[1].replace("`.`", ".")
-            if TOPIC_NAME.fullmatch(name) and self.topics.has(name):
+            if self.topics.has(name):
                 raise QueryError(_only_read(name, statement)) from exc
             raise self.topics.no_such(name) from exc
 
     def _references(self, found: StatementReads, clauses: Clauses, read: Callable[..., str]) -> Iterator[Edit]:
         for reference in found.references:
-            if self._is_topic(reference):
+            is_of_a_catalog = len(reference.parts) > 1 and reference.parts[0] in self.catalogs
+            if not is_of_a_catalog and self.topics.has(reference.name):
                 view = read(reference.name, clauses.bound_at(reference.start), options=reference.options)
                 text = f"({view} AS {_quoted(reference.parts[-1])})" if reference.is_relation else view
                 yield Edit(start=reference.start, end=reference.end, text=text)
@@ -278,7 +279,7 @@ class Engine:
     def _calls(self, found: StatementReads, clauses: Clauses, read: Callable[..., str]) -> Iterator[Edit]:
         for call in found.calls:
             bound, partition = bound_of(call)
-            if not (TOPIC_NAME.fullmatch(call.topic) and self.topics.has(call.topic)):
+            if not self.topics.has(call.topic):
                 raise self.topics.no_such(call.topic)
             bound = attrs.evolve(bound, is_full=clauses.bound_at(call.start).is_full)
             view = read(call.topic, bound, partition=partition)
@@ -294,11 +295,6 @@ class Engine:
         spoken.select(frame).createOrReplaceTempView(name)
         views.append(name)
         return name
-
-    def _is_topic(self, reference: TableReference) -> bool:
-        if len(reference.parts) > 1 and reference.parts[0] in self.catalogs:
-            return False
-        return TOPIC_NAME.fullmatch(reference.name) is not None and self.topics.has(reference.name)
 
 
 def _only_read(topic: str, statement: str) -> str:

@@ -19,18 +19,10 @@ from kafscale.errors import QueryError
 _OURS = re.compile(r"^kafscale\.[\w.]+: (.+)", re.MULTILINE)  # in the traceback of a worker
 # Of Spark's conditions, those that have nothing to do with which columns a topic has, nor a message that lists them.
 OF_NO_COLUMNS = {
-    "DATATYPE_MISMATCH",
-    "INVALID_TYPED_LITERAL",
-    "MISSING_AGGREGATION",
-    "MISSING_GROUP_BY",
-    "PARSE_EMPTY_STATEMENT",
-    "PARSE_SYNTAX_ERROR",
-    "TABLE_OR_VIEW_NOT_FOUND",
-    "UNRESOLVED_ROUTINE",
-    "UNSUPPORTED_DATATYPE",
-    "WRONG_NUM_ARGS",
+    *("DATATYPE_MISMATCH", "INVALID_TYPED_LITERAL", "MISSING_AGGREGATION", "MISSING_GROUP_BY"),
+    *("PARSE_EMPTY_STATEMENT", "PARSE_SYNTAX_ERROR", "TABLE_OR_VIEW_NOT_FOUND", "UNRESOLVED_ROUTINE"),
+    *("UNSUPPORTED_DATATYPE", "WRONG_NUM_ARGS"),
 }
-
 _JAVA_CLASS = re.compile(r"^(?:[a-z]\w*\.)+[A-Z]\w*(?:Exception|Error): ")
 
 

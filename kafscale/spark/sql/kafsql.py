@@ -176,17 +176,8 @@ BEGINNING = ("SELECT", "WITH", "(")
 # the rest runs at once, or has names that only Spark puts together.
 ALL = frozenset(
     (
-        "TABLE",
-        "NATURAL",
-        "PIVOT",
-        "UNPIVOT",
-        "IDENTIFIER",
-        "EXECUTE",
-        "INSERT",
-        "MERGE",
-        "UPDATE",
-        "CREATE",
-        "TRANSFORM",
+        *("TABLE", "NATURAL", "PIVOT", "UNPIVOT"),
+        *("IDENTIFIER", "EXECUTE", "INSERT", "MERGE", "UPDATE", "CREATE", "TRANSFORM"),
     )
 )
 BEFORE_QUERY = ("(", "ALL", "DISTINCT", "AS", *SET_OPERATORS)
@@ -233,7 +224,11 @@ def windows(tokens: Sequence[SqlToken], *, timestamp: str, key: str) -> Iterator
     """Make the edits that replace each WITHIN. `timestamp` and `key` are columns. Raises QueryError."""
     for index, token in enumerate(tokens):
         if token.word == "WITHIN" and tokens[index + 1 : index + 2] and tokens[index + 1].text[0].isdigit():
-            window_ms, count = _window(tokens[index + 1 : index + 4])
+            try:
+                window_ms, count = duration_ms(tokens[index + 1 : index + 4])
+            except ValueError as exc:
+                wrong = tokens[index + 1].text
+                raise QueryError(f"WITHIN {wrong}: give a time, such as WITHIN 10m or WITHIN 10 minutes") from exc
             join = _Join.before(_level(tokens, index))
             condition = join.condition(timestamp=timestamp, key=key, window_ms=window_ms)
             end = tokens[index + count].end
@@ -317,13 +312,6 @@ def _last(words: Sequence[str], word: str) -> int:
     return len(words) - 1 - words[::-1].index(word) if word in words else -1
 
 
-def _window(tokens: Sequence[SqlToken]) -> tuple[int, int]:
-    try:
-        return duration_ms(tokens)
-    except ValueError as exc:
-        raise QueryError(f"WITHIN {tokens[0].text}: give a time, such as WITHIN 10m or WITHIN 10 minutes") from exc
-
-
 SEGMENT = "segment"
 
 
@@ -386,7 +374,13 @@ class Spoken:
         tokens = tokenize(text)
         spoken = cls(text=text, names={token.name.lower() for token in tokens})
         timestamp, key = ("_ts", "_key") if spoken.has_kafsql_columns else ("timestamp", "key")
-        edits = [*_times(tokens), *_offsets(tokens), *windows(tokens, timestamp=timestamp, key=key)]
+        # The column `offset` is quoted at the beginning of a condition, where Spark expects its clause.
+        offsets = [
+            Edit(start=token.start, end=token.end, text="`offset`")
+            for before, token in pairwise(tokens)
+            if before.word == "WHERE" and token.word == "OFFSET"
+        ]
+        edits = [*_times(tokens), *offsets, *windows(tokens, timestamp=timestamp, key=key)]
         return attrs.evolve(spoken, text=edited(text, edits))
 
     @property
@@ -420,13 +414,6 @@ def _times(tokens: Sequence[SqlToken]) -> Iterator[Edit]:
             behind = tokens[index + 1 : index + 5]
             for number in (behind[place] for place in _compared([token.word for token in behind])):
                 yield Edit(start=number.start, end=number.end, text=f"timestamp_millis({number.text})")
-
-
-def _offsets(tokens: Sequence[SqlToken]) -> Iterator[Edit]:
-    """Quote the column `offset` at the beginning of a condition, where Spark expects its clause."""
-    for before, token in pairwise(tokens):
-        if before.word == "WHERE" and token.word == "OFFSET":
-            yield Edit(start=token.start, end=token.end, text="`offset`")
 
 
 def _compared(words: Sequence[str]) -> Iterator[int]:

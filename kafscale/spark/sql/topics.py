@@ -162,6 +162,8 @@ class BucketTopics:
 
     def has(self, name: str) -> bool:
         """Tell whether a topic has objects in the bucket, or is known to be empty."""
+        if not TOPIC_NAME.fullmatch(name):
+            return False
         with closing(self.planner()) as planner:
             if planner.catalog.brokers is not None:
                 return name in planner.catalog.topics()

@@ -131,7 +131,7 @@ mappings:
         from kafscale.spark.pipeline.runner import PipelineRun
 
         seen = Seen()
-        PipelineRun(spark=self.spark, pipeline=self.pipeline(mappings, more), observer=seen).run(once=True)
+        PipelineRun(spark=self.spark, pipeline=self.pipeline(mappings, more), observers=[seen]).run(once=True)
         assert may_fail or not seen.failures
         return seen
 

@@ -70,7 +70,7 @@ def test_a_batch_behind_a_pause_was_told_to_have_no_records(monkeypatch):
     batches = [MicroBatch(mapping="m", query_id="q", batch_id=number, end=Position()) for number in range(2)]
     run._outcomes = {batch.batch_id: Outcome(batch=batch) for batch in batches}
     observer = SimpleNamespace(batch_done=lambda _, outcome, rows, __: told.append((outcome.batch.batch_id, rows)))
-    run._tell(observer)
+    run._tell([observer])
     assert told == [(0, 5), (1, 3)]
 
 
@@ -174,7 +174,7 @@ def test_a_catalog_that_did_not_answer_for_metrics_had_a_second_query_started(mo
     run: Any = object.__new__(runner.MappingRun)
     run.mapping, run.pipeline, run.spark = SimpleNamespace(id="m"), SimpleNamespace(metrics="localhost:0"), None
     run._query, run._measure_at_seconds, run._restart_count = Query(), 0.0, 0
-    assert run.poll(SimpleNamespace(), once=False, stopping=False)
+    assert run.poll([], once=False, stopping=False)
     assert (run._query.isActive, run._restart_count) == (True, 0)
 
 
@@ -199,7 +199,7 @@ def test_a_query_that_could_not_be_asked_went_on_beside_the_next_one(is_bug):
     mapping_run._writer, mapping_run._planner, mapping_run._looking = SimpleNamespace(), None, threading.Lock()
     observer = SimpleNamespace(mapping_restarts=lambda mapping, *_: restarts.append(mapping))
     try:
-        assert mapping_run.poll(observer, once=False, stopping=False)
+        assert mapping_run.poll([observer], once=False, stopping=False)
     except ValueError:
         mapping_run.close()
     assert not query.isActive
@@ -223,6 +223,6 @@ def test_tables_were_never_cared_for_again_when_a_catalog_had_not_answered_once(
     run: Any = object.__new__(runner.PipelineRun)
     run.pipeline = SimpleNamespace(maintenance=SimpleNamespace(every="1ms"))
     run.spark = SimpleNamespace(newSession=lambda: None)
-    run.observer = SimpleNamespace(maintained=lambda care: (told.append(care), ended.set()))
+    run.observers = [SimpleNamespace(maintained=lambda care: (told.append(care), ended.set()))]
     run._maintain(ended)
     assert told == [Care(table="a.b")]
