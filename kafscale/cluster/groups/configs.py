@@ -1,8 +1,7 @@
-"""Configs of single consumer groups of Kafka 4's protocol: durable before they act.
+"""Configs of single consumer groups of Kafka 4's protocol: their session timeouts and heartbeat intervals.
 
-As in Kafka 4.1 a group has the broker's session timeout and heartbeat interval unless it has its own, which its
-members learn with their next heartbeat. Configs may be set on a group that does not exist yet, and stay when a group
-is deleted. Keys of the store: `group-configs/<group id>`.
+Members learn them with their next heartbeat. Configs may be set on a group that does not exist yet, and stay when a
+group is deleted. Keys of the store: `group-configs/<group id>`.
 """
 
 from __future__ import annotations
@@ -30,48 +29,39 @@ from kafscale.wire.error_codes import INVALID_CONFIG, POLICY_VIOLATION
 
 SESSION_TIMEOUT: Final = "consumer.session.timeout.ms"
 HEARTBEAT_INTERVAL: Final = "consumer.heartbeat.interval.ms"
-# Groups that have configs of their own. Kafka has no limit; few groups need other times than the rest.
-GROUPS_MAX_COUNT = 10_000
+GROUPS_MAX_COUNT = 10_000  # that have configs of their own; Kafka has no limit
 
 _PREFIX = "group-configs/"
 
 logger = logging.getLogger(__name__)
 
+_config = partial(ConfigDefinition, type=ConfigType.INT, least=1, acts=True)
 GROUP_CONFIGS: Mapping[str, ConfigDefinition] = {
-    config.name: config
-    for config in (
-        ConfigDefinition(
-            name=HEARTBEAT_INTERVAL,
-            type=ConfigType.INT,
-            default="5000",
-            least=1,
-            broker_name="group.consumer.heartbeat.interval.ms",
-            documentation="How often a member of the group sends a heartbeat.",
-            acts=True,
-        ),
-        ConfigDefinition(
-            name=SESSION_TIMEOUT,
-            type=ConfigType.INT,
-            default="45000",
-            least=1,
-            broker_name="group.consumer.session.timeout.ms",
-            documentation="How long the group waits for a member that sends no heartbeat.",
-            acts=True,
-        ),
-    )
+    HEARTBEAT_INTERVAL: _config(
+        name=HEARTBEAT_INTERVAL,
+        default="5000",
+        broker_name="group.consumer.heartbeat.interval.ms",
+        documentation="How often a member of the group sends a heartbeat.",
+    ),
+    SESSION_TIMEOUT: _config(
+        name=SESSION_TIMEOUT,
+        default="45000",
+        broker_name="group.consumer.session.timeout.ms",
+        documentation="How long the group waits for a member that sends no heartbeat.",
+    ),
 }
 
 
 @attrs.define(eq=False, repr=False)
 class _NewConfigs:
-    """New configs of groups that are not committed yet; an empty mapping removes those of a group."""
+    """New configs of groups; an empty mapping removes those of a group."""
 
     before: Mapping[str, Mapping[str, str]]
     changed: dict[str, Mapping[str, str]] = attrs.field(factory=dict, init=False)
     _added_count: int = attrs.field(default=0, init=False)  # groups that had none before
 
     def put(self, group_id: str, configs: Mapping[str, str]) -> None:
-        """Note a group's new configs. Raises KafkaError POLICY_VIOLATION if too many groups would have some."""
+        """Set a group's new configs. Raises KafkaError POLICY_VIOLATION if too many groups would have some."""
         if group_id not in self.before and group_id not in self.changed:
             if not configs:
                 return
@@ -86,7 +76,7 @@ class _NewConfigs:
 
 @attrs.define(eq=False, repr=False)
 class GroupConfigs(EntryRegistry):
-    """All configs of groups. `overrides` has those in force, by group id: one mapping, which changes with them."""
+    """All configs of groups. `overrides` has those in force, by group id: one live mapping."""
 
     PREFIXES: ClassVar = (_PREFIX,)
 
@@ -103,7 +93,9 @@ class GroupConfigs(EntryRegistry):
         if (configs := self._follower.read(key, value, partial(decode, dict[str, str]))) is not None:
             group_id = key.removeprefix(_PREFIX)
             self._in_force[group_id] = self._allowed(group_id, configs)
-            self._by_group[group_id] = _readable(configs)
+            self._by_group[group_id] = configs
+            with suppress(KafkaError):  # older data has the text that a client typed
+                self._by_group[group_id] = _canonical(configs)
 
     def _delete(self, key: str) -> None:
         group_id = key.removeprefix(_PREFIX)
@@ -127,7 +119,7 @@ class GroupConfigs(EntryRegistry):
         return sorted(self._by_group)
 
     def entries(self, group_id: str) -> Sequence[ConfigEntry]:
-        """Return every config of a group, in order of name. It need not exist."""
+        """Return every config of a group, which need not exist, in order of name."""
         configs = self._by_group.get(group_id, {})
         defaults = {
             HEARTBEAT_INTERVAL: self.settings.group_consumer_heartbeat_interval_ms,
@@ -138,7 +130,7 @@ class GroupConfigs(EntryRegistry):
         ]
 
     async def alter(self, changes: Sequence[NewConfigs], *, validate_only: bool = False) -> list[KafkaError | None]:
-        """Set other configs on groups, all that are allowed as one transaction; return why each was refused, or None.
+        """Set other configs on groups, in one transaction; return why each was refused, or None.
 
         Raises the store's errors.
         """
@@ -168,19 +160,14 @@ class GroupConfigs(EntryRegistry):
         """Add a group's new configs to the draft; return why they are refused, or None."""
         try:
             configs = _canonical(change.overrides(self._by_group.get(change.name, {})))
-            self._check(configs)
+            try:
+                group_times(self.settings, _parse(configs))
+            except ValueError as exc:
+                raise KafkaError(INVALID_CONFIG, str(exc)) from exc
             draft.put(change.name, configs)
         except KafkaError as exc:
             return exc.kept()
         return None
-
-    def _check(self, configs: Mapping[str, str]) -> None:
-        """Raise KafkaError INVALID_CONFIG for configs that the broker's settings forbid."""
-        wanted = _parse(configs)
-        try:
-            group_times(self.settings, wanted)
-        except ValueError as exc:
-            raise KafkaError(INVALID_CONFIG, str(exc)) from exc
 
 
 def _parse(configs: Mapping[str, str]) -> GroupOverrides:
@@ -197,17 +184,10 @@ def _parse(configs: Mapping[str, str]) -> GroupOverrides:
 
 
 def _canonical(configs: Mapping[str, str]) -> Mapping[str, str]:
-    """Return configs with known values as Kafka answers them. Raises KafkaError INVALID_CONFIG."""
+    """Return configs with each value as Kafka answers it. Raises KafkaError INVALID_CONFIG."""
     return {
         name: GROUP_CONFIGS[name].canonical(text) if name in GROUP_CONFIGS else text for name, text in configs.items()
     }
-
-
-def _readable(configs: Mapping[str, str]) -> Mapping[str, str]:
-    """Return stored configs with each value as Kafka answers it: older data has the text that a client typed."""
-    with suppress(KafkaError):
-        return _canonical(configs)
-    return configs
 
 
 def _entry(definition: ConfigDefinition, *, own: str | None, default: str) -> ConfigEntry:

@@ -148,7 +148,7 @@ class ConsumerGroup:
         return self._answer(decide, _refused_heartbeat, LATE)
 
     def join(self, request: Join) -> OneShot[JoinGroupResponse]:
-        """Handle a JoinGroup of a group that has members. (One without members becomes a classic one instead.)"""
+        """Handle a JoinGroup of a group that has members; without members it becomes a classic one instead."""
 
         def refuse(refused: EventRefused) -> JoinGroupResponse:
             full = refused.error_code == error_codes.GROUP_MAX_SIZE_REACHED
@@ -158,7 +158,6 @@ class ConsumerGroup:
         return self._answer(lambda deciding: classic.join(deciding, request), refuse, late)
 
     def sync(self, request: Sync) -> OneShot[SyncGroupResponse]:
-        """Handle a SyncGroup."""
         late = SyncGroupResponse(error_code=error_codes.COORDINATOR_NOT_AVAILABLE)
         return self._answer(
             lambda deciding: classic.sync(deciding, request),
@@ -174,27 +173,26 @@ class ConsumerGroup:
             return refused.error_code
 
     def leave(self, leavers: Sequence[MemberIdentity]) -> Sequence[int]:
-        """Handle a LeaveGroup: an error code for each, which is good when all that was submitted is durable."""
+        """Handle a LeaveGroup; the error codes are good when all that was submitted is durable."""
         deciding = self._deciding()
         codes = classic.leave(deciding, leavers)
         self._settle(deciding)
         return codes
 
     def more_bytes(self, join: Join) -> int:
-        """Return 0: a consumer group itself refuses a join that takes too much memory."""
-        return 0
+        return 0  # a consumer group itself refuses a join that takes too much memory
 
     # -- Time, and what searches find --------------------------------------------------------------------------------
 
     def regexes_found(self, found: Mapping[str, frozenset[str]], version: int) -> None:
-        """Take over the topics of regular expressions, at this version of the topics."""
+        """Apply the result of a search, at this version of the topics."""
         if not self.is_dead:
             deciding = self._deciding()
             regexes.end_refresh(deciding, found, version)
             self._settle(deciding)
 
     def restart_sessions(self) -> None:
-        """Give each member all of its time from now on."""
+        """Give every member its full session timeout from now on."""
         deciding = self._deciding()
         for member in self.state.members.values():
             deciding.set_timer(TimerKind.SESSION, member, deciding.times.session_timeout_ms)
@@ -202,7 +200,7 @@ class ConsumerGroup:
                 deciding.set_timer(TimerKind.REBALANCE, member, member.rebalance_timeout_ms)
 
     def _expire(self, key: TimerKey) -> None:
-        """Remove the member whose deadline has passed, unless it has left the epoch that it was to revoke in."""
+        # A member need not revoke partitions of an epoch that it has left.
         deadline, member = self._soft.deadlines.pop(key), self.state.members[key.member_id]
         if key.kind is not TimerKind.REBALANCE or deadline.member_epoch == member.member_epoch:
             logger.info("member %r of group %r is removed: %s timeout", key.member_id, self.group_id, key.kind.value)
@@ -293,7 +291,7 @@ class ConsumerGroup:
         return reply
 
     def _settle(self, deciding: Deciding, then: Then = ignore_outcome, late: Callable[[], None] = ignore_late) -> None:
-        """Do what an event leads to, and call `then` when all that it rests on is durable, or lost."""
+        """Write an event's records, and call `then` when these and all earlier ones are durable, or lost."""
         if deciding.refresh is not None:
             self.context.search(self, deciding.refresh)
         downgrade = deciding.downgrade
@@ -354,7 +352,6 @@ def _member(state: GroupState, member: Member, topics: KnownTopics) -> Described
 
 
 def _assignment(partitions: Partitions, topics: KnownTopics) -> DescribedAssignment:
-    """Return partitions of the topics that exist, in order of their names."""
     known = [topics.by_id[topic_id] for topic_id in partitions if topic_id in topics.by_id]
     return DescribedAssignment(
         topic_partitions=[

@@ -154,7 +154,7 @@ def _is_active(member: Member) -> bool:
 
 
 def find_member(state: GroupState, member_id: str, instance_id: str | None) -> Member:
-    """Return the member of this id and, if it is given, this instance id. Raises EventRefused if there is none."""
+    """Return the member of this id and instance id; None for the latter is not compared. Raises EventRefused."""
     if instance_id is None:
         member = state.members.get(member_id)
         if member is None:
