@@ -127,7 +127,7 @@ class BrokerConnection:
 
     def send(self, request: Any, response_class: type, *, version: int | None = None) -> None:
         """Send a request, which is answered after those before. Raises BrokerUnavailable."""
-        request_class = type(request)
+        request_class: type = type(request)
         call: ApiCall[Any] = ApiCall.of(
             request_class, response_class, VERSIONS[request_class] if version is None else version
         )

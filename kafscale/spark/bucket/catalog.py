@@ -244,33 +244,29 @@ class Catalog:
             return {}
         topic_id, by_partition, beginnings = self._list_settled(topic, None if newest is None else newest.topic_id)
         known = metadata.topics.get(topic)
-        if known is not None and topic_id in (None, known.topic_id):
-            topic_id = known.topic_id
-        else:
+        if known is not None and topic_id not in (None, known.topic_id):
             known = None
+        if known is not None:
+            topic_id = known.topic_id
+        indexes = {*by_partition, *range(known.partition_count if known is not None else 0)}
         logged: dict[int, Sequence[LoggedBatch]] = {}
         if topic_id is not None and self.with_log:
-            indexes = {*by_partition, *range(known.partition_count if known is not None else 0)}
             logged = {index: write_ahead_log.batches((topic_id, index)) for index in indexes}
         begun_at = {index: [*begun(logged.get(index, ()))] for index in by_partition}
         for index in by_partition.keys() & beginnings.keys():
             begun_at[index] += beginnings[index].begun
-        logs = self._assemble(topic, by_partition, begun_at)
-        for index in range(known.partition_count if known is not None else 0):
-            log = logs.get(index) or PartitionLog(topic=topic, partition=index, segments=())
-            assert known is not None
-            logs[index] = attrs.evolve(log, log_start_offset=known.log_start_offsets.get(index, 0))
-        logs = {index: attrs.evolve(log, topic_id=topic_id) for index, log in sorted(logs.items())}
-        if newest is not None:
-            at_brokers = newest.partitions.items()
-            empty = PartitionLog(topic=topic, partition=0, segments=(), topic_id=topic_id)
-            logs = {
-                index: self._with_newest(logs.get(index, attrs.evolve(empty, partition=index)), ends)
-                for index, ends in at_brokers
-            }
-        else:
-            logs = {index: self._with_tail(log, logged.get(index, ())) for index, log in logs.items()}
-        return {index: self._settled(log, beginnings.get(index)) for index, log in logs.items()}
+        found = self._assemble(topic, by_partition, begun_at)
+        starts = known.log_start_offsets if known is not None else {}
+        logs: dict[int, PartitionLog] = {}
+        for index in sorted(indexes) if newest is None else newest.partitions:
+            log = found.get(index) or PartitionLog(topic=topic, partition=index, segments=())
+            log = attrs.evolve(log, topic_id=topic_id, log_start_offset=starts.get(index, 0))
+            if newest is None:
+                log = self._with_tail(log, logged.get(index, ()))
+            else:
+                log = self._with_newest(log, newest.partitions[index])
+            logs[index] = self._settled(log, beginnings.get(index))
+        return logs
 
     def _list_settled(
         self, topic: str, of_id: bytes | None
@@ -339,13 +335,7 @@ class Catalog:
         tried: set[SegmentKey] = set()
         assemblies = [
             _Assembly(
-                topic,
-                index,
-                found,
-                self._footers,
-                tried,
-                assumed_ends(object_.key for object_ in found),
-                begun_at[index],
+                index, found, self._footers, tried, assumed_ends(object_.key for object_ in found), begun_at[index]
             )
             for index, found in by_partition.items()
         ]
@@ -476,7 +466,6 @@ def _last_modified_ms(partitions: Mapping[int, Sequence[_Found]]) -> int:
 class _Assembly:
     """One partition, assembled from its listed objects and the footers that have been read."""
 
-    topic: str
     partition: int
     found: Sequence[_Found]
     footers: Mapping[SegmentKey, Footer]

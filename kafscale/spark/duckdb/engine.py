@@ -51,7 +51,7 @@ from kafscale.spark.sql.kafsql import (
 )
 from kafscale.spark.sql.tokens import refuse_mistakes, tokenize
 from kafscale.spark.sql.topics import BucketTopics, CommandRows, answer_command
-from kafscale.spark.values.decoding import DECODED
+from kafscale.spark.values.decoder import DECODED
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

@@ -31,7 +31,7 @@ from kafscale.spark.duckdb.parser import ParsedNode
 from kafscale.spark.source.options import BatchOptions, Given, ReadOptions
 from kafscale.spark.source.planning import SWAPPED, Planner, QueryBounds, check_size, read_records, topic_of_subject
 from kafscale.spark.sql.answers import Report
-from kafscale.spark.values.decoding import DECODED, Decoding
+from kafscale.spark.values.decoder import DECODED, Decoding
 from kafscale.spark.values.options import ValueOptions
 
 OFFSET_LAST = (1 << 62) - 1

@@ -59,7 +59,7 @@ class _AgainError(Exception):
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
-class _Line:
+class _BrokerFlights:
     connection: BrokerConnection
     flights: deque[Sequence[RowBatch]] = attrs.field(factory=deque)
 
@@ -78,7 +78,7 @@ class ColumnProducer:
     pause_seconds: float = PAUSE_SECONDS
     transaction: WriterTransaction | None = None
     _identity: WriterIdentity | None = attrs.field(default=None, init=False)
-    _lines: dict[Address, _Line] = attrs.field(factory=dict, init=False)
+    _brokers: dict[Address, _BrokerFlights] = attrs.field(factory=dict, init=False)
     _counts: dict[str, int] = attrs.field(factory=dict, init=False)  # of partitions
     _sequences: dict[Place, int] = attrs.field(factory=dict, init=False)  # of the next record
     _unacknowledged: dict[Place, deque[RowBatch]] = attrs.field(factory=dict, init=False)
@@ -226,22 +226,22 @@ class ColumnProducer:
             self._fly(address, of_request)
 
     def _fly(self, address: Address, batches: Sequence[RowBatch]) -> None:
-        line = self._line(address)
-        while len(line.flights) >= IN_FLIGHT_MAX:
-            self._land(line)
-        line.connection.send(self._request(batches), ProduceResponse)
-        line.flights.append(batches)
+        broker = self._flights_to(address)
+        while len(broker.flights) >= IN_FLIGHT_MAX:
+            self._land(broker)
+        broker.connection.send(self._request(batches), ProduceResponse)
+        broker.flights.append(batches)
 
-    def _line(self, address: Address) -> _Line:
-        line = self._lines.get(address)
-        if line is not None and line.connection.is_over:
-            while line.flights:
-                self._land(line)
-            self._lines.pop(address).connection.close()
-            line = None
-        if line is None:
-            line = self._lines[address] = _Line(connection=self.connect(address))
-        return line
+    def _flights_to(self, address: Address) -> _BrokerFlights:
+        broker = self._brokers.get(address)
+        if broker is not None and broker.connection.is_over:
+            while broker.flights:
+                self._land(broker)
+            self._brokers.pop(address).connection.close()
+            broker = None
+        if broker is None:
+            broker = self._brokers[address] = _BrokerFlights(connection=self.connect(address))
+        return broker
 
     def _request(self, batches: Sequence[RowBatch]) -> ProduceRequest:
         topics: dict[str, list[PartitionProduceData]] = {}
@@ -256,9 +256,9 @@ class ColumnProducer:
             topic_data=topic_data,
         )
 
-    def _land(self, line: _Line) -> None:
-        response = line.connection.answer(ProduceResponse)
-        batches = line.flights.popleft()
+    def _land(self, broker: _BrokerFlights) -> None:
+        response = broker.connection.answer(ProduceResponse)
+        batches = broker.flights.popleft()
         answers = {(topic.name, one.index): one for topic in response.responses for one in topic.partition_responses}
         again: KafkaError | None = None
         for batch in batches:
@@ -267,9 +267,9 @@ class ColumnProducer:
             raise _AgainError from again
 
     def _land_all(self) -> None:
-        for line in self._lines.values():
-            while line.flights:
-                self._land(line)
+        for broker in self._brokers.values():
+            while broker.flights:
+                self._land(broker)
 
     def _judge(self, batch: RowBatch, answers: Mapping[Place, PartitionProduceResponse]) -> KafkaError | None:
         answer = answers.get(batch.at)
@@ -327,9 +327,9 @@ class ColumnProducer:
         return [queue[0] for queue in self._unacknowledged.values() if queue]
 
     def _hang_up(self) -> None:
-        for line in self._lines.values():
-            line.connection.close()
-        self._lines.clear()
+        for broker in self._brokers.values():
+            broker.connection.close()
+        self._brokers.clear()
         self.cluster.forget_leaders()
 
 

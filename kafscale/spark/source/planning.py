@@ -28,7 +28,7 @@ from kafscale.spark.bucket.reading import DataLoss, SplitReader, give, report_lo
 from kafscale.spark.bucket.splits import ALWAYS, BrokerRange, Extent, Period, Split, holes, outcomes, plan, together
 from kafscale.spark.source.offsets import LATEST, OffsetFinder
 from kafscale.spark.source.options import BatchOptions, Freshness, ReadOptions
-from kafscale.spark.values.decoding import DECODED, Decoding
+from kafscale.spark.values.decoder import DECODED, Decoding
 from kafscale.spark.values.options import ValueOptions
 
 EPOCH = datetime.fromtimestamp(0, UTC)

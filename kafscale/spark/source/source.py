@@ -54,7 +54,7 @@ from kafscale.spark.source.writer import (
     TransactionalWriter,
     WriteOptions,
 )
-from kafscale.spark.values.decoding import DECODED, Decoding
+from kafscale.spark.values.decoder import DECODED, Decoding
 from kafscale.spark.values.options import ValueOptions
 from kafscale.spark.workers.calls import ease_next_call
 

@@ -36,7 +36,7 @@ from kafscale.spark.sql.kafsql import (
 )
 from kafscale.spark.sql.tokens import Edit, SqlToken, closing, edited, tokenize
 from kafscale.spark.sql.topics import Topics, answer_command
-from kafscale.spark.values.decoding import DECODED
+from kafscale.spark.values.decoder import DECODED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

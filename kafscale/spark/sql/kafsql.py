@@ -27,7 +27,7 @@ from kafscale.config import parse_duration
 from kafscale.errors import QueryError
 from kafscale.spark.bucket.catalog import PartitionLog
 from kafscale.spark.sql.tokens import Edit, SqlToken, edited, tokenize
-from kafscale.spark.values.decoding import DECODED
+from kafscale.spark.values.decoder import DECODED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -23,7 +23,6 @@ import attrs
 from kafscale.errors import ConfigError
 from kafscale.login import tls
 from kafscale.login.properties import read_properties
-from kafscale.spark.values.decoder import FORMATS, ReaderOptions
 from kafscale.spark.values.registry import BASIC_AUTH_VARIABLE, OAuthOptions, RegistryClient, RegistryOptions, Schema
 
 BEARER_TOKEN_VARIABLE = "KAFSCALE_SCHEMA_REGISTRY_BEARER_TOKEN"
@@ -41,6 +40,33 @@ _SOURCES = {BASIC_SOURCE: ("USER_INFO",), BEARER_SOURCE: ("STATIC_TOKEN", OAUTHB
 _PREFIXES = ("basic.auth.", "bearer.auth.", "ssl.")
 _OAUTH = (ISSUER_URL, CLIENT_ID, CLIENT_SECRET, SCOPE, CLUSTER, POOL)
 _KNOWN = frozenset({USER_INFO, TOKEN, *_SOURCES, *_OAUTH, *tls.KNOWN})
+
+
+FORMATS = ("avro", "protobuf", "json")
+
+
+@attrs.define(frozen=True, kw_only=True)
+class ReaderOptions:
+    """The reader schema, as it travels to the tasks.
+
+    format: avro, protobuf or json. message: Protobuf: the message's full name; None for the first of the file.
+    validate: JSON: check each value against its writer schema, which is ten times slower.
+    """
+
+    format: str
+    schema: Schema
+    message: str | None = None
+    validate: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        if self.format not in FORMATS:
+            raise ConfigError(f"the value format is {self.format!r}: one of {', '.join(FORMATS)}")
+        if self.schema.format.lower() != self.format:
+            raise ConfigError(f"{self.schema} is of type {self.schema.format}, but the value format is {self.format}")
+        if self.message is not None and self.format != "protobuf":
+            raise ConfigError(f"a message's name is for protobuf, but the value format is {self.format}")
+        if self.validate and self.format != "json":
+            raise ConfigError(f"validation is for json, but the value format is {self.format}")
 
 
 @attrs.frozen(kw_only=True)

@@ -17,7 +17,7 @@ from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import DataType
 
-from kafscale.spark.values.decoding import Decoding
+from kafscale.spark.values.decoder import Decoding
 from kafscale.spark.values.options import ValueOptions
 from kafscale.spark.values.registry import RegistryOptions
 from kafscale.spark.workers.calls import ease_next_call

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kafscale.errors import ConfigError, RegistryError
-from kafscale.spark.values.decoder import ReaderOptions
+from kafscale.spark.values.options import ReaderOptions
 from kafscale.spark.values.registry import Schema
 from tests.devtools.external.registry import message_class
 

@@ -9,8 +9,8 @@ import pytest
 
 from kafscale.errors import UnknownSchema
 from kafscale.spark.bucket.decode import HEADERS_TYPE
-from kafscale.spark.values import decoding as module
-from kafscale.spark.values.decoding import Decoding
+from kafscale.spark.values import decoder as module
+from kafscale.spark.values.decoder import Decoding
 from kafscale.spark.values.options import ValueOptions
 from kafscale.spark.values.registry import RegistryClient, RegistryOptions
 from tests.devtools.external.registry import Headers, message_class, prefixed
