@@ -45,6 +45,7 @@ from kafscale.wire.messages.offsets import (
 )
 from kafscale.wire.schema import mapped
 
+FIRST_VERSION_WITH_ERROR_CODE = 2
 FIRST_VERSION_WITH_GROUPS = 8
 FIRST_VERSION_WITH_TOPIC_IDS = 10
 
@@ -52,9 +53,11 @@ FIRST_VERSION_WITH_TOPIC_IDS = 10
 async def handle(services: Services, call: Call, request: OffsetFetchRequest) -> OffsetFetchResponse:
     if call.version < FIRST_VERSION_WITH_GROUPS:
         asked = await _asked(services, request, request.group_id, request.topics, by_id=False)
-        lead = await _lead_error(services, request)
-        denied = services.access.error_code(call, DESCRIBE_GROUP, asked.group_id)
-        return _of_one_group(services, call, asked, denied or lead or coordinator_error(services, asked.group_id))
+        only = _group(services, call, await _lead_error(services, request), asked)
+        if only.error_code == NONE or call.version >= FIRST_VERSION_WITH_ERROR_CODE or asked.topics is None:
+            return OffsetFetchResponse(error_code=only.error_code, topics=only.topics)
+        topics = asked.topics.items()
+        return OffsetFetchResponse(topics=[_failed(topic, indexes, only.error_code) for topic, indexes in topics])
     by_id = call.version >= FIRST_VERSION_WITH_TOPIC_IDS
     groups = await distinct(request.groups, lambda group: group.group_id)
     turns, each_asked = Turns(), []
@@ -108,14 +111,6 @@ async def _asked(
 
     found = await distinct_partitions(((asked(topic), topic.partition_indexes) for topic in topics), int, turns=turns)
     return _Asked(group_id, found, by_id, request.require_stable)
-
-
-def _of_one_group(services: Services, call: Call, asked: _Asked, error_code: int) -> OffsetFetchResponse:
-    if error_code == NONE:
-        return OffsetFetchResponse(topics=_fetch(services, call, asked))
-    if call.version >= 2 or asked.topics is None:
-        return OffsetFetchResponse(error_code=error_code)
-    return OffsetFetchResponse(topics=[_failed(topic, asked.topics[topic], error_code) for topic in asked.topics])
 
 
 def _failed(topic: _Topic, partitions: Collection[int], error_code: int) -> OffsetFetchResponseTopic:

@@ -1,6 +1,6 @@
 """The frame of the coordinators: internal topics whose partitions hold a coordinator's state as records.
 
-    load     `leadership` loads each partition that this broker leads, by `loading`: batch by batch, up to its end
+    load     `loading` reads each partition that this broker leads, batch by batch, up to its end
     apply    `partitions` gives every record to the state of its partition, and requests the state of their key
     write    `entries` appends a group of records and markers in one step; `writer` batches records of many requests
     resign   the state is dropped before another broker may lead the partition
@@ -11,8 +11,7 @@ its topic; the frame knows nothing of what the records mean.
 """
 
 from kafscale.cluster.coordinator.entries import Appended, EndEntry, Entry, InternalLog, RecordsEntry
-from kafscale.cluster.coordinator.leadership import Leadership
-from kafscale.cluster.coordinator.loading import InternalBatch, SkippedRecords, apply_batch, load
+from kafscale.cluster.coordinator.loading import InternalBatch, Leadership, SkippedRecords, apply_batch, load
 from kafscale.cluster.coordinator.partitions import LedPartitions
 
 __all__ = [

@@ -27,7 +27,7 @@ async def run_in_thread(piece: Piece) -> None:
     await trio.to_thread.run_sync(piece.run)
 
 
-@attrs.define(eq=False, repr=False)
+@attrs.frozen(eq=False, repr=False)
 class _Searching:
     group: ConsumerGroup
     search: Search

@@ -196,7 +196,8 @@ class ClassicGroup(Generation):
         pending = self.members.pending_join.get(member_id)
         if pending is not None:
             self._context.timers.cancel(pending)
-        member = ClassicMember.of(join, member_id=member_id, session=Timer(lambda: self._session_expired(member)))
+        session = Timer(lambda: self._session_expired(member))
+        member = ClassicMember.of(join, member_id=member_id, protocols=join.protocols, session=session)
         member.is_new = True
         self._join_time.newcomer()
         self.members.add(member, join.protocol_type)
@@ -547,9 +548,7 @@ class ClassicGroup(Generation):
             stored = (
                 () if record.protocol_name is None else (ClassicProtocol(record.protocol_name, metadata.subscription),)
             )
-            self._restore_member(
-                metadata, tuple(protocols.get(metadata.member_id, stored)), protocol_type=record.protocol_type
-            )
+            self._restore_member(metadata, tuple(protocols.get(metadata.member_id, stored)), record.protocol_type)
         if record.leader_id is not None and record.leader_id in self.members:
             self.members.leader_id = record.leader_id
         self.generation_id, self.protocol_name = record.generation_id, record.protocol_name
@@ -557,10 +556,17 @@ class ClassicGroup(Generation):
         self.state = ClassicGroupState.STABLE if len(self.members) else ClassicGroupState.EMPTY
 
     def _restore_member(
-        self, metadata: MemberMetadata, protocols: tuple[ClassicProtocol, ...], *, protocol_type: str
+        self, metadata: MemberMetadata, protocols: tuple[ClassicProtocol, ...], protocol_type: str
     ) -> None:
-        session = Timer(lambda: self._session_expired(member))
-        member = ClassicMember.restored(metadata, protocols, session=session)
+        if metadata.rebalance_timeout_ms < 0:  # a member of Kafka 0.10.0 and before has none of its own
+            metadata = attrs.evolve(metadata, rebalance_timeout_ms=metadata.session_timeout_ms)
+        member = ClassicMember.of(
+            metadata,
+            member_id=metadata.member_id,
+            protocols=protocols,
+            session=Timer(lambda: self._session_expired(member)),
+            assignment=metadata.assignment,
+        )
         self.members.add(member, protocol_type)
         self._restart_session(member)
 

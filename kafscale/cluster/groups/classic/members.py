@@ -46,33 +46,24 @@ class ClassicMember:
     counted_bytes: int = 0  # of it in the bound on the state of all groups
 
     @classmethod
-    def of(cls, join: Join, *, member_id: str, session: Timer) -> ClassicMember:
+    def of(
+        cls,
+        terms: Join | MemberMetadata,
+        *,
+        member_id: str,
+        protocols: tuple[ClassicProtocol, ...],
+        session: Timer,
+        assignment: bytes = b"",
+    ) -> ClassicMember:
         return cls(
             member_id=member_id,
-            group_instance_id=join.group_instance_id,
-            client_id=join.client_id,
-            client_host=join.client_host,
-            session_timeout_ms=join.session_timeout_ms,
-            rebalance_timeout_ms=join.rebalance_timeout_ms,
-            protocols=join.protocols,
-            session=session,
-        )
-
-    @classmethod
-    def restored(
-        cls, metadata: MemberMetadata, protocols: tuple[ClassicProtocol, ...], *, session: Timer
-    ) -> ClassicMember:
-        rebalance_timeout_ms = metadata.rebalance_timeout_ms
-        return cls(
-            member_id=metadata.member_id,
-            group_instance_id=metadata.group_instance_id,
-            client_id=metadata.client_id,
-            client_host=metadata.client_host,
-            session_timeout_ms=metadata.session_timeout_ms,
-            # A member of Kafka 0.10.0 and before has no rebalance timeout of its own.
-            rebalance_timeout_ms=metadata.session_timeout_ms if rebalance_timeout_ms < 0 else rebalance_timeout_ms,
+            group_instance_id=terms.group_instance_id,
+            client_id=terms.client_id,
+            client_host=terms.client_host,
+            session_timeout_ms=terms.session_timeout_ms,
+            rebalance_timeout_ms=terms.rebalance_timeout_ms,
             protocols=protocols,
-            assignment=metadata.assignment,
+            assignment=assignment,
             session=session,
         )
 

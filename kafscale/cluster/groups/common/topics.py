@@ -1,4 +1,4 @@
-"""Topics as consumer groups need them: ids, numbers of partitions, racks, and a hash of each.
+"""Topics as consumer groups need them: ids, numbers of partitions, and a hash of each.
 
 One `KnownTopics` serves all groups. A group sees by `version` that topics have changed, and by the hash of its own
 topics whether that concerns it.
@@ -16,12 +16,9 @@ HASH_BYTES = 8  # the record's field is an int64
 
 @attrs.frozen(kw_only=True)
 class KnownTopic:
-    """A topic; `racks` are those of each partition's replicas, if they are known."""
-
     topic_id: bytes
     name: str
     partition_count: int
-    racks: tuple[tuple[str, ...], ...] = ()
 
 
 @attrs.define(eq=False, repr=False)
@@ -74,7 +71,7 @@ class KnownTopics:
         cached = self._hashes.get(name)
         if cached is None:
             topic = self.by_name[name]
-            racks = [sorted(racks_of_partition) for racks_of_partition in topic.racks]
-            told = repr((topic.topic_id, topic.name, topic.partition_count, racks)).encode()
+            no_racks: list[str] = []  # of replicas: a topic's hash must stay as records have it
+            told = repr((topic.topic_id, topic.name, topic.partition_count, no_racks)).encode()
             cached = self._hashes[name] = blake2b(told, digest_size=HASH_BYTES).digest()
         return cached

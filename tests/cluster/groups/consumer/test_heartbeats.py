@@ -264,14 +264,6 @@ def test_a_topic_may_come_later_and_go_again(harness: ConsumerGroupHarness) -> N
     assert harness.group.state.metadata_hash == 0
 
 
-def test_the_racks_of_a_topic_count_as_a_change(harness: ConsumerGroupHarness) -> None:
-    only = client(harness, "a", "foo")
-    only.beat()
-    topics = harness.context.topics
-    topics.change(version=topics.version + 1, put=[attrs.evolve(topics.by_name["foo"], racks=(("x",),) * 6)])
-    assert only.beat(is_full=False).member_epoch == 2
-
-
 def test_a_changed_subscription_is_reconciled(harness: ConsumerGroupHarness) -> None:
     first, second = client(harness, "a", "foo", "bar"), client(harness, "b", "foo", "bar")
     first.beat()
