@@ -29,7 +29,8 @@ from google.protobuf import message_factory
 from google.protobuf.message import Message
 
 from kafscale.spark.values import protobuf_schema
-from kafscale.spark.values.decoder import ReaderOptions, ValueDecoder, make_reader
+from kafscale.spark.values.decoder import ValueDecoder, make_reader
+from kafscale.spark.values.options import ReaderOptions
 from kafscale.spark.values.registry import RegistryClient, RegistryOptions, Schema
 from tests.devtools.external.token_endpoint import http_server
 
