@@ -35,7 +35,9 @@ def pytest_report_header() -> str:
 
 
 def pytest_configure() -> None:
+    """Collect no garbage while tests are collected: nearly all objects that are made then stay."""
     gc.set_threshold(COLLECTED_AFTER_COUNT, 10, 10)
+    gc.disable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -49,7 +51,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    keep_for_good()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
