@@ -105,6 +105,8 @@ def add_command(
     **given: Any,
 ) -> None:
     """Allow PRINCIPAL, such as User:alice or User:*, operations on a resource, from any host by default."""
+    from kafscale.client.access import create_acls
+
     resource_type, name = _take_resource(given)
     if name is None or not operations:
         raise ConfigError("give --operation, and one of --topic, --group, --transactional-id and --cluster")
@@ -120,13 +122,7 @@ def add_command(
         )
         for operation in operations
     ]
-
-    async def use(client: Client) -> None:
-        from kafscale.client.access import create_acls
-
-        await create_acls(client, bindings)
-
-    run_with_client(bootstrap, use)
+    run_with_client(bootstrap, lambda client: create_acls(client, bindings))
 
 
 @command.command("list")
@@ -151,15 +147,11 @@ def load_command(file: IO[str], bootstrap: Bootstrap) -> None:
 
     They may come from another broker, including Apache Kafka. Existing ACLs stay.
     """
+    from kafscale.client.access import create_acls
+
     bindings = _read_rows(file)
-
-    async def use(client: Client) -> None:
-        from kafscale.client.access import create_acls
-
-        await create_acls(client, bindings)
-        say(f"loaded: {len(bindings):,} ACLs")
-
-    run_with_client(bootstrap, use)
+    run_with_client(bootstrap, lambda client: create_acls(client, bindings))
+    say(f"loaded: {len(bindings):,} ACLs")
 
 
 @command.command("remove")

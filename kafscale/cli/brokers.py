@@ -103,13 +103,11 @@ async def drain_command(client: Client, broker_id: int, timeout_seconds: float) 
             f"then drain it, or `kafscale brokers replace {broker_id}` if it doesn't come back"
         )
     await set_draining(client, broker_id, True)
+    advice = f"The drain goes on; see the broker's log, or cancel it by `kafscale brokers undrain {broker_id}`"
     await wait_until_none_is_left(
         partial(_led_count, client, broker_id),
         timeout_seconds,
-        otherwise=lambda left_count: (
-            f"broker {broker_id} still leads {left_count} partitions. The drain goes on; see the broker's log, or "
-            f"cancel it by `kafscale brokers undrain {broker_id}`"
-        ),
+        otherwise=lambda left_count: f"broker {broker_id} still leads {left_count} partitions. {advice}",
     )
     say(f"broker {broker_id} leads no partitions; {row.leads} have moved to others")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,11 +96,8 @@ def _read_object(settings: Settings, key: str) -> bytes:
         raise NotFound(f"{key}: neither a file nor a key in {settings.store}")
 
     async def read() -> bytes:
-        store = await open_raw_store(settings)
-        try:
+        async with aclosing(await open_raw_store(settings)) as store:
             return bytes((await store.get(key)).data)
-        finally:
-            await store.aclose()
 
     try:
         return trio.run(read)

@@ -13,7 +13,7 @@ import attrs
 import click
 
 from kafscale.cli.migrate import command as migrate_command
-from kafscale.cli.options import SPARK_SETTING, ListOption, json_option
+from kafscale.cli.options import SPARK_SETTING, Function, ListOption, json_option
 from kafscale.cli.output import iso_time, say, show, show_json
 from kafscale.config import Address
 from kafscale.errors import ConfigError, KafScaleError, StartupError
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from kafscale.spark.pipeline.tables import Care
 
 MASTER_DEFAULT = "local[*, 4]"  # a task that fails is tried again, as on a cluster
-Function = Callable[..., Any]
 T = TypeVar("T")
 Settings = tuple[tuple[str, str], ...]
 
@@ -104,15 +103,12 @@ def validate_command(file: Path, *, offline: bool, as_json: bool, master: str, c
     from kafscale.spark.pipeline.document import MappingCheck
 
     if offline:
-        if as_json:
-            found = "is a mapping; nothing was connected to"
-            show(
-                MappingCheck,
-                [MappingCheck(mapping=mapping.id, what="file", found=found) for mapping in pipeline.mappings],
-                as_json=True,
-            )
-        else:
+        if not as_json:
             click.echo(f"{file} is a pipeline, of {len(pipeline.mappings)} mapping(s); nothing was connected to")
+            return
+        found = "is a mapping; nothing was connected to"
+        checks = [MappingCheck(mapping=mapping.id, what="file", found=found) for mapping in pipeline.mappings]
+        show(MappingCheck, checks, as_json=True)
         return
     from kafscale.spark.pipeline.inspection import check
 

@@ -20,6 +20,7 @@ from kafscale.cli.options import (
     BUCKET_OPTIONS,
     SECONDS,
     SPARK_SETTING,
+    Function,
     Parsed,
     number,
     take,
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
     from kafscale.spark.duckdb.engine import Engines, QueryAnswer
     from kafscale.spark.sql.engine import Engine
     from kafscale.spark.sql.server import ServedTopics
-
-Function = Callable[..., Any]
 
 PREFIX = "KAFSCALE_SQL_"
 MASTER_DEFAULT = "local[*]"

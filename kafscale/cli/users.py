@@ -75,7 +75,7 @@ def add_command(
 
     The password comes from --password-file, or the environment (KAFSCALE_USER_PASSWORD), or a prompt.
     """
-    from kafscale.client.access import SaltedPassword
+    from kafscale.client.access import SaltedPassword, set_password
     from kafscale.security.verifiers import MADE_SALT_BYTES, salt_password
 
     password, salted = _password(user, password_file), []
@@ -83,11 +83,6 @@ def add_command(
         salt = secrets.token_bytes(MADE_SALT_BYTES)
         hashed = salt_password(mechanism, password.encode(), salt, iterations)
         salted.append(SaltedPassword(mechanism=mechanism, iterations=iterations, salt=salt, salted_password=hashed))
-
-    async def over_connection(client: Any) -> None:
-        from kafscale.client.access import set_password
-
-        await set_password(client, user, salted)
 
     async def offline(users: ScramUsers) -> None:
         from kafscale.cluster.registries.scram_users import CredentialKey
@@ -102,7 +97,7 @@ def add_command(
             }
         )
 
-    _run(where, over_connection, offline)
+    _run(where, lambda client: set_password(client, user, salted), offline)
     names = [*(str(one.mechanism) for one in salted), "PLAIN"]
     say(f"{user} can log in by {' and '.join(names)}, where these are enabled")
 

@@ -44,7 +44,6 @@ class ValueKind(StrEnum):
 INTEGERS = frozenset((ValueKind.INT, ValueKind.BIGINT))
 NUMBERS = INTEGERS | {ValueKind.DOUBLE, ValueKind.DECIMAL}
 UNCOMPARED = frozenset((ValueKind.STRUCT, ValueKind.OTHER, ValueKind.INTERVAL))
-UNSHOWN = frozenset((ValueKind.INTERVAL,))
 
 _KINDS = {
     pa.bool_(): ValueKind.BOOLEAN,

@@ -13,7 +13,6 @@ import attrs
 from kafscale.spark.duckdb.expressions import Expressions, Subquery
 from kafscale.spark.duckdb.functions import check_compared
 from kafscale.spark.duckdb.kinds import (
-    UNSHOWN,
     Expression,
     NotAlike,
     QueryScope,
@@ -160,7 +159,7 @@ class Queries:
                 continue
             found = expressions.of(node)
             name = node.alias or found.bare_name or found.name or UNNAMED
-            if found.kind in UNSHOWN:
+            if found.kind is ValueKind.INTERVAL:
                 raise NotAlike(f"{found.kind} is shown by Spark in its own way")
             yield Item(name=name, expression=found)
 

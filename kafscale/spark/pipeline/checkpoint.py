@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Collection, Set
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Any
 
 import attrs
@@ -37,22 +37,16 @@ class HadoopDirectory:
         system = self._system(path)
         if not system.exists(path):
             return None
-        stream = system.open(path)
-        try:
+        with closing(system.open(path)) as stream:
             text: str = self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
-            return text
-        finally:
-            stream.close()
+        return text
 
     def write(self, name: str, text: str) -> None:
         """Write a file atomically."""
         draft, path = self._path(f".{name}.draft"), self._path(name)
         system = self._system(path)
-        stream = system.create(draft, True)
-        try:
+        with closing(system.create(draft, True)) as stream:
             self._jvm.org.apache.commons.io.IOUtils.write(text, stream, "UTF-8")
-        finally:
-            stream.close()
         system.rename(draft, path)
 
     def delete(self, name: str) -> None:
