@@ -6,7 +6,7 @@
     users, acls, flush                    administration of running brokers
     inspect, verify, storage, adopt       work on a bucket or a data directory without a broker; `inspection` reads one
                                           object, `offline` the metadata of a stopped broker
-    sql, pipeline, migrate                use Spark
+    sql, pipeline                         use Spark
 
     options, output, reference            shared options; tables, JSON and progress bars; reference pages of options
 

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 import click
 
-from kafscale.cli.migrate import command as migrate_command
-from kafscale.cli.options import SPARK_SETTING, Function, ListOption, json_option
+from kafscale.cli.options import (
+    BOOTSTRAP,
+    BUCKET_OPTIONS,
+    SPARK_SETTING,
+    Bootstrap,
+    Function,
+    ListOption,
+    json_option,
+    number,
+    with_settings,
+)
 from kafscale.cli.output import iso_time, say, show, show_json
-from kafscale.config import Address
+from kafscale.cli.sql import store_options
+from kafscale.config import Address, Loaded, Settings
 from kafscale.errors import ConfigError, KafScaleError, StartupError
 
 if TYPE_CHECKING:
@@ -30,7 +41,7 @@ if TYPE_CHECKING:
 
 MASTER_DEFAULT = "local[*, 4]"  # a task that fails is tried again, as on a cluster
 T = TypeVar("T")
-Settings = tuple[tuple[str, str], ...]
+Given = tuple[tuple[str, str], ...]
 
 
 class PipelineFailed(KafScaleError):
@@ -43,9 +54,6 @@ def command() -> None:
 
     Tables get each record of their topics exactly once, from the bucket, without a broker.
     """
-
-
-command.add_command(migrate_command)
 
 
 def spark_options(function: Function) -> Function:
@@ -73,7 +81,7 @@ file_argument = click.argument("file", type=click.Path(path_type=Path))
 @file_argument
 @click.option("--once", is_flag=True, help="End when the tables have what is in the bucket now.")
 @spark_options
-def run_command(file: Path, *, once: bool, master: str, conf: Settings) -> None:
+def run_command(file: Path, *, once: bool, master: str, conf: Given) -> None:
     """Run the pipeline that FILE describes until a signal.
 
     A mapping that fails is reported on stderr, and the others go on. The exit code is then 1.
@@ -97,7 +105,7 @@ def run_command(file: Path, *, once: bool, master: str, conf: Settings) -> None:
 @click.option("--offline", is_flag=True, help="Check the file alone, and connect to nothing.")
 @json_option
 @spark_options
-def validate_command(file: Path, *, offline: bool, as_json: bool, master: str, conf: Settings) -> None:
+def validate_command(file: Path, *, offline: bool, as_json: bool, master: str, conf: Given) -> None:
     """Check FILE, and that its topics, schemas and tables exist and fit together."""
     pipeline = _read(file)
     from kafscale.spark.pipeline.document import MappingCheck
@@ -123,7 +131,7 @@ def validate_command(file: Path, *, offline: bool, as_json: bool, master: str, c
 @file_argument
 @json_option
 @spark_options
-def status_command(file: Path, *, as_json: bool, master: str, conf: Settings) -> None:
+def status_command(file: Path, *, as_json: bool, master: str, conf: Given) -> None:
     """Show the progress of each mapping of FILE: offsets in its table, lag, last snapshot, dead letters."""
     pipeline = _read(file)
     from kafscale.spark.pipeline.inspection import status
@@ -151,7 +159,7 @@ def _status_row(status: MappingStatus) -> tuple[Any, ...]:
 @click.option("--mapping", "mappings", cls=ListOption, help="Only the mapping of this name; repeatable.")
 @json_option
 @spark_options
-def prove_command(file: Path, *, mappings: tuple[str, ...], as_json: bool, master: str, conf: Settings) -> None:
+def prove_command(file: Path, *, mappings: tuple[str, ...], as_json: bool, master: str, conf: Given) -> None:
     """Derive the tables of FILE again from the bucket, and compare them row by row.
 
     Nothing is changed. The exit code is 1 if a table differs.
@@ -174,7 +182,7 @@ def prove_command(file: Path, *, mappings: tuple[str, ...], as_json: bool, maste
 @file_argument
 @json_option
 @spark_options
-def maintain_command(file: Path, *, as_json: bool, master: str, conf: Settings) -> None:
+def maintain_command(file: Path, *, as_json: bool, master: str, conf: Given) -> None:
     """Compact the tables of FILE, expire old snapshots and delete orphaned files."""
     pipeline = _read(file)
     with _session(pipeline, master, conf) as spark:
@@ -293,7 +301,7 @@ def _read(file: Path) -> Pipeline:
     return read_pipeline(file)
 
 
-def _looked(pipeline: Pipeline, master: str, conf: Settings, look: Callable[[Tables], T]) -> T:
+def _looked(pipeline: Pipeline, master: str, conf: Given, look: Callable[[Tables], T]) -> T:
     """Call `look`, without Spark if it can do without, as Spark takes 20 s to start."""
     from kafscale.spark.pipeline.inspection import DirectoryTables, NeedsSpark, SparkTables
 
@@ -308,7 +316,7 @@ def _looked(pipeline: Pipeline, master: str, conf: Settings, look: Callable[[Tab
 
 
 @contextmanager
-def _session(pipeline: Pipeline, master: str, conf: Settings) -> Iterator[SparkSession]:
+def _session(pipeline: Pipeline, master: str, conf: Given) -> Iterator[SparkSession]:
     from kafscale.spark.session import SessionOptions, jvm_may_have_gone, start_session
 
     settings = {**pipeline.spark, **dict(conf)}
@@ -336,3 +344,129 @@ def _observing(pipeline: Pipeline) -> Iterator[Sequence[Observer]]:
     with serving(metrics, Address.parse(pipeline.metrics)) as address:
         click.echo(f"metrics at http://{address}/metrics", err=True)
         yield [Terminal(), metrics]
+
+
+TARGETS = ("kafscale", "kafka")
+MIGRATE_MASTER_DEFAULT = "local[*]"
+LAST_DEFAULT = 100_000
+
+
+class NotTheSame(KafScaleError):
+    """The sources read different rows."""
+
+
+@attrs.frozen(kw_only=True)
+class MigrateOptions:
+    to: str
+    source: str
+    target: str
+    bootstrap: Bootstrap | None
+    last: int
+    dry_run: bool
+    as_json: bool
+    master: str
+    conf: Given
+    options: Given
+    kafka_options: Given
+
+    @property
+    def for_kafka(self) -> Mapping[str, str]:
+        return {"kafka.bootstrap.servers": ",".join(map(str, self.bootstrap or ())), **dict(self.kafka_options)}
+
+
+COLUMNS = ("topic", "partition", "goes_on_at", "first_offset", "end_offset", "outcome")
+
+
+@command.command("migrate")
+@click.argument("source")
+@click.argument("target")
+@click.option("--to", type=click.Choice(TARGETS), required=True, help="The source that continues with TARGET.")
+@click.option(
+    "--bootstrap", type=BOOTSTRAP, help="Compare the sources row by row first, with brokers that have the same topics."
+)
+@click.option(
+    "--last",
+    type=number(0),
+    default=LAST_DEFAULT,
+    show_default=True,
+    help="Number of offsets of each partition to compare, before the position of the query; 0 for all.",
+)
+@click.option("--dry-run", is_flag=True, help="Check and compare, and write nothing.")
+@click.option(
+    "--option",
+    "options",
+    type=SPARK_SETTING,
+    multiple=True,
+    help="An option of format(kafscale), such as freshness=segments; repeatable.",
+)
+@click.option(
+    "--kafka-option",
+    "kafka_options",
+    type=SPARK_SETTING,
+    multiple=True,
+    help="An option of format(kafka), such as kafka.security.protocol=SSL; NAME=@PATH reads a file; repeatable.",
+)
+@click.option(
+    "--conf", type=SPARK_SETTING, multiple=True, envvar="KAFSCALE_SPARK_CONF", help="A setting of Spark; repeatable."
+)
+@click.option(
+    "--master", default=MIGRATE_MASTER_DEFAULT, show_default=True, envvar="KAFSCALE_SPARK_MASTER", help="Of Spark."
+)
+@json_option
+@with_settings(only=BUCKET_OPTIONS)
+def migrate_command(loaded: Loaded, **given: Any) -> None:
+    """Copy the checkpoint SOURCE of a stream to TARGET, from which the query continues with the other source.
+
+    SOURCE stays as it is. The query must have ended between two batches. Partitions are shown with their positions. The
+    exit code is 1 if the sources read different rows.
+    """
+    options = MigrateOptions(**given)
+    with ExitStack() as stack:
+        spark = _migrating_session(options)
+        stack.callback(spark.stop)
+        _migrate(spark, loaded.settings, options)
+
+
+def _migrating_session(options: MigrateOptions) -> SparkSession:
+    from kafscale.spark import catalogs
+    from kafscale.spark.session import SessionOptions, start_session
+
+    name = catalogs.KAFKA_SOURCE_JAR.rpartition(":")[2]
+    is_given = any(name in value for _, value in options.conf)  # by spark.jars or spark.jars.packages
+    needed = [f"{catalogs.KAFKA_SOURCE_JAR}:{version('pyspark')}"] if options.bootstrap and not is_given else []
+    return start_session(
+        SessionOptions(
+            master=options.master, app_name="kafscale pipeline migrate", conf=dict(options.conf), packages=needed
+        )
+    )
+
+
+def _migrate(spark: SparkSession, settings: Settings, options: MigrateOptions) -> None:
+    from kafscale.spark.pipeline.migration import check_bucket, compare, migrate, read_checkpoint
+    from kafscale.spark.source.options import Given as SourceOptions
+    from kafscale.spark.source.options import ReadOptions
+    from kafscale.spark.source.planning import Planner
+
+    migration = read_checkpoint(spark, options.source)
+    topics = sorted({topic for topic, _ in migration.offsets})
+    of_source = {**store_options(settings), **dict(options.options)}
+    read = ReadOptions.of(SourceOptions({**of_source, "subscribe": ",".join(topics)}))
+    with closing(Planner.of(read)) as planner:
+        logs = check_bucket(migration, planner)
+    if options.bootstrap is not None:
+        last = options.last or None
+        found = compare(spark, migration.offsets, logs, of_source, options.for_kafka, last_count=last)
+        if not found.is_same:
+            raise NotTheSame(
+                f"of {found.rows} rows in the bucket, {found.only_kafscale} are not at the brokers; "
+                f"{found.only_kafka} rows of the brokers are not in the bucket: {'; '.join(found.shown)}"
+            )
+        click.echo(f"both sources read the same {found.rows} rows", err=True)
+    if not options.dry_run:
+        migrate(migration, options.target, options.to, logs)
+    outcome = f"would be {options.to}'s" if options.dry_run else f"{options.to}'s"
+    rows = [
+        (*partition, offset, logs[partition].start_offset, logs[partition].end_offset, outcome)
+        for partition, offset in sorted(migration.offsets.items())
+    ]
+    show(COLUMNS, rows, as_json=options.as_json)

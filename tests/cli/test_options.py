@@ -9,9 +9,9 @@ from pathlib import Path
 import click
 import pytest
 
-from kafscale.cli import migrate
 from kafscale.cli.main import cli, run
 from kafscale.cli.options import INDEX, ListOption, parse_setting, parse_spark_setting, parse_time
+from kafscale.cli.pipeline import migrate_command
 from kafscale.cli.sql import parse_catalog
 
 
@@ -105,4 +105,4 @@ def test_a_url_in_bootstrap_must_agree_with_the_security_protocol(capsys: pytest
 
 
 def test_a_checkpoint_is_migrated_with_the_brokers_of_bootstrap_as_all_commands_have_it() -> None:
-    assert "--bootstrap" in {name for option in migrate.command.params for name in option.opts}
+    assert "--bootstrap" in {name for option in migrate_command.params for name in option.opts}
