@@ -92,7 +92,7 @@ class Case:
 
     async def _again(self, log: MemoryLog, consumers_count: int, round: int) -> Row:
         disk = log.log.reader.ranges.disk
-        hit_bytes = 0 if disk is None else disk.statistics.hit_bytes
+        hit_bytes = 0 if disk is None else disk.hit_bytes
         end_offset = log.partition().high_watermark
         self.store.get_count = 0
         began = trio.current_time()
@@ -109,7 +109,7 @@ class Case:
             round=round,
             mib_per_second=DATA_BYTES / MIB / seconds,
             gets=self.store.get_count,
-            from_disk_mib=0 if disk is None else (disk.statistics.hit_bytes - hit_bytes) / MIB,
+            from_disk_mib=0 if disk is None else (disk.hit_bytes - hit_bytes) / MIB,
         )
 
 

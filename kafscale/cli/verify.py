@@ -102,7 +102,7 @@ async def _verify(settings: Settings, with_data_dir: bool, repair: bool) -> Repo
 
 def _check_metadata_file(verifier: Verifier, settings: Settings) -> None:
     """Report a missing metadata.db beside a write-ahead log. Raises StartupError if both are missing."""
-    from kafscale.log.repair.verify_segment import Finding, Kind
+    from kafscale.log.repair.verify_segment import Finding, FindingKind
     from kafscale.log.wal.data_directory import METADATA_NAME, WAL_NAME
 
     path = settings.data_dir / METADATA_NAME
@@ -116,7 +116,7 @@ def _check_metadata_file(verifier: Verifier, settings: Settings) -> None:
         "is missing, and there is a write-ahead log: changes after the newest checkpoint in the bucket are lost, "
         "unless you restore the file from a copy before the next start"
     )
-    verifier.report.add([Finding(name=str(path), kind=Kind.METADATA, message=message)])
+    verifier.report.add([Finding(name=str(path), kind=FindingKind.METADATA, message=message)])
 
 
 async def _read_wal(verifier: Verifier, settings: Settings) -> None:
@@ -133,14 +133,14 @@ async def _learn_topics(verifier: Verifier, settings: Settings, *, with_data_dir
     """Read the metadata after the listing, so that segments before a moved log start count as deleted."""
     from kafscale.cluster.membership.leading.leading import begun
     from kafscale.cluster.membership.state import ClusterState
-    from kafscale.log.check.verification import KnownTopic
-    from kafscale.log.repair.verify_segment import Finding, Kind
+    from kafscale.log.check.verification import VerifiedTopic
+    from kafscale.log.repair.verify_segment import Finding, FindingKind
 
     try:
         async with previewed_topics(settings, verifier.store, with_data_dir=with_data_dir) as topics:
             if topics is not None:
                 verifier.topics = {
-                    topic.topic_id: KnownTopic(
+                    topic.topic_id: VerifiedTopic(
                         name=topic.name,
                         partition_count=topic.partition_count,
                         log_start_offsets=topics.log_start_offsets(topic.topic_id),
@@ -154,4 +154,4 @@ async def _learn_topics(verifier: Verifier, settings: Settings, *, with_data_dir
                 verifier.begun = lambda at: () if (found := state.placement(*at)) is None else begun(found)
     except (DamagedObject, NotFound) as exc:
         message = f"the topics can't be read, so that fewer checks are possible: {exc}"
-        verifier.report.add([Finding(name="metadata", kind=Kind.CHECKPOINT, message=message, damage=False)])
+        verifier.report.add([Finding(name="metadata", kind=FindingKind.CHECKPOINT, message=message, damage=False)])

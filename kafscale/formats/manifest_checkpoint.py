@@ -36,7 +36,7 @@ from kafscale.errors import DamagedObject
 from kafscale.formats.log_end import LogEnd
 from kafscale.formats.manifest import FINGERPRINT_UNKNOWN, ListedSegment, PartitionId, Segment
 from kafscale.formats.resolution import Decided
-from kafscale.formats.segment import HEADER
+from kafscale.formats.segment import HEADER, body_crc
 from kafscale.formats.segment_v1 import VERSION as VERSION_1
 from kafscale.store.paths import EPOCH_UNKNOWN, SegmentKey, parse_numbered_key
 
@@ -252,7 +252,5 @@ def _encode_segment(segment: Segment) -> bytes:
 def encode_header(partition_count: int, body: Sequence[Buffer]) -> list[bytes]:
     """Encode header and checksum for the partitions in `body`."""
     header = _HEADER.pack(MAGIC, VERSION, partition_count, size_of(body))
-    checksum = crc32c(header)
-    for part in body:
-        checksum = crc32c(part, checksum)
+    checksum = body_crc([header, *body])
     return [header, checksum.to_bytes(4, "big")]

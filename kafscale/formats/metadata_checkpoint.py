@@ -28,6 +28,7 @@ from crc32c import crc32c
 from kafscale.buffers import Buffer, size_of
 from kafscale.errors import DamagedObject, NewerVersion
 from kafscale.formats.metadata_changes import Transaction, decode_transaction, decode_transactions, encode_transaction
+from kafscale.formats.segment import body_crc
 from kafscale.formats.wal_objects import WalPosition
 from kafscale.store.paths import NumberedKey
 
@@ -74,9 +75,7 @@ def encode_header(position: WalPosition, body: Sequence[Buffer], base: int | Non
     kind = _FULL if base is None else _CHANGES
     length = size_of(body)
     header = _HEADER.pack(MAGIC, VERSION, kind, position.epoch, position.number, base or 0, length)
-    checksum = crc32c(header)
-    for part in body:
-        checksum = crc32c(part, checksum)
+    checksum = body_crc([header, *body])
     return header + checksum.to_bytes(4, "big")
 
 

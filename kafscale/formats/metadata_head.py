@@ -27,6 +27,7 @@ from crc32c import crc32c
 
 from kafscale.buffers import Buffer
 from kafscale.errors import DamagedObject, NewerVersion
+from kafscale.formats.segment import body_crc
 from kafscale.store.paths import system_key
 
 MAGIC = b"KAFSHEAD"
@@ -95,9 +96,7 @@ def encode_head(head: Head) -> Sequence[bytes]:
     body: list[bytes] = []
     for entry in entries:
         body += (_ENTRY.pack(entry.nonce, len(entry.data)), entry.data)
-    checksum = crc32c(header)
-    for part in body:
-        checksum = crc32c(part, checksum)
+    checksum = body_crc([header, *body])
     return [header + checksum.to_bytes(4, "big"), *body]
 
 

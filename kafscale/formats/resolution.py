@@ -109,13 +109,10 @@ def resolve(
     timely = [segment for segment in found if segment.key not in late] if late else found
     kept = without_covered(timely)
     unread = judge.find_last(timely)
-    if not unread and (len(kept) < len(timely) or _overlap(kept)):
+    overlap = any(before.last_offset >= after.key.base_offset for before, after in pairwise(kept))
+    if not unread and (len(kept) < len(timely) or overlap):
         unread = judge.find_doubtful(timely)
     return Resolution(kept, late, unread)
-
-
-def _overlap(ordered: Sequence[Segment]) -> bool:
-    return any(before.last_offset >= after.key.base_offset for before, after in pairwise(ordered))
 
 
 @attrs.frozen(kw_only=True)

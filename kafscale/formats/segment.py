@@ -95,12 +95,13 @@ PRODUCER = struct.Struct(">qhqB")
 PRODUCED_BATCH = struct.Struct(">iiqq")
 EPOCH = struct.Struct(">iq")
 COMPACTION = struct.Struct(">q")
+NO_COMPACTION = bytes(COMPACTION.size)
 MARKER_ROW = struct.Struct(">I")
 
 INDEX_ROWS_MAX_COUNT = 1024
 
 
-class Span(Protocol):
+class IndexedBatch(Protocol):
     @property
     def base_offset(self) -> int: ...
     @property
@@ -227,7 +228,7 @@ class Footer:
 
 def build_footer(
     identity: Identity,
-    spans: Sequence[Span],
+    spans: Sequence[IndexedBatch],
     *,
     producers: Sequence[Producer],
     producers_from: int | None = None,
@@ -256,7 +257,7 @@ def rows_of(index: Index, offsets: Iterable[int]) -> tuple[int, ...]:
     return tuple(sorted({bisect_right(index.base_offsets, offset) - 1 for offset in offsets}))
 
 
-def _build_index(identity: Identity, spans: Sequence[Span]) -> Index:
+def _build_index(identity: Identity, spans: Sequence[IndexedBatch]) -> Index:
     granularity = 0 if len(spans) <= INDEX_ROWS_MAX_COUNT else identity.body_bytes // INDEX_ROWS_MAX_COUNT
     base_offsets, positions, max_timestamps_ms, min_timestamps_ms = (array("q") for _ in range(4))
     position = HEADER.size
@@ -288,14 +289,16 @@ def encode_footer(footer: Footer) -> bytes:
     """Encode footer and trailer: the end of the `.kfs`, and the whole `.index`."""
     identity = footer.identity
     producers = encode_producers(footer.producers)
+    columns = (footer.index.base_offsets, footer.index.positions, footer.index.max_timestamps_ms)
+    epochs_version = SECTION_VERSION if footer.version == VERSION else EPOCHS_VERSION_WITH_TRANSACTIONS
     assert footer.version == (VERSION_WITH_TRANSACTIONS if footer.aborted or footer.open_transactions else VERSION)
     sections = [
         (IDENTITY_SECTION, SECTION_VERSION, IDENTITY.pack(*attrs.astuple(identity))),
-        (INDEX_SECTION, SECTION_VERSION, _encode_index(footer.index)),
+        (INDEX_SECTION, SECTION_VERSION, b"".join(map(_big_endian, columns))),
         (PRODUCERS_SECTION, SECTION_VERSION, producers)
         if footer.has_all_producers
         else (PRODUCERS_SECTION, SOME_PRODUCERS_VERSION, PRODUCERS_FROM.pack(footer.producers_from) + producers),
-        (EPOCHS_SECTION, _epochs_version(footer), encode_epochs(footer.epochs)),
+        (EPOCHS_SECTION, epochs_version, encode_epochs(footer.epochs)),
     ]
     if footer.first_dirty_offset:
         sections.append((COMPACTION_SECTION, SECTION_VERSION, COMPACTION.pack(footer.first_dirty_offset)))
@@ -319,18 +322,9 @@ def encode_footer(footer: Footer) -> bytes:
     return encoded + trailer[:4] + crc.to_bytes(4, "big") + trailer[8:]
 
 
-def _epochs_version(footer: Footer) -> int:
-    return SECTION_VERSION if footer.version == VERSION else EPOCHS_VERSION_WITH_TRANSACTIONS
-
-
 def _trailer_crc(encoded: Buffer, trailer: Buffer) -> int:
     view = memoryview(trailer)
     return crc32c(view[8:], crc32c(view[:4], crc32c(encoded)))
-
-
-def _encode_index(index: Index) -> bytes:
-    columns = (index.base_offsets, index.positions, index.max_timestamps_ms)
-    return b"".join(map(_big_endian, columns))
 
 
 def _big_endian(column: array[int]) -> bytes:
@@ -389,9 +383,12 @@ def decode_footer(tail: Buffer, name: str) -> Footer:
         raise NewerVersion(f"{name}: the segment has version {version}; a newer KafScale has written it")
     try:
         sections = _split_sections(encoded, name)
-        identity = _decode_identity(sections[IDENTITY_SECTION, SECTION_VERSION])
+        names = [field.name for field in attrs.fields(Identity)]
+        values = IDENTITY.unpack(sections[IDENTITY_SECTION, SECTION_VERSION])
+        identity = Identity(**dict(zip(names, values, strict=True)))
         producers, producers_from = _decode_producers_section(sections, identity)
         epochs = sections.get((EPOCHS_SECTION, EPOCHS_VERSION_WITH_TRANSACTIONS))
+        marked = sections.get((MARKERS_SECTION, SECTION_VERSION))
         has_transactions = epochs is not None
         footer = Footer(
             identity=identity,
@@ -403,10 +400,10 @@ def decode_footer(tail: Buffer, name: str) -> Footer:
             producers=producers,
             producers_from=producers_from,
             epochs=decode_epochs(sections[EPOCHS_SECTION, SECTION_VERSION] if epochs is None else epochs),
-            first_dirty_offset=_decode_compaction(sections.get((COMPACTION_SECTION, SECTION_VERSION))),
+            first_dirty_offset=COMPACTION.unpack(sections.get((COMPACTION_SECTION, SECTION_VERSION), NO_COMPACTION))[0],
             aborted=decode_aborted(sections.get((ABORTED_SECTION, SECTION_VERSION), b"")),
             open_transactions=decode_open(sections.get((OPEN_SECTION, SECTION_VERSION), b"")),
-            marker_rows=_decode_marker_rows(sections.get((MARKERS_SECTION, SECTION_VERSION))),
+            marker_rows=None if marked is None else tuple(row for (row,) in MARKER_ROW.iter_unpack(marked)),
         )
     except (struct.error, KeyError, ValueError) as exc:
         raise DamagedObject(f"{name}: the footer can't be decoded: {exc!r}") from exc
@@ -436,11 +433,6 @@ def _split_sections(encoded: memoryview, name: str) -> _Sections:
         sections[kind, version] = payload
         position += SECTION.size + length
     return sections
-
-
-def _decode_identity(payload: Buffer) -> Identity:
-    names = [field.name for field in attrs.fields(Identity)]
-    return Identity(**dict(zip(names, IDENTITY.unpack(payload), strict=True)))
 
 
 def _decode_index(payload: Buffer, earliest: Buffer | None) -> Index:
@@ -486,14 +478,6 @@ def _decode_producers_section(sections: _Sections, identity: Identity) -> tuple[
         return with_coordinators(all_of_them, coordinators), identity.base_offset
     producers = decode_producers(memoryview(some)[PRODUCERS_FROM.size :])
     return with_coordinators(producers, coordinators), PRODUCERS_FROM.unpack_from(some)[0]
-
-
-def _decode_compaction(payload: Buffer | None) -> int:
-    return 0 if payload is None else int(COMPACTION.unpack(payload)[0])
-
-
-def _decode_marker_rows(payload: Buffer | None) -> tuple[int, ...] | None:
-    return None if payload is None else tuple(row for (row,) in MARKER_ROW.iter_unpack(payload))
 
 
 def body_crc(buffers: Iterable[Buffer]) -> int:

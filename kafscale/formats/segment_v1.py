@@ -35,7 +35,7 @@ from kafscale.formats.segment import (
     Footer,
     Identity,
     Index,
-    Span,
+    IndexedBatch,
     build_footer,
     check_index_order,
 )
@@ -171,7 +171,7 @@ def footer_without_index(ends: Ends) -> Footer:
     return footer_from_index(ends, [IndexEntry(ends.header.base_offset, HEADER.size)])
 
 
-def footer_from_batches(ends: Ends, spans: Sequence[Span]) -> Footer:
+def footer_from_batches(ends: Ends, spans: Sequence[IndexedBatch]) -> Footer:
     """Make a footer with a row for each batch, and timestamps. Raises DamagedObject."""
     name = ends.key.key
     if not spans or sum(span.size_bytes for span in spans) != ends.body_bytes:

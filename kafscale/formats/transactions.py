@@ -15,11 +15,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
-from typing import Final, Protocol
+from typing import Final
 
 import attrs
 
 from kafscale.buffers import Buffer
+from kafscale.wire.batch_header import BatchHeader
 from kafscale.wire.control_records import EndMarker
 
 NO_COORDINATOR_EPOCH: Final = -1
@@ -138,15 +139,6 @@ def with_coordinators(producers: Sequence[Producer], coordinators: Mapping[int, 
     return producers
 
 
-class Produced(Protocol):
-    """The fields of a batch header that are needed here."""
-
-    @property
-    def producer_id(self) -> int: ...
-    @property
-    def producer_epoch(self) -> int: ...
-
-
 @attrs.frozen
 class Ended:
     """A transaction `before` its marker; `aborted` if the marker aborts it."""
@@ -179,7 +171,7 @@ class OpenTransactions:
         for transaction in sorted(transactions, key=_first_offset):
             self.open[transaction.producer_id] = transaction
 
-    def take_batch(self, header: Produced, base_offset: int, coordinator_epoch: int = -1) -> bool:
+    def take_batch(self, header: BatchHeader, base_offset: int, coordinator_epoch: int = -1) -> bool:
         """Add a transactional batch; True if it opens a transaction."""
         current = self.open.get(header.producer_id)
         if current is None:

@@ -172,10 +172,6 @@ class TopicDeleter:
                     await self.delete_objects(topic)
 
 
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 @attrs.define(eq=False, kw_only=True, repr=False)
 class OrphanCollector:
     """Lists the namespace periodically. `store` is the background view.
@@ -194,7 +190,7 @@ class OrphanCollector:
     interval_seconds: float
     grace_seconds: float
     deleted_count: Counter = attrs.field(factory=Counter, init=False)
-    now_ms: Callable[[], int] = _now_ms
+    now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     _first_seen: dict[SegmentKey, float] = attrs.field(factory=dict, init=False)
 
     def register(self, metrics: Metrics) -> None:
@@ -257,15 +253,11 @@ class OrphanCollector:
                 if len(self._first_seen) >= CANDIDATES_MAX_COUNT:
                     continue
                 self._first_seen[key] = now
-            grace_seconds = self._grace_seconds(key)
+            partition = self.find_partition(key.topic_id, key.partition)
+            delay_ms = 0 if partition is None else partition.config.file_delete_delay_ms
             age_seconds = (self.now_ms() - modified_ms) / 1000
-            if min(age_seconds, now - self._first_seen[key]) >= grace_seconds:
+            if min(age_seconds, now - self._first_seen[key]) >= max(self.grace_seconds, delay_ms / 1000):
                 yield key
-
-    def _grace_seconds(self, key: SegmentKey) -> float:
-        partition = self.find_partition(key.topic_id, key.partition)
-        delay_ms = 0 if partition is None else partition.config.file_delete_delay_ms
-        return max(self.grace_seconds, delay_ms / 1000)
 
     async def _is_orphan(self, key: SegmentKey) -> bool:
         if self.find_partition(key.topic_id, key.partition) is None:

@@ -8,7 +8,7 @@ before anything is served, so that a contradicting object of an earlier broker i
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import attrs
 import trio
@@ -28,7 +28,6 @@ from kafscale.formats.manifest_checkpoint import (
 from kafscale.log.partition.partition import Partition
 from kafscale.metrics import Metrics
 from kafscale.store.base import ObjectStore
-from kafscale.store.paths import SegmentKey
 from kafscale.store.version_writer import VersionWriter
 from kafscale.store.versions import find_versions
 
@@ -66,25 +65,12 @@ async def encode_manifests(partitions: Iterable[Partition]) -> list[bytes]:
 
 
 def _snapshot(partition: Partition) -> ManifestSnapshot:
-    segments = [*partition.manifest.segments, *map(_placeholder, _without_object(partition))]
-    return ManifestSnapshot(partition.topic_id, partition.index, partition.encoded_end, segments)
-
-
-def _without_object(partition: Partition) -> Iterator[tuple[SegmentKey, int]]:
-    """Return unread segments, and missing ones whose offsets nothing else keeps from being reused, with last
-    offsets.
-    """
-    yield from partition.quarantined.items()
+    """Take the segments, and where quarantined and missing ones ended, if nothing else keeps their offsets."""
     end = max((segment.last_offset for segment in partition.manifest.segments), default=-1)
-    for key, last_offset in partition.missing.items():
-        if last_offset > end:
-            yield key, last_offset
-
-
-def _placeholder(without_object: tuple[SegmentKey, int]) -> Segment:
-    """Tell where such a segment ended, vouching for nothing."""
-    key, last_offset = without_object
-    return Segment(key=key, last_offset=last_offset, size_bytes=0, max_timestamp_ms=-1)
+    unread = [*partition.quarantined.items(), *(item for item in partition.missing.items() if item[1] > end)]
+    ends = [Segment(key=key, last_offset=offset, size_bytes=0, max_timestamp_ms=-1) for key, offset in unread]
+    segments = [*partition.manifest.segments, *ends]
+    return ManifestSnapshot(partition.topic_id, partition.index, partition.encoded_end, segments)
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)

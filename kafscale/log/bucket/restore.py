@@ -181,7 +181,12 @@ class _PartitionRestore:
         self.quarantined = [damaged for damaged in self.quarantined if not self._is_superseded(damaged.key)]
         for damaged in self.quarantined:
             damaged.report(self._what_is_read_instead(damaged, segments))
-        missing = [lost for lost in missing if self._is_lost(lost)]
+        merged = [segment for segment in self.segments.values() if segment.generation]
+        missing = [
+            lost
+            for lost in missing
+            if lost.last_offset >= self.log_start_offset and not any(map(lost.may_be_in, merged))
+        ]
         self._report_missing(missing)
         return RestoredPartition(
             segments=segments,
@@ -210,9 +215,6 @@ class _PartitionRestore:
         self.known_ends = {key: last_offset + 1 for key, last_offset in recognised.changed.items()}
         self.restorer.statistics.vouched_segment_count += len(recognised.segments)
         return recognised.missing
-
-    def _is_lost(self, missing: MissingSegment) -> bool:
-        return missing.last_offset >= self.log_start_offset and not any(map(missing.may_be_in, self._merged()))
 
     def _report_missing(self, missing: Sequence[MissingSegment]) -> None:
         self.restorer.statistics.missing_segment_count += len(missing)
@@ -247,9 +249,6 @@ class _PartitionRestore:
             for segment in self.segments.values()
         )
 
-    def _merged(self) -> Iterable[Segment]:
-        return (segment for segment in self.segments.values() if segment.generation)
-
     async def _open(self, key: SegmentKey) -> None:
         footer = await self._read(key)
         if footer is None:
@@ -276,15 +275,13 @@ class _PartitionRestore:
             if self._is_superseded(key):
                 logger.info("%s: a newer segment is read instead", exc)
                 return None
-            found = await self.restorer.examiner.examine(key, exc, self._key_before(key))
+            before = [one for one in self.listed if one.base_offset < key.base_offset and one not in self.damaged]
+            previous = max(before, key=lambda one: (one.base_offset, one.epoch, one.generation), default=None)
+            found = await self.restorer.examiner.examine(key, exc, previous)
         if isinstance(found, Footer):
             return found
         self.quarantined.append(found)
         return None
-
-    def _key_before(self, key: SegmentKey) -> SegmentKey | None:
-        before = [other for other in self.listed if other.base_offset < key.base_offset and other not in self.damaged]
-        return max(before, key=lambda each: (each.base_offset, each.epoch, each.generation), default=None)
 
     def _assume_ends(self) -> None:
         """Assume that a flush ends where the next one begins, so that its footer need not be read now."""

@@ -40,7 +40,7 @@ from kafscale.log.check.wal_check import (
     check_wal_files,
 )
 from kafscale.log.repair.repair import Examiner
-from kafscale.log.repair.verify_segment import CheckedSegment, Finding, Kind, check_segment
+from kafscale.log.repair.verify_segment import CheckedSegment, Finding, FindingKind, check_segment
 from kafscale.log.wal.disk import Disk
 from kafscale.log.wal.local_replay import Extents, ExtentStore, file_name
 from kafscale.store.base import ObjectInfo, ObjectStore
@@ -51,7 +51,7 @@ ORPHAN_GRACE_SECONDS = 3600.0  # an `.index` younger than this may be half of an
 
 
 @attrs.frozen
-class KnownTopic:
+class VerifiedTopic:
     """A topic in the metadata: offsets below the log start may be missing.
 
     Records below `lost_offsets` may have been lost with files of the local log.
@@ -99,7 +99,7 @@ class Verifier:
 
     store: ObjectStore
     namespace: str
-    topics: Mapping[bytes, KnownTopic] | None = None
+    topics: Mapping[bytes, VerifiedTopic] | None = None
     deleted: Collection[bytes] = ()
     metadata_is_current: bool = True
     manifests: ManifestCheckpoint = attrs.field(factory=dict)
@@ -107,7 +107,7 @@ class Verifier:
     clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     report: Report = attrs.field(factory=Report, init=False)
     _logs: list[LoggedBatches] = attrs.field(factory=list, init=False)
-    _kept_aside: LoggedBatches = attrs.field(factory=lambda: LoggedBatches(Kind.WAL), init=False)
+    _kept_aside: LoggedBatches = attrs.field(factory=lambda: LoggedBatches(FindingKind.WAL), init=False)
     _objects: dict[str, ObjectInfo] = attrs.field(factory=dict, init=False)
     _partitions: dict[PartitionId, list[CheckedSegment]] = attrs.field(factory=lambda: defaultdict(list), init=False)
 
@@ -138,13 +138,13 @@ class Verifier:
 
     async def read_wal(self, disk: Disk, noted: ExtentStore | None = None) -> None:
         """Check the log in a data directory; `noted` tells which files it must have. Raises OSError, StorageFailed."""
-        batches = LoggedBatches(Kind.WAL)
+        batches = LoggedBatches(FindingKind.WAL)
         extents = Extents(noted, disk.location)
         async with aclosing(check_wal_files(disk, extents)) as files:
             async for file in files:
                 name = f"{disk.location}/{file.check.name}"
                 self.report.findings += [
-                    Finding(name=name, kind=Kind.WAL, message=found.message, position=found.position)
+                    Finding(name=name, kind=FindingKind.WAL, message=found.message, position=found.position)
                     for found in file.check.damage
                 ]
                 self.report.wal_entries += len(file.entries)
@@ -157,10 +157,10 @@ class Verifier:
 
     def _report_missing_files(self, extents: Extents) -> None:
         for number in extents.missing:
-            self._damage(f"{extents.location}/{file_name(number)}", Kind.WAL, "is missing or empty")
+            self._damage(f"{extents.location}/{file_name(number)}", FindingKind.WAL, "is missing or empty")
         if extents.missing_count:
             message = f"at least {extents.missing_count} acknowledged entries are missing from the write-ahead log"
-            self._damage(extents.location, Kind.WAL, message)
+            self._damage(extents.location, FindingKind.WAL, message)
 
     async def list_bucket(self) -> int:
         """List the objects. Returns how many bytes there are to read. Raises StoreError."""
@@ -205,17 +205,17 @@ class Verifier:
         report.records += checked.record_count
         report.findings += checked.findings
         if checked.gone:
-            self._note(checked.key.key, Kind.CHANGED, "has gone since it was listed: merged, or deleted")
+            self._note(checked.key.key, FindingKind.CHANGED, "has gone since it was listed: merged, or deleted")
         elif not checked.findings:
             checked.footer, checked.footer_bytes = None, b""  # of use for a repair only
             self._compare_with_logs(checked)
         checked.marks = None
         self._partitions[checked.key.topic_id, checked.key.partition].append(checked)
 
-    def _note(self, name: str, kind: Kind, message: str) -> None:
+    def _note(self, name: str, kind: FindingKind, message: str) -> None:
         self.report.findings.append(Finding(name=name, kind=kind, message=message, damage=False))
 
-    def _damage(self, name: str, kind: Kind, message: str) -> None:
+    def _damage(self, name: str, kind: FindingKind, message: str) -> None:
         self.report.findings.append(Finding(name=name, kind=kind, message=message))
 
     # ---- other objects ------------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ class Verifier:
         for name, info in self._objects.items():
             key = parse_segment_key(name)
             if key is None or key.namespace != self.namespace:
-                self._note(name, Kind.UNKNOWN_OBJECT, "is nothing that KafScale writes")
+                self._note(name, FindingKind.UNKNOWN_OBJECT, "is nothing that KafScale writes")
             elif key.kind == "index" and key.of_kind("kfs").key not in self._objects:
                 await self._look_at_orphan(key, info)
 
@@ -232,7 +232,7 @@ class Verifier:
         try:
             await self.store.head(key.of_kind("kfs").key)
         except NotFound:
-            finding = Finding(name=info.key, kind=Kind.ORPHAN_INDEX, message="has no .kfs", damage=False)
+            finding = Finding(name=info.key, kind=FindingKind.ORPHAN_INDEX, message="has no .kfs", damage=False)
             self.report.findings.append(finding)
             if self.clock_ms() - info.modified_ms < ORPHAN_GRACE_SECONDS * 1000:
                 finding.message += "; it may be half of an upload that is under way"
@@ -257,7 +257,7 @@ class Verifier:
             finding.message += ", unless they were deleted since the last checkpoint"
             return
         finding.damage = True
-        if not any(log.kind is Kind.WAL for log in self._logs):
+        if not any(log.kind is FindingKind.WAL for log in self._logs):
             finding.message += (
                 "; with `--durability wal` its broker may still have them: stop that broker and run `kafscale verify "
                 "--data-dir DIR` with its data directory"
@@ -291,9 +291,9 @@ class Verifier:
         for checked_segment in checked:
             if checked_segment.key in resolution.late:
                 checked_segment.is_late = True
-                self._note(checked_segment.key.key, Kind.LATE, self._lateness(checked_segment))
+                self._note(checked_segment.key.key, FindingKind.LATE, self._lateness(checked_segment))
             elif checked_segment.key not in used:
-                self._note(checked_segment.key.key, Kind.SUPERSEDED, "a newer segment covers it")
+                self._note(checked_segment.key.key, FindingKind.SUPERSEDED, "a newer segment covers it")
         if not segments:
             return  # all of it came too late
         topic = self._topic(partition_id)
@@ -308,7 +308,7 @@ class Verifier:
             elif segment.base_offset < end:
                 self._damage(
                     segment.kfs_key,
-                    Kind.OVERLAP,
+                    FindingKind.OVERLAP,
                     f"begins at offset {segment.base_offset}, which another segment holds up to {end - 1}",
                 )
             end = max(end, segment.last_offset + 1)
@@ -322,7 +322,7 @@ class Verifier:
             own = told[segment.key]
             if own is not None and own < stable_end:
                 what = f"is stable up to offset {own}, and a segment before it up to {stable_end}"
-                self._damage(segment.kfs_key, Kind.FOOTER, what)
+                self._damage(segment.kfs_key, FindingKind.FOOTER, what)
             stable_end = max(stable_end, own or 0)
 
     def _check_transactions(self, segments: Sequence[Segment], checked: Sequence[CheckedSegment]) -> None:
@@ -333,7 +333,7 @@ class Verifier:
             before, after = told[segment.key], told[following.key]
             if before is not None and after is not None and segment.last_offset + 1 == following.base_offset:
                 for message in after.going_on(before):
-                    self._damage(following.kfs_key, Kind.FOOTER, message)
+                    self._damage(following.kfs_key, FindingKind.FOOTER, message)
 
     def _lateness(self, late: CheckedSegment) -> str:
         return (
@@ -348,11 +348,13 @@ class Verifier:
         if topic is not None and segment.base_offset <= topic.log_start_offsets.get(partition_id[1], 0):
             return
         if before is None and not self.metadata_is_current:
-            self._note(segment.kfs_key, Kind.GAP, f"{message}, unless they were deleted since the last checkpoint")
+            self._note(
+                segment.kfs_key, FindingKind.GAP, f"{message}, unless they were deleted since the last checkpoint"
+            )
             return
         if topic is not None and segment.base_offset <= topic.lost_offsets.get(partition_id[1], 0):
             message += ": what they had was lost with files of the write-ahead log, and they are not given out again"
-        self._damage(segment.kfs_key, Kind.GAP, message)
+        self._damage(segment.kfs_key, FindingKind.GAP, message)
 
     def _check_manifests(self) -> None:
         """Check that the checkpoint's segments exist, or were merged or deleted."""
@@ -379,7 +381,7 @@ class Verifier:
                 " from the end of the log: consumers are led over them, and they are not given out again; to have the "
                 "records back, stop the broker and put the .kfs back from a copy"
             )
-        return Finding(name=name, kind=Kind.GAP, message=message, damage=at_end or self.metadata_is_current)
+        return Finding(name=name, kind=FindingKind.GAP, message=message, damage=at_end or self.metadata_is_current)
 
     @property
     def last_epoch(self) -> int:
@@ -387,7 +389,7 @@ class Verifier:
         found = [segment for partition in self._partitions.values() for segment in partition]
         return max((max(segment.key.epoch, segment.last_epoch) for segment in found), default=-1)
 
-    def _topic(self, partition_id: PartitionId) -> KnownTopic | None:
+    def _topic(self, partition_id: PartitionId) -> VerifiedTopic | None:
         return None if self.topics is None else self.topics.get(partition_id[0])
 
     def _check_topics(self) -> None:
@@ -397,12 +399,14 @@ class Verifier:
         for topic_id, name in names.items():
             if topic_id not in self.topics:
                 text = f"{name} ({topic_id_text(topic_id)})"
-                self._note(text, Kind.UNKNOWN_TOPIC, "is in no metadata: deleted, or to be adopted (kafscale adopt)")
+                self._note(
+                    text, FindingKind.UNKNOWN_TOPIC, "is in no metadata: deleted, or to be adopted (kafscale adopt)"
+                )
         for (topic_id, index), found in self._partitions.items():
             topic = self.topics.get(topic_id)
             if topic is not None and index >= topic.partition_count:
                 message = f"is of partition {index}, the topic has {topic.partition_count}"
-                self._note(found[0].key.key, Kind.UNKNOWN_TOPIC, message)
+                self._note(found[0].key.key, FindingKind.UNKNOWN_TOPIC, message)
 
     # ---- write-ahead logs ---------------------------------------------------------------------------------------
 
@@ -432,7 +436,7 @@ class Verifier:
     def _look_for_unknown_batches(self) -> None:
         """Report batches of the local log whose partitions the metadata does not know."""
         for log in self._logs:
-            if log.kind is Kind.WAL:
+            if log.kind is FindingKind.WAL:
                 outcome = "the next start keeps them aside, and `kafscale adopt` gives them back"
                 self.report.findings += [log.unknown(batch, outcome, damage=True) for batch in self._unknown(log)]
         outcome = "they were kept aside, and `kafscale adopt` gives them back"
@@ -472,7 +476,7 @@ class Verifier:
             newest = max(before, key=lambda key: (key.epoch, key.generation), default=None)
             await examiner.repair_segment(checked, newest)
         for finding in self.report.findings:
-            if finding.kind is Kind.ORPHAN_INDEX and finding.can_repair:
+            if finding.kind is FindingKind.ORPHAN_INDEX and finding.can_repair:
                 key = parse_segment_key(finding.name)
                 assert key is not None
                 finding.repaired = await examiner.remove_orphan(key)

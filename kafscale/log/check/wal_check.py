@@ -35,7 +35,7 @@ from kafscale.formats.wal_entries import (
 from kafscale.formats.wal_index import Span, find_index
 from kafscale.formats.wal_objects import HEADER_BYTES, ObjectHeader, WalPosition, decode_header
 from kafscale.formats.wal_runs import Listed, LogEpoch, LogRun, find_run
-from kafscale.log.repair.verify_segment import BatchMark, Finding, Kind
+from kafscale.log.repair.verify_segment import BatchMark, Finding, FindingKind
 from kafscale.log.wal.disk import Disk
 from kafscale.log.wal.local_files import KEPT_PREFIX
 from kafscale.log.wal.local_replay import NAME, Extents
@@ -85,7 +85,7 @@ class SegmentsEnd:
 class LoggedBatches:
     """The batches of one log. `kind` is that of its findings."""
 
-    kind: Kind = Kind.WAL_OBJECT
+    kind: FindingKind = FindingKind.WAL_OBJECT
     partitions: defaultdict[PartitionId, LoggedPartition] = attrs.field(
         factory=lambda: defaultdict(LoggedPartition), init=False
     )
@@ -181,7 +181,7 @@ class LoggedBatches:
     def _finding(self, logged: LoggedPartition, at: int, message: str, *, damage: bool) -> Finding:
         return Finding(
             name=self._names[logged.sources[at]],
-            kind=self.kind if damage else Kind.SUPERSEDED,
+            kind=self.kind if damage else FindingKind.SUPERSEDED,
             message=message,
             position=logged.positions[at],
             damage=damage,
@@ -222,16 +222,22 @@ def check_entry(
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
-class WalFileCheck:
-    """One file, whole in memory. Iterate over `entries` first.
-
-    `tail` tells what follows the last good entry, None for damage. `check_batch` raises KafkaError.
-    """
+class _WholeCheck:
+    """A file or object, whole in memory. Iterate over `entries` first. `check_batch` raises KafkaError."""
 
     name: str
     content: Buffer
     check_batch: Callable[[memoryview], BatchHeader] = validate_header
     damage: list[Damage] = attrs.field(factory=list, init=False)
+
+    def _note(self, position: int, message: str) -> None:
+        self.damage.append(Damage(position, message))
+
+
+@attrs.define(eq=False, kw_only=True, repr=False)
+class WalFileCheck(_WholeCheck):
+    """One file. `tail` tells what follows the last good entry, None for damage."""
+
     header: FileHeader | None = attrs.field(init=False)
     end: int = attrs.field(default=FILE_HEADER_BYTES, init=False)
     next_sequence: int = attrs.field(default=0, init=False)
@@ -278,9 +284,6 @@ class WalFileCheck:
             self._note(self.end, f"entry {self.next_sequence} was acknowledged and is damaged")
         elif is_torn(tail, 0, sequence=self.next_sequence):
             self.tail = TORN
-
-    def _note(self, position: int, message: str) -> None:
-        self.damage.append(Damage(position, message))
 
 
 @attrs.frozen
@@ -332,16 +335,9 @@ async def check_wal_files(disk: Disk, extents: Extents) -> AsyncGenerator[Checke
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
-class WalObjectCheck:
-    """One object, whole in memory. Iterate over `entries` first.
+class WalObjectCheck(_WholeCheck):
+    """One object. `name` is its key; any other name, as of a copy, is not compared."""
 
-    `name` is its key; any other name, as of a copy, is not compared. `check_batch` raises KafkaError.
-    """
-
-    name: str
-    content: Buffer
-    check_batch: Callable[[memoryview], BatchHeader] = validate_header
-    damage: list[Damage] = attrs.field(factory=list, init=False)
     header: ObjectHeader | None = attrs.field(default=None, init=False)
     entry_count: int = attrs.field(default=0, init=False)
 
@@ -386,9 +382,6 @@ class WalObjectCheck:
             return find_index(self.name, header, self.content)
         except DamagedObject:
             return {}
-
-    def _note(self, position: int, message: str) -> None:
-        self.damage.append(Damage(position, message))
 
 
 def _belongs(header: ObjectHeader, key: NumberedKey) -> bool:
@@ -506,10 +499,10 @@ class S3WalCheck:
                 self.batches.add(check.name, entry.entry, entry.header)
 
     def _note(self, name: str, message: str) -> None:
-        self.findings.append(Finding(name=name, kind=Kind.WAL_OBJECT, message=message, damage=False))
+        self.findings.append(Finding(name=name, kind=FindingKind.WAL_OBJECT, message=message, damage=False))
 
     def _damage(self, name: str, message: str, *, position: int | None = None) -> None:
-        self.findings.append(Finding(name=name, kind=Kind.WAL_OBJECT, message=message, position=position))
+        self.findings.append(Finding(name=name, kind=FindingKind.WAL_OBJECT, message=message, position=position))
 
     def _key(self, epoch: int, number: int) -> str:
         return NumberedKey(namespace=self.namespace, kind="wal", epoch=epoch, number=number).key

@@ -417,21 +417,16 @@ class Flusher:
             await trio.sleep(FAILED_FLUSH_PAUSE_SECONDS)
         finally:
             self._uploading_bytes -= self._flushing.pop(partition)
-            self._look_again(partition, at_once=failed)
+            if not partition.closed and partition.flushable_bytes:
+                if failed:
+                    self._make_due(partition)  # it has waited already
+                else:
+                    self.mark(partition)
             if self.pool.waiting_count:
                 self.relieve()  # what has been freed was not enough
             if self._due:
                 self._wake.set()  # there is room for another one
             self._flush_ended.wake()
-
-    def _look_again(self, partition: Partition, *, at_once: bool) -> None:
-        """Look at a partition after its flush; a failed one is due at once."""
-        if partition.closed or not partition.flushable_bytes:
-            return
-        if at_once:
-            self._make_due(partition)
-        else:
-            self.mark(partition)
 
 
 async def _next_durable(partition: Partition) -> None:

@@ -29,7 +29,7 @@ from kafscale.concurrency.byte_budget import ByteBudget
 from kafscale.concurrency.nurseries import ungrouped
 from kafscale.errors import DamagedObject, Fenced, NewerVersion, PreconditionFailed, StoreUnavailable
 from kafscale.formats.footer_reading import read_footer, read_index
-from kafscale.formats.manifest import Segment, fingerprint, segment_of
+from kafscale.formats.manifest import FINGERPRINT_UNKNOWN, Segment, fingerprint, segment_of
 from kafscale.formats.segment import Footer, Identity, body_crc, build_footer, encode_footer, encode_header
 from kafscale.log.partition.partition import FlushPlan, Partition
 from kafscale.log.partition.tail import TailBatch
@@ -111,19 +111,14 @@ class Uploader:
         """
         encoded = encode_footer(footer)
         parts = [encode_header(footer), *body, encoded]
-        stored = _Stored(footer, segment_of(key, footer))
-        index_is_ours = False
+        stored, told, index_is_ours = footer, FINGERPRINT_UNKNOWN, False
 
         async def put_kfs() -> None:
-            nonlocal stored
+            nonlocal stored, told
             try:
-                etag = await self.store.put_if_absent(key.key, parts)
+                told = fingerprint(size_of(parts), await self.store.put_if_absent(key.key, parts))
             except PreconditionFailed:
-                found = await self._resolve(key, footer)
-                stored = _Stored(found, segment_of(key, found))
-            else:
-                told = fingerprint(size_of(parts), etag)
-                stored = _Stored(footer, attrs.evolve(stored.segment, fingerprint=told))
+                stored = await self._resolve(key, footer)
 
         async def put_index() -> None:
             nonlocal index_is_ours
@@ -135,17 +130,10 @@ class Uploader:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(put_kfs)
                 nursery.start_soon(put_index)
-        if stored.footer != footer or not index_is_ours:
-            await self._settle_index(key, stored.footer)
-        return stored
-
-    async def _settle_index(self, key: SegmentKey, footer: Footer) -> None:
-        """Replace an `.index` of an attempt whose `.kfs` is not the one in the bucket.
-
-        The `.kfs` never changes, so everybody who writes its `.index` writes the same.
-        """
-        if await read_index(self.store, key) != footer:
-            await self.store.put(key.of_kind("index").key, [encode_footer(footer)])
+        # An `.index` may be of an attempt whose `.kfs` is not the one in the bucket; that one never changes.
+        if (stored != footer or not index_is_ours) and await read_index(self.store, key) != stored:
+            await self.store.put(key.of_kind("index").key, [encode_footer(stored)])
+        return _Stored(stored, segment_of(key, stored, fingerprint=told))
 
     async def _resolve(self, key: SegmentKey, ours: Footer) -> Footer:
         """Return the footer of an existing `.kfs` if this broker wrote it."""

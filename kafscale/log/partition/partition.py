@@ -190,17 +190,14 @@ class Partition:
 
     @property
     def held_bytes(self) -> int:
-        """About how many bytes of the pool this partition holds."""
         return max(self.tail.pooled_bytes, 0 if self._chunk is None else len(self._chunk.view))
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of record batches, in the bucket and in the tail."""
         return self.manifest.size_bytes + self.tail.size_bytes
 
     @property
     def objects_prefix(self) -> str:
-        """The prefix of the keys of this partition's objects."""
         return partition_prefix(self.topic, self.topic_id, self.index, namespace=self.namespace)
 
     def segment_key(
@@ -385,7 +382,6 @@ class Partition:
     # ---- fetch ------------------------------------------------------------------------------------------------
 
     def wake_waiters(self) -> None:
-        """Let every waiting fetch look again."""
         for waiter in self.waiters:
             waiter.event.set()
 
@@ -431,7 +427,6 @@ class Partition:
     # ---- flush ------------------------------------------------------------------------------------------------
 
     def prepare_flush(self) -> FlushPlan | None:
-        """Choose the batches to upload next; None if none is flushable yet."""
         batches = self.tail.select(self.flushed_offset, self.flushable_offset, self.segment_bytes)
         if not batches:
             return None
@@ -527,7 +522,6 @@ class Partition:
             self.skip_lost(self.lost_offset)
 
     def release(self, batch: TailBatch) -> None:
-        """Release the chunk and the journal's file of a batch that has left the tail."""
         if batch.lease is not None:
             batch.lease.release()
         if batch.file is not None:
@@ -546,7 +540,6 @@ class Partition:
         self.wake_waiters()
 
     def set_aside(self, late: Iterable[SegmentKey]) -> None:
-        """Report each late object to the operator once."""
         for key in late:
             if key not in self.late:
                 self.late.add(key)
@@ -557,7 +550,7 @@ class Partition:
                 )
 
     def quarantine(self, segment: Segment) -> bool:
-        """Stop reading a damaged segment; False if it is not read any more anyway."""
+        """Stop reading a damaged segment; False if it is not read anyway."""
         if not self.manifest.remove(segment):
             return False
         self.quarantined[segment.key] = segment.last_offset

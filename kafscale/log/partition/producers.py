@@ -143,12 +143,6 @@ class FooterProducers:
     producers_from: int
 
 
-@attrs.frozen(eq=False, repr=False)
-class _Former:
-    until_offset: int
-    producer: Producer
-
-
 @attrs.define(eq=False, repr=False)
 class ProducerStates:
     """Producers of one partition that are remembered, the longest idle one first.
@@ -170,7 +164,7 @@ class ProducerStates:
     opening_until: float = attrs.field(default=-math.inf, init=False)  # trio's clock
     opening_offset: int = attrs.field(default=0, init=False)  # the next one when it was opened
     kept_in: OrderedDict[int, int] = attrs.field(factory=OrderedDict, init=False)  # by id, that of `kept`
-    _former: dict[int, list[_Former]] = attrs.field(factory=dict, init=False)  # by id, oldest first
+    _former: dict[int, list[tuple[int, Producer]]] = attrs.field(factory=dict, init=False)  # states before an offset
 
     def is_early(self, header: BatchHeader) -> bool:
         """Tell whether an earlier batch of this producer may have been refused before the partition was opened."""
@@ -293,12 +287,12 @@ class ProducerStates:
         producer = self.producers.get(producer_id)
         if producer is not None and producer.batches:
             self.budget.used_bytes += _memory_bytes(producer)
-            self._former.setdefault(producer_id, []).append(_Former(offset, producer))
+            self._former.setdefault(producer_id, []).append((offset, producer))
 
     def _drop_former(self, producer_id: int, before_offset: int) -> None:
         former = self._former.get(producer_id)
-        while former and former[0].until_offset < before_offset:
-            self.budget.used_bytes -= _memory_bytes(former.pop(0).producer)
+        while former and former[0][0] < before_offset:
+            self.budget.used_bytes -= _memory_bytes(former.pop(0)[1])
         if not former:
             self._former.pop(producer_id, None)
 
@@ -435,9 +429,9 @@ class ProducerStates:
         return written
 
     def _copy(self, producer: Producer, before_offset: int) -> Producer:
-        for former in self._former.get(producer.producer_id, ()):
-            if former.until_offset >= before_offset:
-                return _copy(former.producer, before_offset)
+        for until_offset, former in self._former.get(producer.producer_id, ()):
+            if until_offset >= before_offset:
+                return _copy(former, before_offset)
         return _copy(producer, before_offset)
 
     def kept(self, producer_ids: Iterable[int], base_offset: int) -> None:

@@ -47,14 +47,6 @@ class _File:
         return -(-(self.end - self.start) // BLOCK_BYTES) * BLOCK_BYTES
 
 
-@attrs.define(eq=False, repr=False)
-class DiskCacheStatistics:
-    hit_count: int = 0
-    hit_bytes: int = 0
-    written_bytes: int = 0
-    failed_count: int = 0
-
-
 @attrs.define(eq=False, repr=False, kw_only=True)
 class DiskCache:
     """Keeps at most `max_bytes` of files in a directory; the least recently used one goes first."""
@@ -63,7 +55,10 @@ class DiskCache:
     max_bytes: int
     memory: SegmentCache
     size_bytes: int = attrs.field(default=0, init=False)
-    statistics: DiskCacheStatistics = attrs.field(factory=DiskCacheStatistics, init=False)
+    hit_count: int = attrs.field(default=0, init=False)
+    hit_bytes: int = attrs.field(default=0, init=False)
+    written_bytes: int = attrs.field(default=0, init=False)
+    failed_count: int = attrs.field(default=0, init=False)
     _files: RangeMap[_File] = attrs.field(factory=RangeMap, init=False)
     _by_use: OrderedDict[_File, None] = attrs.field(factory=OrderedDict, init=False)  # least recent first
     _dropped_names: list[str] = attrs.field(factory=list, init=False)  # of files that are to be removed
@@ -78,11 +73,10 @@ class DiskCache:
         self.memory.on_forget.append(self.forget)
 
     def register(self, metrics: Metrics) -> None:
-        counted = self.statistics
         metrics.gauge("kafscale_disk_cache_bytes", "Ranges of segments kept on disk.", lambda: self.size_bytes)
-        metrics.count("kafscale_disk_cache_hits_total", "Ranges found there.", lambda: counted.hit_count)
-        metrics.count("kafscale_disk_cache_written_bytes_total", "Bytes put there.", lambda: counted.written_bytes)
-        metrics.count("kafscale_disk_cache_failures_total", "Errors of that disk.", lambda: counted.failed_count)
+        metrics.count("kafscale_disk_cache_hits_total", "Ranges found there.", lambda: self.hit_count)
+        metrics.count("kafscale_disk_cache_written_bytes_total", "Bytes put there.", lambda: self.written_bytes)
+        metrics.count("kafscale_disk_cache_failures_total", "Errors of that disk.", lambda: self.failed_count)
 
     async def run(self) -> None:
         """Empty the directory, then keep what memory is about to evict, until cancelled."""
@@ -120,8 +114,8 @@ class DiskCache:
             self._failed(exc)
             self._drop(file)
             return None
-        self.statistics.hit_count += 1
-        self.statistics.hit_bytes += len(data)
+        self.hit_count += 1
+        self.hit_bytes += len(data)
         return memoryview(data)
 
     def forget(self, key: SegmentKey) -> None:
@@ -138,7 +132,8 @@ class DiskCache:
             while self.size_bytes + file.counted_bytes > self.max_bytes:
                 self._drop(next(iter(self._by_use)))
             assert evicted.data is not None
-            if not await self._in_writer(self._write, file.name, evicted.data, self._take_dropped()):
+            dropped, self._dropped_names = self._dropped_names, []
+            if not await self._in_writer(self._write, file.name, evicted.data, dropped):
                 return False
             if evicted.is_current:
                 self._add(file)
@@ -152,7 +147,7 @@ class DiskCache:
         self._files.add(file)
         self._by_use[file] = None
         self.size_bytes += file.counted_bytes
-        self.statistics.written_bytes += file.end - file.start
+        self.written_bytes += file.end - file.start
 
     def _drop(self, file: _File) -> None:
         if file in self._by_use:  # who reads it may find it damaged when somebody else has already
@@ -160,10 +155,6 @@ class DiskCache:
             self._files.remove(file)
             self.size_bytes -= file.counted_bytes
             self._dropped_names.append(file.name)
-
-    def _take_dropped(self) -> Sequence[str]:
-        taken, self._dropped_names = self._dropped_names, []
-        return taken
 
     async def _in_writer(self, work: Callable[..., None], *args: object) -> bool:
         """Do some work in the writer's thread; False if the disk failed."""
@@ -175,7 +166,7 @@ class DiskCache:
         return True
 
     def _failed(self, exc: OSError) -> None:
-        self.statistics.failed_count += 1
+        self.failed_count += 1
         logger.warning("the cache in %s failed, and does without what it was about: %s", self.directory, exc)
 
     # ---- in a thread --------------------------------------------------------------------------------------------

@@ -30,12 +30,6 @@ from kafscale.store.wrappers.limiter import PrefetchStore
 
 
 @attrs.define(eq=False, repr=False)
-class FooterStatistics:
-    hit_count: int = 0
-    miss_count: int = 0
-
-
-@attrs.define(eq=False, repr=False)
 class Footers:
     """A cache of decoded footers, bounded by `max_bytes` of estimated memory.
 
@@ -46,7 +40,8 @@ class Footers:
     store: ObjectStore
     max_bytes: int
     cache: SegmentCache | None = None
-    statistics: FooterStatistics = attrs.field(factory=FooterStatistics, init=False)
+    hit_count: int = attrs.field(default=0, init=False)
+    miss_count: int = attrs.field(default=0, init=False)
     _cached: LruCache[SegmentKey, Footer] = attrs.field(init=False)
     _loading: dict[SegmentKey, Flight] = attrs.field(factory=dict, init=False)
 
@@ -63,7 +58,7 @@ class Footers:
             "kafscale_footer_lookups_total",
             "Footers wanted, by whether they were in memory.",
             "result",
-            lambda: {"hit": self.statistics.hit_count, "miss": self.statistics.miss_count},
+            lambda: {"hit": self.hit_count, "miss": self.miss_count},
         )
 
     def put(self, segment: Segment, footer: Footer) -> None:
@@ -84,10 +79,10 @@ class Footers:
         while (footer := self.get_nowait(segment)) is None:
             loading = self._loading.get(segment.key)
             if loading is None:
-                self.statistics.miss_count += 1
+                self.miss_count += 1
                 return await self._load(segment)
             await loading.wait()
-        self.statistics.hit_count += 1
+        self.hit_count += 1
         return footer
 
     async def get_with_timestamps(self, segment: Segment) -> Footer:

@@ -131,7 +131,8 @@ class ReadAhead:
         if not self.max_bytes or self._nursery is None or partition.closed:
             return
         now = trio.current_time()
-        self._end_idle(now - STREAM_IDLE_SECONDS)
+        while self._streams and next(iter(self._streams.values())).used_at < now - STREAM_IDLE_SECONDS:
+            self._end(self._streams.popitem(last=False)[1])
         place = partition, slices.end_offset
         stream = self._streams.pop((partition, offset), None)
         if stream is None:
@@ -168,10 +169,6 @@ class ReadAhead:
             stream.window_bytes = 0  # its own GETs are large enough
         elif stream.fetch_count >= SEQUENTIAL_COUNT:
             stream.window_bytes = min(max(2 * stream.window_bytes, slices.size_bytes), self.max_bytes)
-
-    def _end_idle(self, used_before: float) -> None:
-        while self._streams and next(iter(self._streams.values())).used_at < used_before:
-            self._end(self._streams.popitem(last=False)[1])
 
     def _end(self, stream: _Stream) -> None:
         stream.is_over = True

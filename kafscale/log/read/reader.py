@@ -214,7 +214,9 @@ class LogReader:
                 slices.add(coalesce(group))
             else:
                 for run in _runs(group):
-                    self._hold(run)
+                    for batch in run:
+                        assert batch.file is not None
+                        batch.owner.journal.retain(batch.file)
                     runs.append((len(slices.buffers), run))
                     slices.buffers.append(b"")
         try:
@@ -224,24 +226,15 @@ class LogReader:
             slices.release()
             raise
         finally:
-            for _, run in runs:
-                self._let_go(run)
+            for batch in (batch for _, run in runs for batch in run):
+                assert batch.file is not None
+                batch.owner.journal.release(batch.file)
         return slices
 
     async def _read_back(self, run: Sequence[TailBatch]) -> Buffer:
         file = run[0].file
         assert file is not None
         return await run[0].owner.journal.read(file, [(batch.position, batch.size_bytes) for batch in run])
-
-    def _hold(self, run: Sequence[TailBatch]) -> None:
-        for batch in run:
-            assert batch.file is not None
-            batch.owner.journal.retain(batch.file)
-
-    def _let_go(self, run: Sequence[TailBatch]) -> None:
-        for batch in run:
-            assert batch.file is not None
-            batch.owner.journal.release(batch.file)
 
     async def _read_segment(self, segment: Segment, wanted: _Wanted) -> Slices | None:
         """Read a segment by at most one ranged GET; empty if it has no record up to the slices' `end_offset`."""
@@ -339,7 +332,8 @@ class LogReader:
                         continue
                 offset = segment.last_offset + 1
             else:
-                batch = _first_late_enough(partition, offset, timestamp_ms)
+                durable = partition.select_tail(max(offset, partition.flushed_offset), ALL_BYTES)
+                batch = next((batch for batch in durable if batch.max_timestamp_ms >= timestamp_ms), None)
                 if batch is None:
                     return None
                 found = await self._find_in_tail_batch(batch, offset, timestamp_ms)
@@ -483,11 +477,6 @@ def _runs(spilled: Iterable[TailBatch]) -> Iterator[Sequence[TailBatch]]:
         run.append(batch)
     if run:
         yield run
-
-
-def _first_late_enough(partition: Partition, offset: int, timestamp_ms: int) -> TailBatch | None:
-    durable = partition.select_tail(max(offset, partition.flushed_offset), ALL_BYTES)
-    return next((batch for batch in durable if batch.max_timestamp_ms >= timestamp_ms), None)
 
 
 def _cut(slices: Slices, offset: int, max_bytes: int, name: str) -> None:

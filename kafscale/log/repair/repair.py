@@ -34,7 +34,7 @@ from kafscale.formats.segment_v1 import read_exact_footer_v1
 from kafscale.log.partition.partition import Partition
 from kafscale.log.partition.producers import ProducerStates
 from kafscale.log.partition.transactions import Transactions
-from kafscale.log.repair.verify_segment import CheckedSegment, Kind, check_segment
+from kafscale.log.repair.verify_segment import CheckedSegment, FindingKind, check_segment
 from kafscale.metrics import Counter, Metrics
 from kafscale.store.base import ObjectStore
 from kafscale.store.paths import EPOCH_UNKNOWN, OFFSET_MAX, SegmentKey
@@ -152,7 +152,7 @@ class Examiner:
         Producers and leader epochs of a new footer continue those of the segment `previous`. Raises NotFound,
         StoreError; StoreUnavailable if each read finds other damage.
         """
-        before: tuple[Quarantined, Sequence[tuple[Kind, str, str]]] | None = None
+        before: tuple[Quarantined, Sequence[tuple[FindingKind, str, str]]] | None = None
         for _ in range(LOOKS_MAX_COUNT):
             checked = await check_segment(self.store, key)
             if checked.gone:
@@ -176,7 +176,7 @@ class Examiner:
             footer = await read_footer(self.store, key)
         except DamagedObject as exc:
             return await self._quarantined(checked, exc)
-        if any(finding.repaired and finding.kind is not Kind.INDEX for finding in checked.findings):
+        if any(finding.repaired and finding.kind is not FindingKind.INDEX for finding in checked.findings):
             self.rebuilt_segment_count.value += 1
             logger.warning("%s was damaged and has been rebuilt: %s", key.key, _without_name(damage, key))
         return footer
@@ -249,10 +249,12 @@ class Examiner:
             if after.damage != checked.damage:
                 logger.warning("%s: not repaired: it comes damaged in another way each time", checked.key.key)
                 return
-            if any(found.kind in (Kind.FOOTER, Kind.HEADER) and found.can_repair for found in after.findings):
+            if any(
+                found.kind in (FindingKind.FOOTER, FindingKind.HEADER) and found.can_repair for found in after.findings
+            ):
                 await self._rewrite_kfs(after, previous)
                 after = await check_segment(self.store, checked.key)
-            if any(found.kind is Kind.INDEX and found.can_repair for found in after.findings):
+            if any(found.kind is FindingKind.INDEX and found.can_repair for found in after.findings):
                 await self._rewrite_index(checked.key)
                 after = await check_segment(self.store, checked.key)
         except (PreconditionFailed, NotFound, DamagedObject) as exc:

@@ -32,7 +32,7 @@ from kafscale.wire.batch_header import HEADER_BYTES, MIN_TIMESTAMP_UNKNOWN, Batc
 from kafscale.wire.records import check_of
 
 
-class Kind(enum.StrEnum):
+class FindingKind(enum.StrEnum):
     BATCHES = "batches"
     FOOTER = "footer"
     HEADER = "header"
@@ -57,7 +57,7 @@ class Finding:
     """A finding about an object, a partition or a WAL file; not a fault unless `damage`. `position` is in bytes."""
 
     name: str
-    kind: Kind
+    kind: FindingKind
     message: str
     position: int | None = None
     damage: bool = True
@@ -114,7 +114,7 @@ class CheckedSegment:
 
     def note(
         self,
-        kind: Kind,
+        kind: FindingKind,
         message: str,
         *,
         position: int | None = None,
@@ -127,12 +127,12 @@ class CheckedSegment:
         self.findings.append(Finding(name=name, kind=kind, message=message, position=position, can_repair=can_repair))
 
     @property
-    def damage(self) -> Sequence[tuple[Kind, str, str]]:
+    def damage(self) -> Sequence[tuple[FindingKind, str, str]]:
         """The faults of the segment itself, to compare with those of another read."""
-        kinds = (Kind.BATCHES, Kind.FOOTER, Kind.HEADER, Kind.INDEX)
+        kinds = (FindingKind.BATCHES, FindingKind.FOOTER, FindingKind.HEADER, FindingKind.INDEX)
         return [(finding.kind, finding.name, finding.message) for finding in self.findings if finding.kind in kinds]
 
-    def has(self, *kinds: Kind) -> bool:
+    def has(self, *kinds: FindingKind) -> bool:
         return any(finding.kind in kinds for finding in self.findings)
 
 
@@ -158,7 +158,7 @@ async def check_segment(store: ObjectStore, key: SegmentKey, *, with_marks: bool
         objects = await _read_objects(store, key)
         checked.size_bytes = objects.size_bytes
         if objects.size_bytes < HEADER.size:
-            checked.note(Kind.FOOTER, f"{objects.size_bytes} bytes are too few for a segment")
+            checked.note(FindingKind.FOOTER, f"{objects.size_bytes} bytes are too few for a segment")
         elif key.version == segment_v1.VERSION:
             await _check_version_1(store, objects, checked)
         else:
@@ -194,7 +194,7 @@ async def _check_version_2(store: ObjectStore, objects: _Objects, checked: Check
     try:
         own = _own_footer(objects, checked)
     except DamagedObject as exc:
-        checked.note(Kind.FOOTER, str(exc))
+        checked.note(FindingKind.FOOTER, str(exc))
         return
     from_index = _index_footer(objects)
     footer = own or from_index
@@ -212,7 +212,7 @@ async def _check_version_2(store: ObjectStore, objects: _Objects, checked: Check
             checked.footer, checked.footer_bytes = own, bytes(objects.tail[-needed:])
         if bytes(objects.head[: HEADER.size]) != segment.encode_header(own):
             checked.note(
-                Kind.HEADER,
+                FindingKind.HEADER,
                 "the header is not the one that goes with the footer",
                 position=0,
                 can_repair=not check.damage,
@@ -242,7 +242,7 @@ class _FooterCheck:
     def finish(self, checked: CheckedSegment) -> None:
         checked.stable_end, checked.transactions = self.footer.stable_end, self.transactions.told(self.footer)
         for message in (*self.transactions.finish(self.footer), *self.earliest.finish()):
-            checked.note(Kind.FOOTER, message)
+            checked.note(FindingKind.FOOTER, message)
 
 
 def _own_footer(objects: _Objects, checked: CheckedSegment) -> Footer | None:
@@ -254,7 +254,7 @@ def _own_footer(objects: _Objects, checked: CheckedSegment) -> Footer | None:
         if footer.end_position + footer_bytes != objects.size_bytes:
             raise DamagedObject(f"has {objects.size_bytes} bytes, its footer says {footer.end_position + footer_bytes}")
     except DamagedObject as exc:
-        checked.note(Kind.FOOTER, str(exc))
+        checked.note(FindingKind.FOOTER, str(exc))
         return None
     check_identity(footer, objects.key)
     return footer
@@ -276,7 +276,7 @@ def _index_footer(objects: _Objects) -> Footer | None:
 
 def _judge_footer(objects: _Objects, checked: CheckedSegment, footer: Footer | None, check: BodyCheck) -> None:
     """Decide whether all batches exist although the footer is damaged."""
-    finding = next(finding for finding in checked.findings if finding.kind is Kind.FOOTER)
+    finding = next(finding for finding in checked.findings if finding.kind is FindingKind.FOOTER)
     finding.position = check.position
     if footer is not None and objects.index is not None:
         checked.footer, checked.footer_bytes = footer, bytes(objects.index)
@@ -285,9 +285,11 @@ def _judge_footer(objects: _Objects, checked: CheckedSegment, footer: Footer | N
     _note_batches(checked, check)
     told = _batch_count_of_header(objects)
     finding.can_repair = not check.damage and check.batch_count == told
-    if not checked.has(Kind.BATCHES) and not finding.can_repair:
+    if not checked.has(FindingKind.BATCHES) and not finding.can_repair:
         said = "the header is damaged too" if told is None else f"the header says {told}"
-        checked.note(Kind.BATCHES, f"{check.batch_count} whole batches are there; {said}", position=check.position)
+        checked.note(
+            FindingKind.BATCHES, f"{check.batch_count} whole batches are there; {said}", position=check.position
+        )
 
 
 def _batch_count_of_header(objects: _Objects) -> int | None:
@@ -302,19 +304,19 @@ def _batch_count_of_header(objects: _Objects) -> int | None:
 
 def _check_index(objects: _Objects, checked: CheckedSegment) -> None:
     if objects.index is None:
-        checked.note(Kind.INDEX, "is missing", can_repair=_has_kfs(checked), name=objects.index_key)
-    elif checked.has(Kind.FOOTER):
+        checked.note(FindingKind.INDEX, "is missing", can_repair=_has_kfs(checked), name=objects.index_key)
+    elif checked.has(FindingKind.FOOTER):
         if checked.footer is None and _has_kfs(checked):
-            checked.note(Kind.INDEX, "is not that of the .kfs", can_repair=True, name=objects.index_key)
+            checked.note(FindingKind.INDEX, "is not that of the .kfs", can_repair=True, name=objects.index_key)
     else:
         needed = segment.footer_bytes_needed(objects.tail, objects.key.key)
         if bytes(objects.index) != bytes(objects.tail[-needed:]):
-            checked.note(Kind.INDEX, "is not the footer of the .kfs", can_repair=True, name=objects.index_key)
+            checked.note(FindingKind.INDEX, "is not the footer of the .kfs", can_repair=True, name=objects.index_key)
 
 
 def _has_kfs(checked: CheckedSegment) -> bool:
     """Tell whether there is, or will be after a repair, a `.kfs` with a good footer."""
-    return all(finding.can_repair for finding in checked.findings if finding.kind is Kind.FOOTER)
+    return all(finding.can_repair for finding in checked.findings if finding.kind is FindingKind.FOOTER)
 
 
 # ---- version 1 ------------------------------------------------------------------------------------------------------
@@ -336,7 +338,7 @@ async def _check_version_1(store: ObjectStore, objects: _Objects, checked: Check
     except DamagedObject as exc:
         index_damage = str(exc)
     if bytes(objects.head[: HEADER.size]) != segment_v1.encode_header(ends.header):
-        checked.note(Kind.HEADER, "the header has something where version 1 has nothing", position=0)
+        checked.note(FindingKind.HEADER, "the header has something where version 1 has nothing", position=0)
     check = await _check_batches(store, objects, checked, footer)
     if check.damage and index_damage is None:
         plain = segment_v1.footer_without_index(ends)
@@ -347,7 +349,7 @@ async def _check_version_1(store: ObjectStore, objects: _Objects, checked: Check
     checked.footer = footer if not check.damage else None
     _take_facts(checked, footer, check)
     if index_damage is not None:
-        checked.note(Kind.INDEX, index_damage, can_repair=not check.damage, name=objects.index_key)
+        checked.note(FindingKind.INDEX, index_damage, can_repair=not check.damage, name=objects.index_key)
 
 
 async def _judge_ends(store: ObjectStore, objects: _Objects, checked: CheckedSegment, damage: str) -> None:
@@ -361,12 +363,12 @@ async def _judge_ends(store: ObjectStore, objects: _Objects, checked: CheckedSeg
     rest_bytes = objects.size_bytes - check.position
     for found in check.damage:
         if found.position != check.position or rest_bytes > segment_v1.TRAILER.size:
-            checked.note(Kind.BATCHES, found.message, position=found.position)
-    repairable = complete and not checked.has(Kind.BATCHES)
-    checked.note(Kind.FOOTER, damage, position=check.position, can_repair=repairable)
+            checked.note(FindingKind.BATCHES, found.message, position=found.position)
+    repairable = complete and not checked.has(FindingKind.BATCHES)
+    checked.note(FindingKind.FOOTER, damage, position=check.position, can_repair=repairable)
     _take_facts(checked, None, check)
     if objects.index is None:
-        checked.note(Kind.INDEX, "is missing", can_repair=repairable, name=objects.index_key)
+        checked.note(FindingKind.INDEX, "is missing", can_repair=repairable, name=objects.index_key)
 
 
 # ---- both -----------------------------------------------------------------------------------------------------------
@@ -406,7 +408,7 @@ async def _check_batches(
 
 def _note_batches(checked: CheckedSegment, check: BodyCheck) -> None:
     for damage in check.damage:
-        checked.note(Kind.BATCHES, damage.message, position=damage.position)
+        checked.note(FindingKind.BATCHES, damage.message, position=damage.position)
 
 
 def _take_facts(checked: CheckedSegment, footer: Footer | None, check: BodyCheck) -> None:

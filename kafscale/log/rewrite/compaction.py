@@ -390,10 +390,6 @@ async def _off_the_loop(size_bytes: int, work: Callable[[], T]) -> T:
     return await trio.to_thread.run_sync(work)
 
 
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Compactor:
     """Periodically compacts partitions that are worth it.
@@ -412,7 +408,7 @@ class Compactor:
     rounds_count: Counter = attrs.field(factory=Counter, init=False)
     failed_count: Counter = attrs.field(factory=Counter, init=False)
     unreadable_count: Counter = attrs.field(factory=Counter, init=False)
-    now_ms: Callable[[], int] = _now_ms
+    now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     max_dirty_ratio: float = attrs.field(default=0.0, init=False)  # of all partitions, when they were last looked at
     _paused_until: WeakKeyDictionary[Partition, float] = attrs.field(factory=WeakKeyDictionary, init=False)
     _damage: WeakKeyDictionary[Partition, str] = attrs.field(factory=WeakKeyDictionary, init=False)  # met the last time
@@ -457,7 +453,7 @@ class Compactor:
                 await trio.lowlevel.checkpoint()
             if not partition.config.compact or not partition.manifest.segments:
                 continue
-            if partition.closed or self._is_paused(partition):
+            if partition.closed or self._paused_until.get(partition, 0.0) > trio.current_time():
                 continue
             try:
                 part = await find_cleanable(partition, self.footers, self.now_ms())
@@ -470,9 +466,6 @@ class Compactor:
                 worth_it.append(part)
         self.max_dirty_ratio = max_dirty_ratio
         return max(worth_it, key=lambda part: part.dirty_ratio, default=None)
-
-    def _is_paused(self, partition: Partition) -> bool:
-        return self._paused_until.get(partition, 0.0) > trio.current_time()
 
     def _failed(self, partition: Partition, exc: Exception) -> None:
         if partition.closed:

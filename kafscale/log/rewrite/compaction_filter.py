@@ -176,7 +176,10 @@ class CompactionFilter:
         self.removed_records_count += len(places) - len(kept)
         if not kept:
             return None
-        if header.delete_horizon_ms is None and (marker_is_done or self._has_tombstone(places, kept)):
+        if header.delete_horizon_ms is None and (
+            marker_is_done
+            or any(places.tombstones[index] and places.offsets[index] < self.rules.end_offset for index in kept)
+        ):
             horizon_ms = self.rules.now_ms + self.rules.delete_retention_ms
             return keep_records(header, places, kept, delete_horizon_ms=horizon_ms)
         return batch if len(kept) == len(places) else keep_records(header, places, kept)
@@ -191,9 +194,6 @@ class CompactionFilter:
             if offset >= end_offset or (is_latest and not (tombstones_go and places.tombstones[index])):
                 kept.append(index)
         return kept
-
-    def _has_tombstone(self, places: RecordPlaces, kept: Sequence[int]) -> bool:
-        return any(places.tombstones[index] and places.offsets[index] < self.rules.end_offset for index in kept)
 
     def _has_passed(self, delete_horizon_ms: int | None) -> bool:
         return delete_horizon_ms is not None and delete_horizon_ms <= self.rules.now_ms

@@ -36,10 +36,6 @@ CLOCK_AHEAD_MAX_MS = 600_000  # of what time has passed since the last check
 NewestTimestamps = Mapping[SegmentKey, int]
 
 
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Retention:
     """Checks every partition periodically. `store` is the background view.
@@ -53,7 +49,7 @@ class Retention:
     partitions: Callable[[], Sequence[Partition]]
     set_log_start_offset: Callable[[bytes, int, int], Awaitable[None]]
     interval_seconds: float
-    now_ms: Callable[[], int] = _now_ms
+    now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
 
     async def run(self) -> None:
         """Enforce retention at every interval, until cancelled. Raises what `set_log_start_offset` does.

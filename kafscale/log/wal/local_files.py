@@ -26,7 +26,7 @@ from kafscale.errors import StorageFailed, StorageFull
 from kafscale.formats.wal_entries import FILE_HEADER_BYTES, FileHeader, WalFile, encode_file_header
 from kafscale.log.wal.disk import NO_SPACE_ERRORS, Disk
 from kafscale.log.wal.journal import KeptAside
-from kafscale.log.wal.local_replay import SPARE_PREFIX, Extents, Replay, file_name
+from kafscale.log.wal.local_replay import SPARE_PREFIX, Extents, FilesReplay, file_name
 from kafscale.store.paths import topic_id_text
 
 NO_SPACE_RETRY_SECONDS = 1.0
@@ -92,7 +92,7 @@ class LocalFiles:
     def pending_count(self) -> int:
         return sum(file.pending_count for file in self.in_use)
 
-    def restore(self, replay: Replay) -> None:
+    def restore(self, replay: FilesReplay) -> None:
         """Take over the files that a replay has found; called once, first."""
         self.in_use.extend(replay.files)
         self._next_number = replay.next_number

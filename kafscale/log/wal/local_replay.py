@@ -189,7 +189,7 @@ logger = logging.getLogger(__name__)
 
 
 @attrs.define(eq=False, repr=False)
-class Replay:
+class FilesReplay:
     """One pass over the files of a disk. Afterwards: the files that hold entries, and the numbers to go on with."""
 
     disk: Disk

@@ -49,7 +49,7 @@ from kafscale.log.wal.journal import (
     Round,
 )
 from kafscale.log.wal.local_files import NO_SPACE_RETRY_SECONDS, LocalFiles, Room
-from kafscale.log.wal.local_replay import Extents, ExtentStore, Replay
+from kafscale.log.wal.local_replay import Extents, ExtentStore, FilesReplay
 from kafscale.metrics import Histogram, Metrics
 from kafscale.store.file.slices import SLICE_BYTES
 
@@ -63,7 +63,7 @@ FULL_MAX_COUNT = 4  # rounds that wait with one: and one is under way, of the fi
 logger = logging.getLogger(__name__)
 
 
-class Lease(Protocol):
+class LeadLease(Protocol):
     """Permission to acknowledge."""
 
     def is_good(self) -> bool:
@@ -78,7 +78,7 @@ class LocalLog:
     """The parts of a log on the local disk: see `Wal`."""
 
     disk: Disk
-    lease: Lease | None = None
+    lease: LeadLease | None = None
     extents: ExtentStore | None = None
 
 
@@ -110,7 +110,7 @@ class Wal(Journal):
 
     disk: Disk
     on_durable: Callable[[Sequence[WalEntry]], None]
-    lease: Lease | None = None
+    lease: LeadLease | None = None
     topic_name: Callable[[WalEntry], str] | None = None
     extents: ExtentStore | None = None
     segment_bytes: int = 64 << 20
@@ -239,7 +239,7 @@ class Wal(Journal):
         """Replay the files. Raises DamagedObject if acknowledged entries are damaged, StorageFailed if the disk can't
         be read.
         """
-        replay = Replay(self.disk, handle, on_progress, self.files.extents)
+        replay = FilesReplay(self.disk, handle, on_progress, self.files.extents)
         try:
             await replay.run()
         except OSError as exc:
@@ -343,7 +343,8 @@ class Wal(Journal):
         if position == FILE_HEADER_BYTES:
             buffers.insert(0, encode_file_header(file.header))
             position = 0
-        buffers.append(_padding(position + size_of(buffers), file.size_bytes))
+        end = position + size_of(buffers)  # up to the end of the page or file: a partly written page is read first
+        buffers.append(bytes(min(-end % PAGE_BYTES, max(0, file.size_bytes - end))))
         began = trio.current_time()
         try:
             await self.disk.write_and_sync(file.name, buffers, position)
@@ -457,8 +458,3 @@ class Wal(Journal):
 
 def _size_bytes(entries: Iterable[WalEntry]) -> int:
     return sum(ENTRY_HEADER_BYTES + len(entry.data) for entry in entries)
-
-
-def _padding(end: int, size_bytes: int) -> bytes:
-    """Return zeros up to the end of the page or file: a partly written page would be read first."""
-    return bytes(min(-end % PAGE_BYTES, max(0, size_bytes - end)))

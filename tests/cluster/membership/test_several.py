@@ -22,7 +22,7 @@ from kafscale.cluster.registries.topics import NewTopic, Topic
 from kafscale.config import Durability, Listener
 from kafscale.errors import Fenced, KafkaError, KafScaleError, NotFound, StartupError
 from kafscale.log.check.verification import Verifier
-from kafscale.log.repair.verify_segment import Kind
+from kafscale.log.repair.verify_segment import FindingKind
 from kafscale.store.base import ForwardingStore, ObjectPart, ObjectStore
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.disk import MemoryDisk
@@ -481,7 +481,7 @@ async def late_by_verify(bucket: ObjectStore) -> int:
     await verifier.list_bucket()
     await _learn_topics(verifier, memory_settings(), with_data_dir=False)
     await verifier.read_bucket(lambda _: None)
-    assert {each.kind for each in verifier.report.findings} <= {Kind.LATE}
+    assert {each.kind for each in verifier.report.findings} <= {FindingKind.LATE}
     return len(verifier.report.findings)
 
 

@@ -12,7 +12,7 @@ from kafscale.formats.wal_index import with_index
 from kafscale.formats.wal_objects import HEADER_BYTES, START, ObjectHeader, WalPosition, encode_header, encode_object
 from kafscale.formats.wal_runs import list_log
 from kafscale.log.check.wal_check import LoggedBatches, S3WalCheck, WalObjectCheck
-from kafscale.log.repair.verify_segment import Kind
+from kafscale.log.repair.verify_segment import FindingKind
 from kafscale.log.wal.s3_replay import end_stream, find_log, take_over
 from kafscale.log.wal.s3_wal import S3Wal
 from kafscale.store.memory import MemoryStore
@@ -106,7 +106,7 @@ async def test_what_is_behind_a_gap_without_proof_is_noted_and_no_part_of_the_lo
     await written(store, range(5), lost=3)
     check = await checked(store)
     assert damage(check) == []
-    assert [(finding.name, finding.kind) for finding in check.findings] == [(key(4), Kind.WAL_OBJECT)]
+    assert [(finding.name, finding.kind) for finding in check.findings] == [(key(4), FindingKind.WAL_OBJECT)]
     assert check.entry_count == 2
 
 

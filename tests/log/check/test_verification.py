@@ -14,8 +14,8 @@ from kafscale.formats.wal_entries import FILE_HEADER_BYTES, FileHeader, WalEntry
 from kafscale.formats.wal_objects import START
 from kafscale.formats.wal_runs import list_log
 from kafscale.log.bucket.manifest_keeper import encode_manifests
-from kafscale.log.check.verification import ORPHAN_GRACE_SECONDS, KnownTopic, Verifier
-from kafscale.log.repair.verify_segment import Kind
+from kafscale.log.check.verification import ORPHAN_GRACE_SECONDS, VerifiedTopic, Verifier
+from kafscale.log.repair.verify_segment import FindingKind
 from kafscale.log.wal.s3_wal import S3Wal
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey
@@ -121,7 +121,7 @@ async def test_a_damaged_batch_is_named_with_its_place_and_left_alone(objects):
     store = await store_of(attrs.evolve(objects, kfs=flipped(objects.kfs, 32 + 2 * SIZE + 70)))
     before = await contents(store)
     report = await verify(store, repair=True)
-    assert told(report) == [(objects.key.key, Kind.BATCHES, 32 + 2 * SIZE)]
+    assert told(report) == [(objects.key.key, FindingKind.BATCHES, 32 + 2 * SIZE)]
     assert f"the batch at byte {32 + 2 * SIZE}: the CRC" in report.findings[0].message
     assert not report.is_whole
     assert await contents(store) == before
@@ -131,14 +131,14 @@ async def test_a_damaged_batch_is_named_with_its_place_and_left_alone(objects):
 async def test_a_batch_with_another_base_offset_which_its_own_crc_does_not_cover_is_found(objects):
     store = await store_of(attrs.evolve(objects, kfs=flipped(objects.kfs, 32 + SIZE + 6)))
     report = await verify(store)
-    assert (objects.key.key, Kind.BATCHES, 32 + SIZE) in told(report)
+    assert (objects.key.key, FindingKind.BATCHES, 32 + SIZE) in told(report)
 
 
 @BOTH
 async def test_a_leader_epoch_which_only_the_crc_of_all_batches_covers_is_found(objects):
     store = await store_of(attrs.evolve(objects, kfs=flipped(objects.kfs, 32 + SIZE + 13)))
     report = await verify(store)
-    assert told(report) == [(objects.key.key, Kind.BATCHES, None)]
+    assert told(report) == [(objects.key.key, FindingKind.BATCHES, None)]
     assert "the batches' CRC-32C is" in report.findings[0].message
 
 
@@ -148,7 +148,9 @@ async def test_a_missing_index_is_written_again(objects):
     name = objects.key.of_kind("index").key
     await store.delete([name])
     report = await verify(store, repair=True)
-    assert [(finding.name, finding.kind, finding.repaired) for finding in report.findings] == [(name, Kind.INDEX, True)]
+    assert [(finding.name, finding.kind, finding.repaired) for finding in report.findings] == [
+        (name, FindingKind.INDEX, True)
+    ]
     assert report.is_whole
     assert (await verify(store)).findings == []
 
@@ -168,7 +170,7 @@ async def test_a_damaged_index_is_written_again_and_the_kfs_left_alone(objects, 
     store = await store_of(attrs.evolve(objects, index=damage(objects.index)))
     etag = (await store.head(objects.key.key)).etag
     report = await verify(store)
-    assert told(report) == [(objects.key.of_kind("index").key, Kind.INDEX, None)]
+    assert told(report) == [(objects.key.of_kind("index").key, FindingKind.INDEX, None)]
     assert not report.is_whole
     assert (await verify(store, repair=True)).is_whole
     assert (await verify(store)).findings == []
@@ -180,7 +182,7 @@ async def test_an_index_of_version_1_that_points_into_a_batch_is_written_again()
     index = V1.index[:6] + (2).to_bytes(4, "big") + V1.index[10:28] + entry
     store = await store_of(attrs.evolve(V1, index=index))
     report = await verify(store, repair=True)
-    assert [(finding.kind, finding.repaired) for finding in report.findings] == [(Kind.INDEX, True)]
+    assert [(finding.kind, finding.repaired) for finding in report.findings] == [(FindingKind.INDEX, True)]
     assert f"offset 103 begins at byte {32 + SIZE + 1}" in report.findings[0].message
 
 
@@ -195,7 +197,7 @@ async def test_a_damaged_footer_is_made_again(objects, damage, with_index):
     if not with_index:
         await store.delete([objects.key.of_kind("index").key])
     report = await verify(store)
-    assert (objects.key.key, Kind.FOOTER, BODY_END) in told(report)
+    assert (objects.key.key, FindingKind.FOOTER, BODY_END) in told(report)
     assert not report.is_whole
     assert (await verify(store, repair=True)).is_whole
     assert (await store.get(objects.key.key)).data == objects.kfs
@@ -216,7 +218,7 @@ async def test_a_damaged_header_is_made_again():
     store = await store_of(attrs.evolve(V2, kfs=flipped(V2.kfs, 17)))
     report = await verify(store, repair=True)
     assert [(finding.kind, finding.position, finding.repaired) for finding in report.findings] == [
-        (Kind.HEADER, 0, True)
+        (FindingKind.HEADER, 0, True)
     ]
     assert (await store.get(V2.key.key)).data == V2.kfs
 
@@ -245,7 +247,7 @@ async def test_an_object_of_another_segment_under_a_key_is_damage():
     store = await store_of(attrs.evolve(V2, key=key(100, partition=1)))
     before = await contents(store)
     report = await verify(store, repair=True)
-    assert [finding.kind for finding in report.findings] == [Kind.FOOTER]
+    assert [finding.kind for finding in report.findings] == [FindingKind.FOOTER]
     assert "another segment" in report.findings[0].message
     assert await contents(store) == before
 
@@ -307,33 +309,33 @@ def test_every_damage_is_found_and_no_repair_changes_a_batch(objects, data):
 async def test_a_gap_is_found():
     store = await store_of(V2, version_2_objects(key(115), make_batches(115, 1)))
     report = await verify(store)
-    assert told(report) == [(key(115).key, Kind.GAP, None)]
+    assert told(report) == [(key(115).key, FindingKind.GAP, None)]
     assert "offsets 112 to 114 are missing" in report.findings[0].message
 
 
 async def test_an_overlap_is_found():
     store = await store_of(V2, version_2_objects(key(109), make_batches(109, 4)))
-    assert told(await verify(store)) == [(key(109).key, Kind.OVERLAP, None)]
+    assert told(await verify(store)) == [(key(109).key, FindingKind.OVERLAP, None)]
 
 
 async def test_segments_covered_by_a_newer_generation_are_not_damage():
     merged = version_2_objects(key(100, generation=1), make_batches(100, 6))
     report = await verify(await store_of(V2, merged))
-    assert told(report) == [(V2.key.key, Kind.SUPERSEDED, None)]
+    assert told(report) == [(V2.key.key, FindingKind.SUPERSEDED, None)]
     assert report.is_whole
 
 
 async def test_a_gap_beside_a_merged_segment_is_damage_too():
     """Compaction keeps the first and the last offset of what it compacts."""
     report = await verify(await store_of(V2, version_2_objects(key(115, generation=1), make_batches(115, 1))))
-    assert [finding.kind for finding in report.findings if finding.damage] == [Kind.GAP]
+    assert [finding.kind for finding in report.findings if finding.damage] == [FindingKind.GAP]
 
 
 async def verify_with_manifests(*objects, then, log_start_offset=100, metadata_is_current=True):
     """What a broker with these segments has noted, held against what is there `then`."""
     partition = MemoryPartition([segment_of(each.key, decode_footer(each.index, "x")) for each in objects])
     manifests = decode_manifests("x", b"".join(await encode_manifests([partition])))
-    verifier = verifier_of(await store_of(*then), topics={TOPIC_ID: KnownTopic("orders", 1, {0: log_start_offset})})
+    verifier = verifier_of(await store_of(*then), topics={TOPIC_ID: VerifiedTopic("orders", 1, {0: log_start_offset})})
     verifier.manifests = manifests
     verifier.metadata_is_current = metadata_is_current
     await verifier.list_bucket()
@@ -345,7 +347,7 @@ async def test_a_last_segment_that_a_checkpoint_knows_and_that_is_gone_is_damage
     last = version_2_objects(key(112), make_batches(112, 2))
     assert (await verify_with_manifests(V2, last, then=[V2, last])).findings == []
     (finding,) = (await verify_with_manifests(V2, last, then=[V2])).findings
-    assert (finding.name, finding.kind, finding.damage) == ("orders-0", Kind.GAP, True)
+    assert (finding.name, finding.kind, finding.damage) == ("orders-0", FindingKind.GAP, True)
     assert "offsets 112 to 117" in finding.message
     assert "missing from the end of the log: consumers are led over them" in finding.message
     assert (await verify_with_manifests(V2, last, then=[])).findings != []
@@ -365,17 +367,17 @@ async def test_a_segment_that_was_merged_or_let_go_since_the_checkpoint_is_not_m
 
 
 async def test_what_is_missing_at_the_beginning_may_have_been_deleted_since_the_last_checkpoint():
-    verifier = verifier_of(await store_of(V2), topics={TOPIC_ID: KnownTopic("orders", 1, {0: 90})})
+    verifier = verifier_of(await store_of(V2), topics={TOPIC_ID: VerifiedTopic("orders", 1, {0: 90})})
     verifier.metadata_is_current = False
     await verifier.list_bucket()
     await verifier.read_bucket(lambda _: None)
-    assert told(verifier.report) == [(key().key, Kind.GAP, None)]
+    assert told(verifier.report) == [(key().key, FindingKind.GAP, None)]
     assert verifier.report.is_whole
 
 
 async def test_segments_missing_before_the_log_start_were_deleted():
     store = await store_of(V2)
-    known = KnownTopic("orders", 1, {0: 100})
+    known = VerifiedTopic("orders", 1, {0: 100})
     assert (await verify(store, topics={TOPIC_ID: known})).findings == []
     report = await verify(store, topics={TOPIC_ID: attrs.evolve(known, log_start_offsets={0: 90})})
     assert "offsets 90 to 99 are missing" in report.findings[0].message
@@ -383,14 +385,14 @@ async def test_segments_missing_before_the_log_start_were_deleted():
 
 async def test_topics_and_partitions_that_no_metadata_knows_are_noted():
     store = await store_of(V2, version_2_objects(key(0, partition=4), make_batches(0, 1)), V1)
-    known = KnownTopic("orders", 2, {0: 100})
+    known = VerifiedTopic("orders", 2, {0: 100})
     report = await verify(store, topics={TOPIC_ID: known})
-    assert [finding.kind for finding in report.findings] == [Kind.UNKNOWN_TOPIC] * 2
+    assert [finding.kind for finding in report.findings] == [FindingKind.UNKNOWN_TOPIC] * 2
     assert report.is_whole
 
 
 LATER_MS = CREATED_MS + int(ORPHAN_GRACE_SECONDS * 1000) + 1
-ALL_LIVE, ALL_DELETED = KnownTopic("orders", 1, {0: 100}), KnownTopic("orders", 1, {0: 112})
+ALL_LIVE, ALL_DELETED = VerifiedTopic("orders", 1, {0: 100}), VerifiedTopic("orders", 1, {0: 112})
 BEFORE = version_2_objects(key(94), make_batches(94, 2))
 AFTER = version_2_objects(key(112), make_batches(112, 1))
 MERGED = version_2_objects(key(100, generation=1), make_batches(100, 5))
@@ -405,10 +407,10 @@ async def test_an_orphan_index_is_removed_when_it_is_old(others, topics):
     store = await store_of(V2, *others)
     await store.delete([V2.key.key])
     young = await verify(store, topics=topics, repair=True)
-    orphans = [finding for finding in young.findings if finding.kind is Kind.ORPHAN_INDEX]
+    orphans = [finding for finding in young.findings if finding.kind is FindingKind.ORPHAN_INDEX]
     assert [finding.can_repair for finding in orphans] == [False]
     old = await verify(store, topics=topics, repair=True, now_ms=LATER_MS)
-    assert [finding.repaired for finding in old.findings if finding.kind is Kind.ORPHAN_INDEX] == [True]
+    assert [finding.repaired for finding in old.findings if finding.kind is FindingKind.ORPHAN_INDEX] == [True]
     assert old.is_whole
     assert V2.key.of_kind("index").key not in await contents(store)
 
@@ -429,7 +431,7 @@ async def test_an_index_whose_kfs_is_lost_is_damage_and_stays(others, topics, in
     report = await verify(store, topics=topics, repair=True, now_ms=LATER_MS)
     assert not report.is_whole
     (found,) = [finding for finding in report.findings if finding.name == name]
-    assert (found.kind, found.damage, found.can_repair) == (Kind.ORPHAN_INDEX, True, False)
+    assert (found.kind, found.damage, found.can_repair) == (FindingKind.ORPHAN_INDEX, True, False)
     assert f"no other object holds its offsets 100 to {111 if index == 'whole' else 100}" in found.message
     assert "kafscale verify --data-dir DIR" in found.message
     assert name in await contents(store)
@@ -451,11 +453,11 @@ async def test_what_the_data_directory_holds_of_an_index_without_kfs_is_not_lost
     await disk.create(name, len(data), data)
     store = await store_of(V2, BEFORE)
     await store.delete([V2.key.key])
-    verifier = verifier_of(store, {TOPIC_ID: KnownTopic("orders", 1, {0: 94})}, now_ms=LATER_MS)
+    verifier = verifier_of(store, {TOPIC_ID: VerifiedTopic("orders", 1, {0: 94})}, now_ms=LATER_MS)
     await verifier.read_wal(disk)
     await verifier.list_bucket()
     await verifier.read_bucket(lambda _: None)
-    (found,) = [finding for finding in verifier.report.findings if finding.kind is Kind.ORPHAN_INDEX]
+    (found,) = [finding for finding in verifier.report.findings if finding.kind is FindingKind.ORPHAN_INDEX]
     assert found.damage is (logged_count < 4)
     assert "--data-dir" not in found.message
 
@@ -465,7 +467,7 @@ async def test_an_unknown_object_is_reported_and_left_alone():
     await store.put("default/notes.txt", [b"mine"])
     await store.put("other/notes.txt", [b"of another namespace"])
     report = await verify(store, repair=True)
-    assert told(report) == [("default/notes.txt", Kind.UNKNOWN_OBJECT, None)]
+    assert told(report) == [("default/notes.txt", FindingKind.UNKNOWN_OBJECT, None)]
     assert report.is_whole
     assert "default/notes.txt" in await contents(store)
 
@@ -476,7 +478,7 @@ async def test_an_object_that_goes_while_it_is_verified_is_no_damage():
     await verifier.list_bucket()
     await store.delete([V2.key.key, V2.key.of_kind("index").key])
     await verifier.read_bucket(lambda _: None)
-    assert told(verifier.report) == [(V2.key.key, Kind.CHANGED, None)]
+    assert told(verifier.report) == [(V2.key.key, FindingKind.CHANGED, None)]
     assert verifier.report.is_whole
 
 
@@ -491,7 +493,7 @@ async def test_progress_is_told_up_to_the_end():
 
 # ---- the write-ahead log --------------------------------------------------------------------------------------------
 
-KNOWN = {TOPIC_ID: KnownTopic("orders", 1, {0: 100})}
+KNOWN = {TOPIC_ID: VerifiedTopic("orders", 1, {0: 100})}
 
 
 SAME = {100 + 3 * number: batch for number, batch in enumerate(BATCHES)}
@@ -528,7 +530,7 @@ async def test_a_log_that_goes_on_behind_the_bucket_is_whole():
 
 async def test_a_hole_between_bucket_and_log_is_found():
     (finding,) = (await verify_with_wal(wal_file(1, 113, 114))).findings
-    assert finding.kind is Kind.WAL
+    assert finding.kind is FindingKind.WAL
     assert "orders-0 goes on at offset 113, but 112 is the next" in finding.message
     assert finding.position > FILE_HEADER_BYTES
 
@@ -536,7 +538,7 @@ async def test_a_hole_between_bucket_and_log_is_found():
 async def test_log_and_segment_must_agree_where_they_overlap():
     other = {109: make_batch(109, [b"a", b"b", b"c"])}
     (finding,) = (await verify_with_wal(wal_file(1, 106, 109, 112, batches=SAME | other))).findings
-    assert (finding.kind, finding.damage) == (Kind.WAL, True)
+    assert (finding.kind, finding.damage) == (FindingKind.WAL, True)
     assert f"offset 109: {key(100).key} has another batch there" in finding.message
     (finding,) = (await verify_with_wal(wal_file(1, 110, 112))).findings
     assert "offset 110" in finding.message
@@ -553,7 +555,7 @@ async def test_what_a_broker_of_a_later_epoch_has_written_instead_is_no_damage()
     newer = version_2_objects(key(), BATCHES, leader_epoch=3)
     report = await verify_with_wal(wal_file(1, 109, 113, leader_epoch=2, batches={}), segment=newer)
     assert report.is_whole
-    assert [finding.kind for finding in report.findings] == [Kind.SUPERSEDED, Kind.SUPERSEDED]
+    assert [finding.kind for finding in report.findings] == [FindingKind.SUPERSEDED, FindingKind.SUPERSEDED]
 
 
 async def test_a_damaged_entry_that_was_acknowledged_is_found_and_a_torn_tail_is_not():
@@ -584,12 +586,15 @@ async def test_entries_of_deleted_topics_are_passed_over():
 async def test_entries_of_topics_that_the_metadata_does_not_know_were_passed_over(topics):
     name, data = wal_file(1, 500, 503, topic_id=bytes(16))
     (finding,) = [
-        each for each in (await verify_with_wal((name, data), topics=topics)).findings if each.kind is Kind.WAL
+        each for each in (await verify_with_wal((name, data), topics=topics)).findings if each.kind is FindingKind.WAL
     ]
     assert (finding.name, finding.damage) == (f"memory/{name}", True)
     assert "2 record batches, offsets 500 to 503, are of partition 0 of a topic whose name" in finding.message
     report = await verify_with_wal((f"superseded-{name}", data), topics=topics)
-    assert ([each.damage for each in report.findings if each.kind is Kind.WAL], report.is_whole) == ([False], True)
+    assert ([each.damage for each in report.findings if each.kind is FindingKind.WAL], report.is_whole) == (
+        [False],
+        True,
+    )
 
 
 # ---- the write-ahead log in the bucket ------------------------------------------------------------------------------
@@ -618,5 +623,5 @@ async def test_the_log_in_the_bucket_goes_on_behind_the_segments():
 
 async def test_a_hole_between_segments_and_the_log_in_the_bucket_is_found():
     (finding,) = (await verify_with_log(113)).findings
-    assert (finding.kind, finding.damage) == (Kind.WAL_OBJECT, True)
+    assert (finding.kind, finding.damage) == (FindingKind.WAL_OBJECT, True)
     assert "orders-0 goes on at offset 113, but 112 is the next" in finding.message

@@ -62,7 +62,7 @@ async def read_pieces(reader: RangeReader, count: int = 40) -> int:
     before = reader.store.get_count
     for number in range(count):
         await read(reader, number * PIECE_BYTES, (number + 1) * PIECE_BYTES)
-        await until(lambda: reader.cache.size_bytes <= 0.875 * MEMORY_BYTES or reader.disk.statistics.failed_count)
+        await until(lambda: reader.cache.size_bytes <= 0.875 * MEMORY_BYTES or reader.disk.failed_count)
     return reader.store.get_count - before
 
 
@@ -81,7 +81,7 @@ async def test_data_without_room_in_memory_is_read_from_the_disk(tmp_path):
         assert await read_pieces(reader) == 40
         assert len(files_in(tmp_path / "cache")) >= 30
         assert await read_pieces(reader) == 0
-        assert reader.disk.statistics.hit_count >= 30
+        assert reader.disk.hit_count >= 30
         await read(reader, 5_000, 25_000)  # in the middle of a file
         assert reader.store.get_count == 40
         assert reader.cache.size_bytes <= MEMORY_BYTES
@@ -123,13 +123,13 @@ async def test_a_file_that_is_not_what_it_was_costs_a_get(tmp_path, damage):
         for path in files:
             damage(path)
         assert await read_pieces(reader, 20) == 20
-        assert reader.disk.statistics.failed_count == 20
+        assert reader.disk.failed_count == 20
 
 
 async def test_a_directory_that_cannot_be_made_costs_gets_only(tmp_path, caplog):
     (tmp_path / "file").write_bytes(b"")
     async with reader_on(tmp_path / "file" / "cache") as reader:
-        await until(lambda: reader.disk.statistics.failed_count)
+        await until(lambda: reader.disk.failed_count)
         assert await read_pieces(reader) == 40
         assert await read_pieces(reader, 10) == 10
         assert "does without" in caplog.text
@@ -143,7 +143,7 @@ async def test_a_disk_that_is_full_costs_gets_only(tmp_path, monkeypatch):
     async with reader_on(tmp_path) as reader:
         assert await read_pieces(reader) == 40
         assert await read_pieces(reader, 10) == 10
-        assert reader.disk.statistics.failed_count == 1  # and then it waits for a while before it tries again
+        assert reader.disk.failed_count == 1  # and then it waits for a while before it tries again
         assert files_in(tmp_path) == []
         assert reader.cache.size_bytes <= MEMORY_BYTES
 

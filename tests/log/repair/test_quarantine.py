@@ -20,7 +20,7 @@ from kafscale.formats.footer_reading import read_footer, read_index
 from kafscale.formats.segment import HEADER, SECTION, TRAILER
 from kafscale.log.bucket.deletion import OrphanCollector
 from kafscale.log.repair.repair import UNKNOWN_END_GAP
-from kafscale.log.repair.verify_segment import Kind, check_segment
+from kafscale.log.repair.verify_segment import FindingKind, check_segment
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import SegmentKey
 from kafscale.testing.disk import MemoryDisk
@@ -611,7 +611,7 @@ async def test_a_header_that_comes_cut_off_is_a_finding() -> None:
     for _ in range(5):
         cuts = [store.truncate(On(operation, times=1)) for operation in ("get_tail", "get_range", "get")]
         checked = await check_segment(store, key)
-        assert checked.has(Kind.FOOTER)
+        assert checked.has(FindingKind.FOOTER)
         assert [cut.met_count for cut in cuts] == [1, 1, 1]
 
 

@@ -39,7 +39,7 @@ from kafscale.log.log import Log, TopicSpec
 from kafscale.log.partition.partition import Partition
 from kafscale.log.wal.disk import Disk
 from kafscale.log.wal.journal import Handle
-from kafscale.log.wal.local_wal import Lease, LocalLog
+from kafscale.log.wal.local_wal import LeadLease, LocalLog
 from kafscale.log.wal.s3_wal import S3Wal
 from kafscale.log.wal.streams import Earlier
 from kafscale.metrics import Metrics
@@ -80,7 +80,7 @@ class ClusterMember:
     state: ClusterState
     watch_seconds: float = attrs.field(default=WATCH_SECONDS, init=False)
     leads_all: bool = attrs.field(default=True, init=False)
-    lease: Lease = attrs.field(factory=HeldLease, init=False)
+    lease: LeadLease = attrs.field(factory=HeldLease, init=False)
     writer: PlacementWriter = attrs.field(init=False)
     mover: Mover = attrs.field(init=False)
 

@@ -18,7 +18,7 @@ from kafscale.formats.manifest_checkpoint import ManifestCheckpoint, decode_mani
 from kafscale.formats.metadata_checkpoint import Checkpoint, decode_checkpoint, has_base
 from kafscale.formats.metadata_head import decode_head, head_key
 from kafscale.formats.wal_objects import START, WalPosition
-from kafscale.log.repair.verify_segment import Finding, Kind
+from kafscale.log.repair.verify_segment import Finding, FindingKind
 from kafscale.store.base import ObjectStore
 from kafscale.store.paths import NumberedKey, parse_numbered_key, system_namespace_prefix
 
@@ -74,7 +74,7 @@ class OwnObjects:
             self.has_head = True
         elif name != claim_key(self.namespace):
             message = "is none of the broker's own objects, or what a start has left of its probes"
-            self.findings.append(Finding(name=name, kind=Kind.UNKNOWN_OBJECT, message=message, damage=False))
+            self.findings.append(Finding(name=name, kind=FindingKind.UNKNOWN_OBJECT, message=message, damage=False))
 
     async def _check_head(self) -> None:
         key = head_key(self.namespace)
@@ -84,7 +84,7 @@ class OwnObjects:
                 self.has_head = head.claim is None
         except DamagedObject as exc:
             message = f"{str(exc).removeprefix(f'{key}: ')}; no broker can start, or change the metadata, without it"
-            self.findings.append(Finding(name=key, kind=Kind.CHECKPOINT, message=message))
+            self.findings.append(Finding(name=key, kind=FindingKind.CHECKPOINT, message=message))
 
     async def _check_checkpoint(self, key: NumberedKey) -> Checkpoint | None:
         try:
@@ -108,7 +108,7 @@ class OwnObjects:
 
     def _note_damage(self, key: NumberedKey, damage: DamagedObject) -> None:
         message = f"{str(damage).removeprefix(f'{key.key}: ')}; the next start or checkpoint does without it"
-        self.findings.append(Finding(name=key.key, kind=Kind.CHECKPOINT, message=message))
+        self.findings.append(Finding(name=key.key, kind=FindingKind.CHECKPOINT, message=message))
 
     # ---- the claim ----------------------------------------------------------------------------------------------
 
@@ -145,7 +145,7 @@ class OwnObjects:
         self.findings.append(
             Finding(
                 name=name,
-                kind=Kind.CLAIM,
+                kind=FindingKind.CLAIM,
                 message=message,
                 damage=damage,
                 can_repair=damage and self._epoch >= 0 and not self.has_head,
@@ -155,7 +155,7 @@ class OwnObjects:
     async def repair(self) -> None:
         """Write a damaged claim anew: of the last epoch, and so that a start waits for its owner. Raises StoreError."""
         for finding in self.findings:
-            if finding.kind is Kind.CLAIM and finding.can_repair:
+            if finding.kind is FindingKind.CLAIM and finding.can_repair:
                 finding.repaired = await self._rewrite_claim(finding.name)
 
     async def _rewrite_claim(self, key: str) -> bool:

@@ -9,7 +9,7 @@ from kafscale.formats.metadata_changes import Transaction
 from kafscale.formats.metadata_checkpoint import encode_checkpoint
 from kafscale.formats.wal_objects import START, WalPosition
 from kafscale.log.bucket.manifest_keeper import encode_manifests
-from kafscale.log.repair.verify_segment import Kind
+from kafscale.log.repair.verify_segment import FindingKind
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import NumberedKey, system_key
 
@@ -56,7 +56,7 @@ async def test_a_damaged_checkpoint_of_the_manifests_is_found():
     await store.put(names[0], await encode_manifests([]))
     assert told((await looked_at(store))[0]) == []
     await store.put(names[1], [b"damaged"])
-    assert told((await looked_at(store))[0]) == [(names[1], Kind.CHECKPOINT, True)]
+    assert told((await looked_at(store))[0]) == [(names[1], FindingKind.CHECKPOINT, True)]
 
 
 async def test_an_empty_bucket_has_nothing_wrong():
@@ -70,7 +70,7 @@ async def test_a_damaged_checkpoint_is_found_and_the_other_one_counts():
     data = bytes((await store.get(key(1))).data)
     await store.put(key(1), [data[:-1] + bytes([data[-1] ^ 1])])
     look, position = await looked_at(store)
-    assert told(look) == [(key(1), Kind.CHECKPOINT, True)]
+    assert told(look) == [(key(1), FindingKind.CHECKPOINT, True)]
     assert position == WalPosition(7, 3)
 
 
@@ -82,19 +82,19 @@ async def test_changes_whose_full_checkpoints_have_gone_are_damage():
     look, position = await looked_at(store)
     assert (told(look), position) == ([], WalPosition(7, 11))
     await store.delete([key(1)])
-    assert told((await looked_at(store))[0]) == [(key(2), Kind.CHECKPOINT, True)]
+    assert told((await looked_at(store))[0]) == [(key(2), FindingKind.CHECKPOINT, True)]
     await store.put(key(3), encode_checkpoint(WalPosition(7, 12), [A_TOPIC]))
     assert told((await looked_at(store))[0]) == []
 
 
 async def test_a_checkpoint_of_a_later_epoch_than_its_key_is_damage():
     look, _ = await looked_at(await bucket(positions=[(8, 0)]))
-    assert told(look) == [(key(0), Kind.CHECKPOINT, True)]
+    assert told(look) == [(key(0), FindingKind.CHECKPOINT, True)]
 
 
 async def test_a_missing_claim_is_noted():
     look, _ = await looked_at(await bucket(claimed=None))
-    assert told(look) == [(CLAIM_KEY, Kind.CLAIM, False)]
+    assert told(look) == [(CLAIM_KEY, FindingKind.CLAIM, False)]
 
 
 @pytest.mark.parametrize("leader_epoch", [7, 9])
@@ -103,7 +103,7 @@ async def test_a_damaged_claim_is_written_anew_and_a_start_goes_on_behind_it(con
     store = await bucket()
     await store.put(CLAIM_KEY, [content])
     look, _ = await looked_at(store, leader_epoch=leader_epoch, repair=True)
-    assert told(look) == [(CLAIM_KEY, Kind.CLAIM, True)]
+    assert told(look) == [(CLAIM_KEY, FindingKind.CLAIM, True)]
     assert look.findings[0].repaired
     claimed = await claim(
         store, "default", Claim(epoch=0, broker_id=1, directory_id="new", acknowledges_locally=False), least_epoch=zero
@@ -127,4 +127,4 @@ async def test_what_is_none_of_the_brokers_own_objects_is_noted():
     store = await bucket()
     await store.put(system_key("probe", "left"), [b"x"])
     look, _ = await looked_at(store)
-    assert told(look) == [(system_key("probe", "left"), Kind.UNKNOWN_OBJECT, False)]
+    assert told(look) == [(system_key("probe", "left"), FindingKind.UNKNOWN_OBJECT, False)]
