@@ -9,7 +9,7 @@ import random
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TypeVar
@@ -65,7 +65,9 @@ def open_s3_bucket(options: BucketOptions) -> S3Bucket:
     context = None if options.ca_file is None else ssl.create_default_context(cafile=options.ca_file)
     client = BlockingClient(timeout_seconds=TIMEOUT_SECONDS, ssl_context=context)
     if options.credentials is None:
-        credentials = _source_of(_settings_of(os.environ), Path.home())
+        credentials = _source_of(
+            frozenset(item for item in os.environ.items() if item[0].startswith("AWS_")), Path.home()
+        )
     else:
         credentials = _CredentialSource(providers=[StaticProvider(options.credentials)])
     return S3Bucket(
@@ -197,10 +199,6 @@ class _CredentialSource:
         except StopIteration as stop:
             found: S3Credentials = stop.value
             return found
-
-
-def _settings_of(environ: Mapping[str, str]) -> frozenset[tuple[str, str]]:
-    return frozenset((name, value) for name, value in environ.items() if name.startswith("AWS_"))
 
 
 @lru_cache(SOURCES_MAX_COUNT)

@@ -226,16 +226,10 @@ class FilteringReader(BatchReader):
         return filters
 
 
-def _available_now() -> Any:
-    """Return the mark of Spark 4.2 that keeps limits under Trigger.AvailableNow, by asking the reader again."""
-    try:
-        from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
-    except ImportError:
-        return object
-    return SupportsTriggerAvailableNow
-
-
-_AvailableNow: Any = _available_now()
+try:  # Spark 4.2's mark: under Trigger.AvailableNow it asks the reader again, and keeps limits
+    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow as _AvailableNow
+except ImportError:
+    _AvailableNow = object
 
 
 @attrs.define(kw_only=True, eq=False, slots=False, repr=False)

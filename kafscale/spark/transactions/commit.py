@@ -18,10 +18,12 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Final
 
 import attrs
 
+from kafscale.config import Address
 from kafscale.errors import KafkaError
 from kafscale.login.failures import check
 from kafscale.spark.brokers.cluster import Cluster
@@ -100,17 +102,8 @@ class Committer:
 
     def _check_open(self, prepared: Iterable[Prepared]) -> None:
         for transaction in prepared:
-            request = DescribeTransactionsRequest(transactional_ids=[transaction.transactional_id])
-
-            def ask(
-                transaction: Prepared = transaction, request: DescribeTransactionsRequest = request
-            ) -> tuple[str, int, int]:
-                coordinator = self.cluster.coordinator(transaction.transactional_id)
-                (state,) = self.cluster.ask(coordinator, request, DescribeTransactionsResponse).transaction_states
-                check(state.error_code, f"transactional id '{transaction.transactional_id}'")
-                return state.transaction_state, state.producer_id, state.producer_epoch
-
-            if self.cluster.patiently(ask) != (ONGOING, transaction.producer_id, transaction.producer_epoch):
+            state = self.cluster.patiently(partial(self._describe, transaction.transactional_id))
+            if state != (ONGOING, transaction.producer_id, transaction.producer_epoch):
                 code = error_codes.INVALID_TXN_STATE
                 raise KafkaError(
                     code,
@@ -118,6 +111,13 @@ class Committer:
                     f"whole: by another query of the same transactionalId, or since it was open for longer than "
                     f"{self.timeout_ms} ms. If the latter, raise kafka.transaction.timeout.ms, or make batches smaller",
                 )
+
+    def _describe(self, transactional_id: str) -> tuple[str, int, int]:
+        request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
+        coordinator = self.cluster.coordinator(transactional_id)
+        (state,) = self.cluster.ask(coordinator, request, DescribeTransactionsResponse).transaction_states
+        check(state.error_code, f"transactional id '{transactional_id}'")
+        return state.transaction_state, state.producer_id, state.producer_epoch
 
     def _finish(self, lead: Lead, journal: DecisionJournal, found: Decision, run: str) -> Decision:
         if not found.unfinished:
@@ -188,16 +188,15 @@ class Committer:
         """Abort all open transactions of the query's tasks, except some, so that those tasks can't write any more."""
         pattern, kept = task_id_pattern(self.transactional_id), set(keep)
         for broker in self.cluster.patiently(lambda: list(self.cluster.brokers())):
-            request = ListTransactionsRequest(state_filters=[ONGOING])
-
-            def ask(broker=broker, request=request) -> ListTransactionsResponse:  # type: ignore[no-untyped-def]
-                response: ListTransactionsResponse = self.cluster.ask(broker, request, ListTransactionsResponse)
-                check(response.error_code, f"transactions of {broker}")
-                return response
-
-            for state in self.cluster.patiently(ask).transaction_states:
+            for state in self.cluster.patiently(partial(self._list_open, broker)).transaction_states:
                 if pattern.fullmatch(state.transactional_id) and state.transactional_id not in kept:
                     initialise(self.cluster, state.transactional_id, self.timeout_ms)
+
+    def _list_open(self, broker: Address) -> ListTransactionsResponse:
+        request = ListTransactionsRequest(state_filters=[ONGOING])
+        response = self.cluster.ask(broker, request, ListTransactionsResponse)
+        check(response.error_code, f"transactions of {broker}")
+        return response
 
 
 def task_id(transactional_id: str, *, partition: int, attempt: int) -> str:

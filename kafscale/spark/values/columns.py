@@ -46,12 +46,10 @@ def is_too_deep(type_: pa.DataType) -> bool:
     return True
 
 
-def _columns() -> Count:
-    return Count(
-        COLUMNS_MAX,
-        f"the schema would become more than {COLUMNS_MAX} columns, nested ones among them: "
-        "give a reader schema that leaves out what is not needed",
-    )
+_TOO_MANY_COLUMNS = (
+    f"the schema would become more than {COLUMNS_MAX} columns, nested ones among them: "
+    "give a reader schema that leaves out what is not needed"
+)
 
 
 @attrs.frozen
@@ -62,7 +60,7 @@ class SchemaPlace:
     """
 
     around: tuple[Any, ...] = ()
-    columns: Count = attrs.field(factory=_columns)
+    columns: Count = attrs.field(factory=lambda: Count(COLUMNS_MAX, _TOO_MANY_COLUMNS))
 
     def within(self, type_: Any) -> SchemaPlace:
         return SchemaPlace((*self.around, type_), self.columns)

@@ -139,22 +139,19 @@ def _secret(what: str, given: str | None, file: str | None) -> str | None:
         raise ConfigError(f"the file of the schema registry's {what} can't be read: {exc}") from exc
 
 
+_CREDENTIALS = {
+    "schemaRegistryBasicAuth": "basic_auth",
+    "schemaRegistryBasicAuthFile": "basic_auth_file",
+    "schemaRegistryBearerToken": "bearer_token",
+    "schemaRegistryBearerTokenFile": "bearer_token_file",
+    "schemaRegistryCaFile": "ca_file",
+    "schemaRegistryConfigFile": "config_file",
+}
 NAMES = frozenset(
-    {
-        "valueFormat",
-        "valueSubject",
-        "valueSchemaVersion",
-        "valueSchema",
-        "valueMessage",
-        "valueValidate",
-        "schemaRegistryUrl",
-        "schemaRegistryBasicAuth",
-        "schemaRegistryBasicAuthFile",
-        "schemaRegistryBearerToken",
-        "schemaRegistryBearerTokenFile",
-        "schemaRegistryCaFile",
-        "schemaRegistryConfigFile",
-    }
+    (
+        *("valueFormat", "valueSubject", "valueSchemaVersion", "valueSchema", "valueMessage", "valueValidate"),
+        *("schemaRegistryUrl", *_CREDENTIALS),
+    )
 )
 
 
@@ -200,12 +197,7 @@ class ValueOptions:
         if "schemaRegistryUrl" not in found:
             raise ConfigError("valueFormat needs schemaRegistryUrl: http://host:port of the schema registry")
         credentials = RegistryCredentials(
-            basic_auth=found.get("schemaRegistryBasicAuth"),
-            basic_auth_file=found.get("schemaRegistryBasicAuthFile"),
-            bearer_token=found.get("schemaRegistryBearerToken"),
-            bearer_token_file=found.get("schemaRegistryBearerTokenFile"),
-            config_file=found.get("schemaRegistryConfigFile"),
-            ca_file=found.get("schemaRegistryCaFile"),
+            **{field: found[name] for name, field in _CREDENTIALS.items() if name in found}
         )
         return cls(
             registry=credentials.options(found["schemaRegistryUrl"]),
