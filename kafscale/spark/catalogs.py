@@ -48,6 +48,11 @@ def quoted(name: str) -> str:
     return f"`{name.replace('`', '``')}`"
 
 
+def literal(text: str) -> str:
+    """Return a text as a literal of Spark's SQL."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
 def setting(doc: str, default: Any = attrs.NOTHING, **more: Any) -> Any:
     """Declare a key of a pipeline's YAML, with its line in the reference."""
     return attrs.field(default=default, metadata={"doc": doc}, **more)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from kafscale.errors import ConfigError
-from kafscale.spark.catalogs import CatalogOptions, quoted
+from kafscale.spark.catalogs import CatalogOptions, literal, quoted
 from kafscale.spark.pipeline.snapshots import (
     ADDED_BYTES,
     ADDED_ROWS,
@@ -62,14 +62,9 @@ class _Tables:
         if partition_by:
             parts.append(f"PARTITIONED BY ({', '.join(partition_by)})")
         if properties:
-            given = ", ".join(f"{_text(key)} = {_text(value)}" for key, value in properties.items())
+            given = ", ".join(f"{literal(key)} = {literal(value)}" for key, value in properties.items())
             parts.append(f"TBLPROPERTIES ({given})")
         self.spark.sql(" ".join(parts))
-
-
-def _text(value: str) -> str:
-    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
 
 
 DEFAULT_PROPERTIES = {"format-version": "2", "write.parquet.compression-codec": "zstd"}

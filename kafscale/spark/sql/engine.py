@@ -19,6 +19,7 @@ import attrs
 
 from kafscale.errors import QueryError
 from kafscale.spark.bucket.decode import COLUMN_TYPES
+from kafscale.spark.catalogs import quoted
 from kafscale.spark.sql.answers import explained
 from kafscale.spark.sql.failures import may_be_of_columns, spark_errors
 from kafscale.spark.sql.kafsql import (
@@ -273,7 +274,7 @@ class Engine:
             is_of_a_catalog = len(reference.parts) > 1 and reference.parts[0] in self.catalogs
             if not is_of_a_catalog and self.topics.has(reference.name):
                 view = read(reference.name, clauses.bound_at(reference.start), options=reference.options)
-                text = f"({view} AS {_quoted(reference.parts[-1])})" if reference.is_relation else view
+                text = f"({view} AS {quoted(reference.parts[-1])})" if reference.is_relation else view
                 yield Edit(start=reference.start, end=reference.end, text=text)
 
     def _calls(self, found: StatementReads, clauses: Clauses, read: Callable[..., str]) -> Iterator[Edit]:
@@ -283,7 +284,7 @@ class Engine:
                 raise self.topics.no_such(call.topic)
             bound = attrs.evolve(bound, is_full=clauses.bound_at(call.start).is_full)
             view = read(call.topic, bound, partition=partition)
-            yield Edit(start=call.start, end=call.end, text=f"({view} AS {_quoted(call.topic)})")
+            yield Edit(start=call.start, end=call.end, text=f"({view} AS {quoted(call.topic)})")
 
     def _read(self, spoken: Spoken, views: list[str], topic: str, bound: Bound, **details: Any) -> str:
         options = {**spoken.options(), **(details.pop("options", None) or {})}
@@ -309,7 +310,3 @@ def _only_read(topic: str, statement: str) -> str:
         f"'{topic}' is a topic, and SQL only reads topics: no {' '.join(words[:1])} … is for them. To write, "
         '`kafscale produce`, or df.write.format("kafscale") in a program'
     )
-
-
-def _quoted(name: str) -> str:
-    return f"`{name}`"

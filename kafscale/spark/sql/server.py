@@ -20,6 +20,7 @@ import attrs
 
 from kafscale.config import Address
 from kafscale.errors import QueryError
+from kafscale.spark.catalogs import literal
 from kafscale.spark.source.options import FORMAT
 from kafscale.spark.source.planning import forget
 from kafscale.spark.sql.failures import spark_errors
@@ -83,7 +84,7 @@ class ServedTopics:
     def start(self) -> None:
         """Raises ConfigError, QueryError, StoreError."""
         spark = self.topics.spark
-        where = _literal(f"file:{self.warehouse}")
+        where = literal(f"file:{self.warehouse}")
         spark.sql(f"CREATE DATABASE {DATABASE} LOCATION {where}")  # also makes the default one, in the warehouse
         close_warehouse(self.warehouse)
         self.refresh()
@@ -131,13 +132,8 @@ class ServedTopics:
         limit = self.topics.max_scan_bytes
         options = {**self.topics.filtering, **self.topics.options, "subscribe": topic}
         options |= {"maxScanBytes": str(limit)} if limit else {}
-        given = ", ".join(f"{name} = {_literal(value)}" for name, value in options.items())
-        where = _literal(f"file:{self.warehouse}/{table}")  # a table with a location has no directory made for it
+        given = ", ".join(f"{name} = {literal(value)}" for name, value in options.items())
+        where = literal(f"file:{self.warehouse}/{table}")  # a table with a location has no directory made for it
         self.topics.spark.sql(f"CREATE TABLE {DATABASE}.`{table}` USING {FORMAT} OPTIONS ({given}) LOCATION {where}")
         query = f"SELECT * FROM {DATABASE}.`{table}` WITH ({given}) WHERE {ALWAYS}"
         self.topics.spark.sql(f"CREATE VIEW `{table}` AS {query}")
-
-
-def _literal(text: str) -> str:
-    """Return a literal of Spark's SQL."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
