@@ -72,14 +72,14 @@ async def open_storage(settings: Settings, directory: Path, metrics: Metrics) ->
     """Open store, metadata and disk until the block ends. Raises StartupError."""
     reserve = Reserve(directory / RESERVE_NAME)
     reserve.release_if_needed()
-    opened = await open_store(settings, metrics)
+    views = await open_store(settings, metrics)
     warn_of_lost_metadata(directory)
     disk = RealDisk(directory / WAL_NAME)
     try:
         async with SqliteMetadataStore.open(directory / METADATA_NAME, reserve=reserve) as metadata:
             await check_same_store(metadata, settings)
-            yield StorageParts(store=opened.views.background, metadata=metadata, disk=disk, views=opened.views)
+            yield StorageParts(store=views.background, metadata=metadata, disk=disk, views=views)
     finally:
         disk.close()
         with trio.move_on_after(CLOSE_SECONDS, shield=True):
-            await opened.aclose()
+            await views.aclose()

@@ -90,7 +90,7 @@ class Machine:
 
     def parts(self) -> StorageParts:
         settings = memory_settings(s3_concurrency=self.tokens)
-        views = wrap_store(self.bucket, settings, StoreMetrics.register(Metrics())).views
+        views = wrap_store(self.bucket, settings, StoreMetrics.register(Metrics()))
         return StorageParts(store=views.background, metadata=self.metadata, disk=self.disk, views=views)
 
 

@@ -86,17 +86,18 @@ def flush_all(load: Load) -> Mapping[str, float]:
 async def flush(load: Load) -> Mapping[str, float]:
     settings = Settings(s3_concurrency=load.concurrency, store=StoreUrl(scheme="s3", bucket="bucket"))
     raw = S3Store(S3Settings(bucket="bucket", endpoint=load.endpoint, region="us-east-1"), credentials=CREDENTIALS)
-    opened = wrap_store(raw, settings, StoreMetrics.register(Metrics()))
-    opened.limiter.allowance.is_adaptive = load.is_adaptive
+    views = wrap_store(raw, settings, StoreMetrics.register(Metrics()))
+    assert views.prefetch.limiter is not None
+    views.prefetch.limiter.allowance.is_adaptive = load.is_adaptive
     logs = memory_log(
-        opened.views.acknowledge,
+        views.acknowledge,
         MemoryDisk(),
         topics=[topic_spec(load.partitions_count)],
         chunk_pool_bytes=256 << 20,
         wal_segment_bytes=64 << 20,
         flush_interval_seconds=3600,
     )
-    async with aclosing(opened), logs as log:
+    async with aclosing(views), logs as log:
         log.log.flusher.tasks_max_count = math.inf  # it has a bound of its own, below the limiter's
         for index in range(load.partitions_count):
             await log.append(log.partition(index), bytes(BATCH_BYTES))

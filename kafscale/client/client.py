@@ -21,7 +21,7 @@ from kafscale.login.failures import check, failure
 from kafscale.login.security import PLAINTEXT, ClientSecurity
 from kafscale.wire import error_codes
 from kafscale.wire.messages.cluster import FindCoordinatorRequest, FindCoordinatorResponse
-from kafscale.wire.messages.topics import MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponseTopic
+from kafscale.wire.messages.topics import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 GROUP, TRANSACTION = 0, 1  # of FindCoordinator's keys
 CREATION_SECONDS = 3.0  # in which a topic that was asked for is there, unless the broker creates none
@@ -126,7 +126,8 @@ class Client:
         attempts, creation = Attempts(), Attempts(CREATION_SECONDS)
         while True:
             found = (await self.metadata([name], create=create)).topics[0]
-            error_code = _first_error(found)
+            without_leader = (part.error_code for part in found.partitions if part.leader_id < 0)
+            error_code = found.error_code or next(without_leader, error_codes.NONE)
             is_missing = create and error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION
             if not (is_missing or error_code in WORTH_ANOTHER):
                 break
@@ -169,10 +170,3 @@ async def connect(
         yield client
     finally:
         await client.aclose()
-
-
-def _first_error(topic: MetadataResponseTopic) -> int:
-    if topic.error_code != error_codes.NONE:
-        return topic.error_code
-    waiting = (partition.error_code for partition in topic.partitions if partition.leader_id < 0)
-    return next(waiting, error_codes.NONE)

@@ -6,7 +6,7 @@ to compaction.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
 
 import attrs
@@ -20,7 +20,6 @@ from kafscale.wire import error_codes
 from kafscale.wire.batch_header import BatchHeader, parse_header, whole_batches
 from kafscale.wire.control_records import parse_marker
 from kafscale.wire.messages.records import (
-    FetchableTopicResponse,
     FetchPartition,
     FetchRequest,
     FetchResponse,
@@ -120,7 +119,7 @@ class Consumer:
         for reply in replies:
             response = await reply.wait()
             check(response.error_code, f"topic '{self.topic}'")
-            for answer in _partitions(response.responses):
+            for answer in (part for found in response.responses for part in found.partitions):
                 if answer.error_code in _WORTH_ANOTHER:
                     refused = answer
                 consumed += self._take(answer)
@@ -185,11 +184,6 @@ class Consumer:
     def _check(self, answer: PartitionData) -> None:
         partition = answer.partition_index
         check(answer.error_code, f"offset {self.positions[partition]} of partition {partition} of topic '{self.topic}'")
-
-
-def _partitions(topics: list[FetchableTopicResponse]) -> Iterator[PartitionData]:
-    for topic in topics:
-        yield from topic.partitions
 
 
 @retried

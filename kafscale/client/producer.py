@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 import attrs
 
 from kafscale.client.client import Client
-from kafscale.client.connection import Connection
 from kafscale.client.retrying import STALE_LEADER, WORTH_ANOTHER, Attempts
 from kafscale.login.failures import check
 from kafscale.wire import codec as wire_codec
@@ -20,7 +19,6 @@ from kafscale.wire import compression
 from kafscale.wire.client_rules import partition_of
 from kafscale.wire.messages.records import (
     PartitionProduceData,
-    PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
@@ -62,9 +60,11 @@ class Producer:
         while True:
             leader = await self.client.leader(self.topic, partition)
             if self.acks == 0:
-                await _post(leader, request)
+                call = leader.call(ProduceRequest, ProduceResponse)
+                await leader.send_encoded(call, wire_codec.encode(request, call.version), has_reply=False)
                 return -1
-            answer = _only(await leader.request(request, ProduceResponse))
+            response = await leader.request(request, ProduceResponse)
+            answer = response.responses[0].partition_responses[0]
             if answer.error_code in STALE_LEADER:
                 self.client.forget(self.topic)
             if answer.error_code not in WORTH_ANOTHER or not await attempts.another():
@@ -103,12 +103,3 @@ def split(records: Sequence[Record]) -> Iterator[list[Record]]:
         batch_bytes += size_bytes
     if batch:
         yield batch
-
-
-def _only(response: ProduceResponse) -> PartitionProduceResponse:
-    return response.responses[0].partition_responses[0]
-
-
-async def _post(leader: Connection, request: ProduceRequest) -> None:
-    call = leader.call(ProduceRequest, ProduceResponse)
-    await leader.send_encoded(call, wire_codec.encode(request, call.version), has_reply=False)

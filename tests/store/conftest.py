@@ -87,7 +87,7 @@ async def open_wrapped_store(path: Path) -> AsyncIterator[ObjectStore]:
     """As the broker has it, at a limit of one: an operation that needs two tokens hangs."""
     settings = Settings(s3_concurrency=1)
     async with aclosing(wrap_store(MemoryStore(), settings, StoreMetrics.register(Metrics()))) as opened:
-        yield opened.views.acknowledge
+        yield opened.acknowledge
 
 
 @asynccontextmanager

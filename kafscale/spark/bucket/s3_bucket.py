@@ -9,7 +9,7 @@ import random
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TypeVar
@@ -26,10 +26,10 @@ from kafscale.store.s3.credentials import (
     REFRESH_RETRY_SECONDS,
     HttpAnswer,
     HttpCall,
-    Provider,
-    StaticProvider,
+    Providers,
     configured_region,
     default_providers,
+    given,
     refresh_at_seconds,
     search,
 )
@@ -69,7 +69,7 @@ def open_s3_bucket(options: BucketOptions) -> S3Bucket:
             frozenset(item for item in os.environ.items() if item[0].startswith("AWS_")), Path.home()
         )
     else:
-        credentials = _CredentialSource(providers=[StaticProvider(options.credentials)])
+        credentials = _CredentialSource(providers=given(options.credentials))
     return S3Bucket(
         requests=S3Requests(address),
         client=client,
@@ -159,7 +159,7 @@ class S3Bucket:
 class _CredentialSource:
     """Looks credentials up, and again before they expire, or after a while: a file may be written anew."""
 
-    providers: Sequence[Provider]
+    providers: Providers
     clock: Callable[[], float] = time.time
     _held: S3Credentials | None = attrs.field(default=None, init=False)
     _refresh_at_seconds: float = attrs.field(default=0.0, init=False)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from functools import partial
 from random import Random
 
@@ -27,7 +27,7 @@ from kafscale.store.base import MultipartUploads, ObjectStore
 from kafscale.store.file.open_files import FileSource
 from kafscale.store.file.store import FileStore
 from kafscale.store.memory import MemoryStore
-from kafscale.store.opening.probe import check_usable, startup_errors
+from kafscale.store.opening.probe import check_listable, check_usable, startup_errors
 from kafscale.store.opening.views import StoreViews
 from kafscale.store.paths import system_key
 from kafscale.store.wrappers.hedging import HedgingStore
@@ -41,25 +41,12 @@ STARTUP_RETRY_SECONDS = 10.0  # a store that does not answer for this long is re
 CLOSE_SECONDS = 2.0  # the bound on closing connections at the end of a command
 
 
-@attrs.frozen(eq=False, kw_only=True, repr=False)
-class OpenStore:
-    """The views of the store, and their shared limiter."""
-
-    views: StoreViews
-    limiter: StoreLimiter
-
-    async def aclose(self) -> None:
-        await self.views.background.aclose()
-
-
-async def open_store(settings: Settings, metrics: Metrics) -> OpenStore:
+async def open_store(settings: Settings, metrics: Metrics) -> StoreViews:
     """Connect, create the bucket if asked for, and check the store. Raises StartupError of one line."""
     store_metrics = StoreMetrics.register(metrics)
     with startup_errors():
         raw = await open_raw_store(settings)
-    deadline_seconds = min(STARTUP_RETRY_SECONDS, settings.limits.store_retry_deadline_seconds)
-    patience = RetryPolicy(deadline_seconds=deadline_seconds)
-    starting = RetryingStore(MeteredStore(raw, store_metrics), patience, Random(), store_metrics)
+    starting = RetryingStore(MeteredStore(raw, store_metrics), _starting_policy(settings), Random(), store_metrics)
     try:
         if settings.store.scheme == "s3":
             await _prepare_s3(raw, starting, settings, metrics)
@@ -70,15 +57,14 @@ async def open_store(settings: Settings, metrics: Metrics) -> OpenStore:
     return wrap_store(raw, settings, store_metrics)
 
 
-def wrap_store(raw: ObjectStore, settings: Settings, metrics: StoreMetrics) -> OpenStore:
+def wrap_store(raw: ObjectStore, settings: Settings, metrics: StoreMetrics) -> StoreViews:
     limiter = StoreLimiter(settings.s3_concurrency, metrics)
     metered = MeteredStore(raw, metrics)
-    policy = RetryPolicy(deadline_seconds=settings.limits.store_retry_deadline_seconds)
     probe = partial(metered.head, system_key("probe", "reach", namespace=settings.namespace))
     at = f" at {settings.s3_endpoint}" if settings.s3_endpoint else ""
     reach = Reach(f"the object store {settings.store}{at}", probe)
     reach.register(metrics.registry)
-    retrying = RetryingStore(metered, policy, Random(), metrics, reach)
+    retrying = RetryingStore(metered, _policy(settings), Random(), metrics, reach)
 
     hedged: ObjectStore = metered
     uploads = raw if isinstance(raw, MultipartUploads) else None  # S3 is
@@ -98,7 +84,7 @@ def wrap_store(raw: ObjectStore, settings: Settings, metrics: StoreMetrics) -> O
             threshold_bytes=settings.s3_multipart_bytes,
         )
 
-    views = StoreViews(
+    return StoreViews(
         acknowledge=view_of(WorkClass.ACKNOWLEDGE, hedged),
         fetch=view_of(WorkClass.FETCH, metered),
         background=view_of(WorkClass.BACKGROUND, metered),
@@ -106,7 +92,14 @@ def wrap_store(raw: ObjectStore, settings: Settings, metrics: StoreMetrics) -> O
         files=FileSource(raw.directory, metrics) if isinstance(raw, FileStore) else None,
         reach=reach,
     )
-    return OpenStore(views=views, limiter=limiter)
+
+
+def _policy(settings: Settings) -> RetryPolicy:
+    return RetryPolicy(deadline_seconds=settings.limits.store_retry_deadline_seconds)
+
+
+def _starting_policy(settings: Settings) -> RetryPolicy:
+    return RetryPolicy(deadline_seconds=min(STARTUP_RETRY_SECONDS, settings.limits.store_retry_deadline_seconds))
 
 
 @asynccontextmanager
@@ -125,13 +118,10 @@ async def store_of_command(settings: Settings) -> AsyncIterator[ObjectStore]:
         raw = await open_raw_store(settings)
     try:
         limited = LimitedStore(MeteredStore(raw, metrics), StoreLimiter(settings.s3_concurrency, metrics))
-        deadline_seconds = settings.limits.store_retry_deadline_seconds
-        patience = RetryPolicy(deadline_seconds=min(STARTUP_RETRY_SECONDS, deadline_seconds))
+        starting = RetryingStore(limited, _starting_policy(settings), Random(), metrics)
         with startup_errors():
-            async with aclosing(RetryingStore(limited, patience, Random(), metrics).list("")) as pages:
-                async for _ in pages:
-                    break
-        yield RetryingStore(limited, RetryPolicy(deadline_seconds=deadline_seconds), Random(), metrics)
+            await check_listable(starting)
+        yield attrs.evolve(starting, policy=_policy(settings))
     finally:
         with trio.move_on_after(CLOSE_SECONDS, shield=True):
             await raw.aclose()

@@ -59,10 +59,15 @@ _PROBLEMS: tuple[tuple[type[StoreError], str, str], ...] = (
 async def check_usable(store: ObjectStore) -> None:
     """List the bucket and probe its conditional writes. Raises StartupError."""
     with startup_errors():
-        async with aclosing(store.list("")) as pages:
-            async for _ in pages:
-                break
+        await check_listable(store)
         await probe_conditional_writes(store)
+
+
+async def check_listable(store: ObjectStore) -> None:
+    """List a page. Raises StoreError."""
+    async with aclosing(store.list("")) as pages:
+        async for _ in pages:
+            break
 
 
 @contextmanager

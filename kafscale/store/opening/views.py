@@ -34,6 +34,9 @@ class StoreViews:
             background=GuardedStore(self.background, guard),
         )
 
+    async def aclose(self) -> None:
+        await self.background.aclose()
+
     @classmethod
     def alike(cls, store: ObjectStore, reach: Reach | None = None) -> StoreViews:
         """Return equal views of one store, for tests and simulations."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 
 import attrs
@@ -18,7 +18,7 @@ from kafscale.store.s3.credentials import (
     REFRESH_RETRY_SECONDS,
     HttpAnswer,
     HttpCall,
-    Provider,
+    Providers,
     refresh_at_seconds,
     search,
 )
@@ -35,7 +35,7 @@ class CredentialSource:
     `transport` makes the HTTP calls of providers. `clock` is in seconds since the epoch.
     """
 
-    providers: Sequence[Provider]
+    providers: Providers
     transport: httpx.AsyncBaseTransport
     clock: Callable[[], float] = time.time
     _held: S3Credentials | None = None

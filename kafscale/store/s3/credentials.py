@@ -1,6 +1,6 @@
 """Sources of credentials for S3, sans-IO: environment, profile, web identity, container, instance.
 
-A provider's `lookup` is a generator: it yields HTTP calls, is sent their answers (None for a call without one), and
+A provider returns a generator, which yields HTTP calls, is sent their answers (None for a call without one), and
 returns credentials, so that both the broker and blocking readers can drive it. Imports neither trio nor httpx. Source:
 "Credential providers" in the AWS SDKs reference guide.
 """
@@ -12,9 +12,10 @@ import datetime
 import ipaddress
 import json
 import re
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlencode, urlsplit
 from xml.etree import ElementTree
 
@@ -65,23 +66,13 @@ class HttpAnswer:
     body: bytes
 
 
-# A lookup is sent None where a call got no answer.
+# A lookup is sent None where a call got no answer. Raises NotConfigured, NoCredentials, AccessDenied, StoreUnavailable.
 Lookup = Generator[HttpCall, HttpAnswer | None, S3Credentials]
+Providers = Mapping[str, Callable[[], Lookup]]  # by the name for messages
 
 
 class NotConfigured(Exception):
     """This provider has nothing to offer, for this reason; the next one is asked."""
-
-
-class Provider(Protocol):
-    """One place to look. `name` is for messages."""
-
-    @property
-    def name(self) -> str: ...
-
-    def lookup(self) -> Lookup:
-        """Find credentials. Raises NotConfigured, NoCredentials, AccessDenied, StoreUnavailable."""
-        ...
 
 
 def refresh_at_seconds(found: S3Credentials, now_seconds: float) -> float:
@@ -96,189 +87,148 @@ def refresh_at_seconds(found: S3Credentials, now_seconds: float) -> float:
     return found.expires_at_seconds - ahead_seconds
 
 
-def default_providers(environ: Mapping[str, str], home: Path) -> list[Provider]:
+def default_providers(environ: Mapping[str, str], home: Path) -> Providers:
     """Return the places where AWS SDKs look, in their order."""
-    return [
-        EnvironmentProvider(environ),
-        WebIdentityProvider(environ),
-        ProfileProvider(environ, home),
-        ContainerProvider(environ),
-        InstanceProvider(environ),
-    ]
+    return {
+        "environment": partial(_of_environment, environ),
+        "web identity": partial(_of_web_identity, environ),
+        "profile file": partial(_of_profile, environ, home),
+        "container": partial(_of_container, environ),
+        "instance metadata": partial(_of_instance, environ),
+    }
 
 
-def search(providers: Sequence[Provider]) -> Lookup:
+def given(credentials: S3Credentials) -> Providers:
+    return {"settings": partial(_given, credentials)}
+
+
+def search(providers: Providers) -> Lookup:
     """Return the credentials of the first configured provider. Raises NoCredentials."""
     reasons = []
-    for provider in providers:
+    for name, provider in providers.items():
         try:
-            return (yield from provider.lookup())
+            return (yield from provider())
         except NotConfigured as exc:
-            reasons.append(f"{provider.name} ({exc})")
+            reasons.append(f"{name} ({exc})")
     raise NoCredentials(
         f"no S3 credentials found; tried {', '.join(reasons)}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
         "give this machine a role"
     )
 
 
-@attrs.frozen
-class StaticProvider:
-    credentials: S3Credentials
-    name: str = "settings"
-
-    def lookup(self) -> Lookup:
-        yield from ()
-        return self.credentials
+def _given(credentials: S3Credentials) -> Lookup:
+    yield from ()
+    return credentials
 
 
-@attrs.frozen
-class EnvironmentProvider:
-    """AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN."""
+def _of_environment(environ: Mapping[str, str]) -> Lookup:
+    yield from ()
+    access_key_id = environ.get("AWS_ACCESS_KEY_ID", "")
+    secret_access_key = environ.get("AWS_SECRET_ACCESS_KEY", "")
+    if not access_key_id:
+        raise NotConfigured("AWS_ACCESS_KEY_ID is not set")
+    if not secret_access_key:
+        raise NoCredentials("AWS_ACCESS_KEY_ID is set, but AWS_SECRET_ACCESS_KEY is not")
+    return S3Credentials(
+        access_key_id=access_key_id,
+        secret_access_key=secret_access_key,
+        session_token=environ.get("AWS_SESSION_TOKEN") or None,
+    )
 
-    environ: Mapping[str, str] = attrs.field(repr=False)
-    name: str = "environment"
 
-    def lookup(self) -> Lookup:
-        yield from ()
-        access_key_id = self.environ.get("AWS_ACCESS_KEY_ID", "")
-        secret_access_key = self.environ.get("AWS_SECRET_ACCESS_KEY", "")
-        if not access_key_id:
-            raise NotConfigured("AWS_ACCESS_KEY_ID is not set")
-        if not secret_access_key:
-            raise NoCredentials("AWS_ACCESS_KEY_ID is set, but AWS_SECRET_ACCESS_KEY is not")
+def _of_profile(environ: Mapping[str, str], home: Path) -> Lookup:
+    """Read the profile that AWS_PROFILE names, or `default`: keys, or a role and a web identity token."""
+    profile = profile_name(environ)
+    settings = read_profile(environ, home)
+    if settings is None:
+        if "AWS_PROFILE" in environ:
+            raise NoCredentials(f"AWS_PROFILE is {profile!r}, but no such profile is in ~/.aws")
+        raise NotConfigured(f"no profile {profile!r} in ~/.aws")
+    if "aws_access_key_id" in settings and "aws_secret_access_key" in settings:
         return S3Credentials(
-            access_key_id=access_key_id,
-            secret_access_key=secret_access_key,
-            session_token=self.environ.get("AWS_SESSION_TOKEN") or None,
+            access_key_id=settings["aws_access_key_id"],
+            secret_access_key=settings["aws_secret_access_key"],
+            session_token=settings.get("aws_session_token"),
         )
-
-
-@attrs.frozen
-class ProfileProvider:
-    """A profile with keys, or with a role and a web identity token, in ~/.aws/credentials or ~/.aws/config."""
-
-    environ: Mapping[str, str] = attrs.field(repr=False)
-    home: Path
-    name: str = "profile file"
-
-    def lookup(self) -> Lookup:
-        """Read the profile that AWS_PROFILE names, or `default`."""
-        profile = profile_name(self.environ)
-        settings = read_profile(self.environ, self.home)
-        if settings is None:
-            if "AWS_PROFILE" in self.environ:
-                raise NoCredentials(f"AWS_PROFILE is {profile!r}, but no such profile is in ~/.aws")
-            raise NotConfigured(f"no profile {profile!r} in ~/.aws")
-        if "aws_access_key_id" in settings and "aws_secret_access_key" in settings:
-            return S3Credentials(
-                access_key_id=settings["aws_access_key_id"],
-                secret_access_key=settings["aws_secret_access_key"],
-                session_token=settings.get("aws_session_token"),
-            )
-        if "role_arn" in settings and "web_identity_token_file" in settings:
-            return (yield from WebIdentityProvider(_web_identity_environment(settings)).lookup())
-        for key in ("role_arn", "sso_session", "sso_start_url", "credential_process"):
-            if key in settings:
-                raise NoCredentials(
-                    f"profile {profile!r} uses {key}, which KafScale can't; export its credentials into the environment"
-                )
-        raise NotConfigured(f"profile {profile!r} has no keys")
-
-
-@attrs.frozen
-class WebIdentityProvider:
-    """A role assumed by the token in a file, as Kubernetes gives to pods (AssumeRoleWithWebIdentity)."""
-
-    environ: Mapping[str, str] = attrs.field(repr=False)
-    name: str = "web identity"
-
-    def lookup(self) -> Lookup:
-        """Trade the token for credentials at STS."""
-        role_arn = self.environ.get("AWS_ROLE_ARN", "")
-        token_file = self.environ.get("AWS_WEB_IDENTITY_TOKEN_FILE", "")
-        if not role_arn or not token_file:
-            raise NotConfigured("AWS_ROLE_ARN and AWS_WEB_IDENTITY_TOKEN_FILE are not set")
-        form = {
-            "Action": "AssumeRoleWithWebIdentity",
-            "Version": "2011-06-15",
-            "RoleArn": role_arn,
-            "RoleSessionName": self.environ.get("AWS_ROLE_SESSION_NAME") or "kafscale",
-            "WebIdentityToken": _read_secret_file(token_file, "AWS_WEB_IDENTITY_TOKEN_FILE"),
+    if "role_arn" in settings and "web_identity_token_file" in settings:
+        role = {
+            "AWS_ROLE_ARN": settings["role_arn"],
+            "AWS_WEB_IDENTITY_TOKEN_FILE": settings["web_identity_token_file"],
+            "AWS_ROLE_SESSION_NAME": settings.get("role_session_name", ""),
+            "AWS_REGION": settings.get("region", ""),
         }
-        answer = yield HttpCall(
-            method="POST",
-            url=self._endpoint(),
-            headers={"content-type": "application/x-www-form-urlencoded"},
-            body=urlencode(form).encode(),
-            timeout_seconds=STS_TIMEOUT_SECONDS,
-        )
-        return _credentials_of_sts(_require(answer, f"STS refused {role_arn}"))
-
-    def _endpoint(self) -> str:
-        override = self.environ.get("AWS_ENDPOINT_URL_STS")
-        if override:
-            return override
-        region = self.environ.get("AWS_REGION") or self.environ.get("AWS_DEFAULT_REGION")
-        return f"https://sts.{region}.amazonaws.com/" if region else "https://sts.amazonaws.com/"
+        return (yield from _of_web_identity(role))
+    for key in ("role_arn", "sso_session", "sso_start_url", "credential_process"):
+        if key in settings:
+            raise NoCredentials(
+                f"profile {profile!r} uses {key}, which KafScale can't; export its credentials into the environment"
+            )
+    raise NotConfigured(f"profile {profile!r} has no keys")
 
 
-@attrs.frozen
-class ContainerProvider:
-    """The agent that gives a container its role: Amazon ECS, EKS pod identities and alike."""
-
-    environ: Mapping[str, str] = attrs.field(repr=False)
-    name: str = "container"
-
-    def lookup(self) -> Lookup:
-        relative = self.environ.get("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "")
-        url = (
-            f"{CONTAINER_ORIGIN}{relative}" if relative else self.environ.get("AWS_CONTAINER_CREDENTIALS_FULL_URI", "")
-        )
-        if not url:
-            raise NotConfigured("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI and _FULL_URI are not set")
-        if not _may_be_told_a_token(url):
-            raise NoCredentials(f"AWS_CONTAINER_CREDENTIALS_FULL_URI must be https or the agent's own address: {url}")
-        answer = yield HttpCall(url=url, headers=self._headers())
-        return _credentials_of_json(_require(answer, f"the container's agent at {url} refused"))
-
-    def _headers(self) -> dict[str, str]:
-        token = self.environ.get("AWS_CONTAINER_AUTHORIZATION_TOKEN", "")
-        token_file = self.environ.get("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", "")
-        if token_file:
-            token = _read_secret_file(token_file, "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE")
-        return {"authorization": token} if token else {}
+def _of_web_identity(environ: Mapping[str, str]) -> Lookup:
+    """Trade the token in a file, as Kubernetes gives to pods, at STS (AssumeRoleWithWebIdentity)."""
+    role_arn = environ.get("AWS_ROLE_ARN", "")
+    token_file = environ.get("AWS_WEB_IDENTITY_TOKEN_FILE", "")
+    if not role_arn or not token_file:
+        raise NotConfigured("AWS_ROLE_ARN and AWS_WEB_IDENTITY_TOKEN_FILE are not set")
+    form = {
+        "Action": "AssumeRoleWithWebIdentity",
+        "Version": "2011-06-15",
+        "RoleArn": role_arn,
+        "RoleSessionName": environ.get("AWS_ROLE_SESSION_NAME") or "kafscale",
+        "WebIdentityToken": _read_secret_file(token_file, "AWS_WEB_IDENTITY_TOKEN_FILE"),
+    }
+    region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
+    host = f"sts.{region}.amazonaws.com" if region else "sts.amazonaws.com"
+    answer = yield HttpCall(
+        method="POST",
+        url=environ.get("AWS_ENDPOINT_URL_STS") or f"https://{host}/",
+        headers={"content-type": "application/x-www-form-urlencoded"},
+        body=urlencode(form).encode(),
+        timeout_seconds=STS_TIMEOUT_SECONDS,
+    )
+    return _credentials_of_sts(_require(answer, f"STS refused {role_arn}"))
 
 
-@attrs.frozen
-class InstanceProvider:
-    """The role of an EC2 instance, by version 2 of its metadata service."""
+def _of_container(environ: Mapping[str, str]) -> Lookup:
+    """Ask the agent that gives a container its role: Amazon ECS, EKS pod identities and alike."""
+    relative = environ.get("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "")
+    url = f"{CONTAINER_ORIGIN}{relative}" if relative else environ.get("AWS_CONTAINER_CREDENTIALS_FULL_URI", "")
+    if not url:
+        raise NotConfigured("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI and _FULL_URI are not set")
+    if not _may_be_told_a_token(url):
+        raise NoCredentials(f"AWS_CONTAINER_CREDENTIALS_FULL_URI must be https or the agent's own address: {url}")
+    token = environ.get("AWS_CONTAINER_AUTHORIZATION_TOKEN", "")
+    if token_file := environ.get("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", ""):
+        token = _read_secret_file(token_file, "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE")
+    answer = yield HttpCall(url=url, headers={"authorization": token} if token else {})
+    return _credentials_of_json(_require(answer, f"the container's agent at {url} refused"))
 
-    environ: Mapping[str, str] = attrs.field(repr=False)
-    name: str = "instance metadata"
 
-    def lookup(self) -> Lookup:
-        """Get a session token, then the role's name, then its credentials."""
-        if self.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
-            raise NotConfigured("AWS_EC2_METADATA_DISABLED is true")
-        origin = self.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT", INSTANCE_ORIGIN).rstrip("/")
-        answer = yield HttpCall(
-            method="PUT",
-            url=f"{origin}/latest/api/token",
-            headers={"x-aws-ec2-metadata-token-ttl-seconds": str(INSTANCE_TOKEN_SECONDS)},
-        )
-        token = None if answer is None or answer.status != 200 else _word(answer.body)
-        if token is None:
-            raise NotConfigured(f"no service at {origin}")
-        headers = {"x-aws-ec2-metadata-token": token}
-        url = f"{origin}/latest/meta-data/iam/security-credentials/"
-        answer = yield HttpCall(url=url, headers=headers)
-        if answer is not None and answer.status == 404:
-            raise NotConfigured("the instance has no role")
-        role = _word(_require(answer, "the instance's metadata service refused"))
-        if role is None:
-            raise StoreUnavailable("the instance's metadata service sent no name of a role")
-        answer = yield HttpCall(url=url + role, headers=headers)
-        return _credentials_of_json(_require(answer, "the instance's metadata service refused"))
+def _of_instance(environ: Mapping[str, str]) -> Lookup:
+    """Ask version 2 of an EC2 instance's metadata service: a session token, the role's name, its credentials."""
+    if environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
+        raise NotConfigured("AWS_EC2_METADATA_DISABLED is true")
+    origin = environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT", INSTANCE_ORIGIN).rstrip("/")
+    answer = yield HttpCall(
+        method="PUT",
+        url=f"{origin}/latest/api/token",
+        headers={"x-aws-ec2-metadata-token-ttl-seconds": str(INSTANCE_TOKEN_SECONDS)},
+    )
+    token = None if answer is None or answer.status != 200 else _word(answer.body)
+    if token is None:
+        raise NotConfigured(f"no service at {origin}")
+    headers = {"x-aws-ec2-metadata-token": token}
+    url = f"{origin}/latest/meta-data/iam/security-credentials/"
+    answer = yield HttpCall(url=url, headers=headers)
+    if answer is not None and answer.status == 404:
+        raise NotConfigured("the instance has no role")
+    role = _word(_require(answer, "the instance's metadata service refused"))
+    if role is None:
+        raise StoreUnavailable("the instance's metadata service sent no name of a role")
+    answer = yield HttpCall(url=url + role, headers=headers)
+    return _credentials_of_json(_require(answer, "the instance's metadata service refused"))
 
 
 def profile_name(environ: Mapping[str, str]) -> str:
@@ -304,15 +254,6 @@ def configured_region(environ: Mapping[str, str], home: Path) -> str | None:
     """Return the region that environment or profile names."""
     named = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
     return named or (read_profile(environ, home) or {}).get("region")
-
-
-def _web_identity_environment(settings: Mapping[str, str]) -> dict[str, str]:
-    return {
-        "AWS_ROLE_ARN": settings["role_arn"],
-        "AWS_WEB_IDENTITY_TOKEN_FILE": settings["web_identity_token_file"],
-        "AWS_ROLE_SESSION_NAME": settings.get("role_session_name", ""),
-        "AWS_REGION": settings.get("region", ""),
-    }
 
 
 def _read_ini(path: str) -> configparser.ConfigParser:

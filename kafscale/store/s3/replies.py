@@ -149,9 +149,8 @@ class ErrorBody:
 
 def check(request: S3Request, reply: S3Reply) -> None:
     """Raise the `StoreError` of a failed reply."""
-    if 200 <= reply.status < 300:
-        return
-    raise _error(request, reply, ErrorBody.of(reply.body))
+    if not 200 <= reply.status < 300:
+        raise _error(request, reply, ErrorBody.of(reply.body))
 
 
 def read_part(request: S3Request, reply: S3Reply) -> ObjectPart:
@@ -162,13 +161,12 @@ def read_part(request: S3Request, reply: S3Reply) -> ObjectPart:
         return ObjectPart(_cut(request, reply.body), len(reply.body), etag)
     match = _CONTENT_RANGE.fullmatch(reply.headers.get("content-range", ""))
     if match is None:
-        raise StoreUnavailable(f"{request.operation} {request.subject}: 206 without a Content-Range")
+        raise StoreUnavailable(f"{request}: 206 without a Content-Range")
     start, last, size_bytes = map(int, match.groups())
     wanted = _wanted(request, size_bytes)
     if (start, max(last + 1, start), len(reply.body)) != (wanted.start, wanted.stop, len(wanted)):
         raise StoreUnavailable(
-            f"{request.operation} {request.subject}: {len(reply.body)} bytes from {start} on instead of {len(wanted)} "
-            f"from {wanted.start} on"
+            f"{request}: {len(reply.body)} bytes from {start} on instead of {len(wanted)} from {wanted.start} on"
         )
     return ObjectPart(reply.body, size_bytes, etag)
 
@@ -180,7 +178,7 @@ def read_info(key: str, request: S3Request, reply: S3Reply) -> ObjectInfo:
         modified = email.utils.parsedate_to_datetime(reply.headers["last-modified"])
         size_bytes = int(reply.headers["content-length"])
     except (KeyError, ValueError) as exc:
-        raise StoreUnavailable(f"{request.operation} {request.subject}: the reply describes no object: {exc}") from exc
+        raise StoreUnavailable(f"{request}: the reply describes no object: {exc}") from exc
     return ObjectInfo(
         key=key,
         size_bytes=size_bytes,
@@ -192,11 +190,11 @@ def read_info(key: str, request: S3Request, reply: S3Reply) -> ObjectInfo:
 def read_etag(request: S3Request, reply: S3Reply) -> str:
     """Return the ETag of a PUT. A success without one may be a proxy's, and raises StoreUnavailable."""
     if reply.status == 404 and request.operation == "put_if_match" and _says_no_object(request, reply):
-        raise PreconditionFailed(f"{request.operation} {request.subject}: there is no such object")
+        raise PreconditionFailed(f"{request}: there is no such object")
     check(request, reply)
     etag = reply.headers.get("etag", "")
     if not etag:
-        raise StoreUnavailable(f"{request.operation} {request.subject}: {reply.status} without an ETag")
+        raise StoreUnavailable(f"{request}: {reply.status} without an ETag")
     return etag
 
 
@@ -207,7 +205,7 @@ def read_listing(request: S3Request, reply: S3Reply, prefix: str) -> ListingPage
     # Some stores leave the namespace out; "{*}" would find both, in twice the time.
     namespace = root.tag[: root.tag.index("}") + 1] if root.tag.startswith("{") else ""
     if root.tag != f"{namespace}ListBucketResult":
-        raise StoreUnavailable(f"{request.operation} {request.subject}: the reply is not a listing, but  {root.tag}")
+        raise StoreUnavailable(f"{request}: the reply is not a listing, but {root.tag}")
     is_encoded = root.findtext(f"{namespace}EncodingType") == "url"
     try:
         rows = [
@@ -220,11 +218,11 @@ def read_listing(request: S3Request, reply: S3Reply, prefix: str) -> ListingPage
             for element in root.iterfind(f"{namespace}Contents")
         ]
     except ValueError as exc:
-        raise StoreUnavailable(f"{request.operation} {request.subject}: a row can't be read: {exc}") from exc
+        raise StoreUnavailable(f"{request}: a row can't be read: {exc}") from exc
     is_truncated = root.findtext(f"{namespace}IsTruncated") == "true"
     token = root.findtext(f"{namespace}NextContinuationToken") if is_truncated else None
     if is_truncated and not token:
-        raise StoreError(f"{request.operation} {request.subject}: there is more, and no token to go on with")
+        raise StoreError(f"{request}: there is more, and no token to go on with")
     return ListingPage(rows=rows, continuation_token=token)
 
 
@@ -239,7 +237,7 @@ def check_deletion(request: S3Request, reply: S3Reply) -> None:
         code, key, message = (refused.findtext(f"{{*}}{name}", "") for name in ("Code", "Key", "Message"))
         if code != "NoSuchKey":
             error = _ERROR_BY_CODE.get(code, StoreUnavailable)
-            raise error(f"{request.operation} {request.subject}/{key}: {code}: {message}")
+            raise error(f"{request}/{key}: {code}: {message}")
 
 
 def check_created(request: S3Request, reply: S3Reply) -> None:
@@ -253,7 +251,7 @@ def read_upload(key: str, request: S3Request, reply: S3Reply) -> Upload:
     check(request, reply)
     upload_id = _xml(request, reply).findtext("{*}UploadId")
     if not upload_id:
-        raise StoreUnavailable(f"{request.operation} {request.subject}: the reply names no upload")
+        raise StoreUnavailable(f"{request}: the reply names no upload")
     return Upload(key, upload_id)
 
 
@@ -265,7 +263,7 @@ def read_completion(request: S3Request, reply: S3Reply) -> str:
         check(request, attrs.evolve(reply, status=500, body=bytes(reply.body).strip()))
     etag = root.findtext("{*}ETag", "")
     if not etag:
-        raise StoreUnavailable(f"{request.operation} {request.subject}: the reply names no ETag")
+        raise StoreUnavailable(f"{request}: the reply names no ETag")
     return etag
 
 
@@ -290,14 +288,12 @@ def _cut(request: S3Request, body: Buffer) -> Buffer:
     """Return the range of a whole object: a server may ignore Range (RFC 9110)."""
     wanted = _wanted(request, len(body))
     if wanted.start > 0 and wanted.start >= len(body):
-        raise RangeNotSatisfiable(f"{request.operation} {request.subject}: it has {len(body)} bytes only")
+        raise RangeNotSatisfiable(f"{request}: it has {len(body)} bytes only")
     return body if len(wanted) == len(body) else memoryview(body)[wanted.start : wanted.stop]
 
 
 def _error(request: S3Request, reply: S3Reply, body: ErrorBody) -> StoreError:
-    what = f"{request.operation} {request.subject}: {reply.status} {body.code}".rstrip()
-    if body.message:
-        what = f"{what}: {body.message}"
+    what = f"{request}: {reply.status} {body.code}".rstrip() + (f": {body.message}" if body.message else "")
     if reply.status in (301, 307) or body.code in _WRONG_REGION_CODES:
         region = reply.headers.get("x-amz-bucket-region") or body.region
         if region:
@@ -340,7 +336,7 @@ def _xml(request: S3Request, reply: S3Reply) -> ElementTree.Element:
     try:
         return ElementTree.fromstring(bytes(reply.body).strip())  # S3 sends blanks while it completes an upload
     except ElementTree.ParseError as exc:
-        raise StoreUnavailable(f"{request.operation} {request.subject}: the reply is not XML: {exc}") from exc
+        raise StoreUnavailable(f"{request}: the reply is not XML: {exc}") from exc
 
 
 def _key(text: str, is_encoded: bool) -> str:

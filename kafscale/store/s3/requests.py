@@ -87,6 +87,9 @@ class S3Request:
     parts: Sequence[Buffer] = ()
     idempotent: bool = True
 
+    def __str__(self) -> str:
+        return f"{self.operation} {self.subject}"
+
 
 @attrs.frozen(kw_only=True)
 class BodyDigest:
@@ -131,23 +134,23 @@ class S3Requests:
     encryption: StoreEncryption | None = None
 
     def get(self, key: str) -> S3Request:
-        return self._object_request("get", "GET", key)
+        return self._request("get", "GET", key)
 
     def get_range(self, key: str, start: int, length_bytes: int) -> S3Request:
         """Get `length_bytes` (at least one: HTTP has no empty range) from `start`."""
         if start < 0 or length_bytes < 1:
             raise ValueError(f"not a range: {length_bytes} bytes from {start}")
         headers = {**_NO_BODY, "range": f"bytes={start}-{start + length_bytes - 1}"}
-        return self._object_request("get_range", "GET", key, headers=headers)
+        return self._request("get_range", "GET", key, headers=headers)
 
     def get_tail(self, key: str, length_bytes: int) -> S3Request:
         """Get the last `length_bytes` (at least one). S3 answers 416 for an empty object."""
         if length_bytes < 1:
             raise ValueError(f"not a range: the last {length_bytes} bytes")
-        return self._object_request("get_tail", "GET", key, headers={**_NO_BODY, "range": f"bytes=-{length_bytes}"})
+        return self._request("get_tail", "GET", key, headers={**_NO_BODY, "range": f"bytes=-{length_bytes}"})
 
     def head(self, key: str) -> S3Request:
-        return self._object_request("head", "HEAD", key)
+        return self._request("head", "HEAD", key)
 
     def put(self, key: str, parts: Sequence[Buffer], digest: BodyDigest) -> S3Request:
         return self._put("put", key, parts, digest, {})
@@ -162,22 +165,18 @@ class S3Requests:
         self, operation: str, key: str, parts: Sequence[Buffer], digest: BodyDigest, condition: Mapping[str, str]
     ) -> S3Request:
         headers = {**_body_headers(digest), **self._encryption_headers(), **condition}
-        return self._object_request(operation, "PUT", key, headers=headers, parts=parts, idempotent=not condition)
+        return self._request(operation, "PUT", key, headers=headers, parts=parts, idempotent=not condition)
 
     def begin_upload(self, key: str) -> S3Request:
         """Begin an upload whose parts have CRC-32C checksums; it determines the object's encryption."""
         described = _body_headers(BodyDigest.of([], sign_payload=True))
         headers = {**described, **self._encryption_headers(), "x-amz-checksum-algorithm": "CRC32C"}
-        return self._object_request(
-            "begin_upload", "POST", key, query={"uploads": ""}, headers=headers, idempotent=False
-        )
+        return self._request("begin_upload", "POST", key, query={"uploads": ""}, headers=headers, idempotent=False)
 
     def put_part(self, upload: Upload, number: int, parts: Sequence[Buffer], digest: BodyDigest) -> S3Request:
         """Send a part, in place of an earlier one with its number."""
         query = {"partNumber": str(number), "uploadId": upload.upload_id}
-        return self._object_request(
-            "put_part", "PUT", upload.key, query=query, headers=_body_headers(digest), parts=parts
-        )
+        return self._request("put_part", "PUT", upload.key, query=query, headers=_body_headers(digest), parts=parts)
 
     def complete_upload(self, upload: Upload, uploaded: Sequence[UploadedPart], *, if_absent: bool) -> S3Request:
         """Make the parts, in order of their numbers, an object."""
@@ -192,12 +191,12 @@ class S3Requests:
         if if_absent:
             headers["if-none-match"] = "*"
         query = {"uploadId": upload.upload_id}
-        return self._object_request(
+        return self._request(
             "complete_upload", "POST", upload.key, query=query, headers=headers, parts=[body], idempotent=False
         )
 
     def abort_upload(self, upload: Upload) -> S3Request:
-        return self._object_request("abort_upload", "DELETE", upload.key, query={"uploadId": upload.upload_id})
+        return self._request("abort_upload", "DELETE", upload.key, query={"uploadId": upload.upload_id})
 
     def list_page(self, prefix: str, *, start_after: str = "", continuation_token: str | None = None) -> S3Request:
         """List a page of the keys that start with `prefix` and sort after `start_after`."""
@@ -207,7 +206,7 @@ class S3Requests:
             query["continuation-token"] = continuation_token
         elif start_after:
             query["start-after"] = self.address.prefix + start_after
-        return self._bucket_request("list", "GET", query)
+        return self._request("list", "GET", None, query=query)
 
     def delete(self, keys: Sequence[str]) -> list[S3Request]:
         """Return the requests that delete the objects: one for each thousand keys."""
@@ -215,7 +214,7 @@ class S3Requests:
             check_key(self.address.prefix + key)
         batches = [keys[at : at + DELETE_BATCH_COUNT] for at in range(0, len(keys), DELETE_BATCH_COUNT)]
         return [
-            self._delete_many(batch) if len(batch) > 1 else self._object_request("delete", "DELETE", batch[0])
+            self._delete_many(batch) if len(batch) > 1 else self._request("delete", "DELETE", batch[0])
             for batch in batches
         ]
 
@@ -228,47 +227,33 @@ class S3Requests:
                 f"{escape(self.address.region)}</LocationConstraint></CreateBucketConfiguration>".encode()
             )
         headers = _body_headers(BodyDigest.of(parts, sign_payload=True))
-        return self._bucket_request("create_bucket", "PUT", {}, headers=headers, parts=parts)
+        return self._request("create_bucket", "PUT", None, headers=headers, parts=parts)
 
-    def _object_request(
+    def _request(
         self,
         operation: str,
         method: str,
-        key: str,
+        key: str | None,
         *,
         query: Mapping[str, str] = _NO_QUERY,
         headers: Mapping[str, str] = _NO_BODY,
         parts: Sequence[Buffer] = (),
         idempotent: bool = True,
     ) -> S3Request:
-        name = self.address.prefix + key
-        check_key(name)
+        """Return a request about an object, or without a key about the bucket."""
+        path, subject = self.address.base_path, f"s3://{self.address.bucket}"
+        if key is not None:
+            name = self.address.prefix + key
+            check_key(name)
+            path, subject = f"{path}/{quote(name)}", f"{subject}/{name}"
         return S3Request(
             operation=operation,
             method=method,
-            url=f"{self.address.origin}{self.address.base_path}/{quote(name)}{_query(query)}",
-            subject=f"s3://{self.address.bucket}/{name}",
+            url=f"{self.address.origin}{path or '/'}{_query(query)}",
+            subject=subject,
             headers=headers,
             parts=parts,
             idempotent=idempotent,
-        )
-
-    def _bucket_request(
-        self,
-        operation: str,
-        method: str,
-        query: Mapping[str, str],
-        *,
-        headers: Mapping[str, str] = _NO_BODY,
-        parts: Sequence[Buffer] = (),
-    ) -> S3Request:
-        return S3Request(
-            operation=operation,
-            method=method,
-            url=f"{self.address.origin}{self.address.base_path or '/'}{_query(query)}",
-            subject=f"s3://{self.address.bucket}",
-            headers=headers,
-            parts=parts,
         )
 
     def _encryption_headers(self) -> Mapping[str, str]:
@@ -285,7 +270,7 @@ class S3Requests:
         headers = _body_headers(BodyDigest.of([body], sign_payload=True))
         # The only operation that S3 refuses without a checksum; stores that are not AWS know only the older one.
         headers["content-md5"] = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
-        return self._bucket_request("delete", "POST", {"delete": ""}, headers=headers, parts=[body])
+        return self._request("delete", "POST", None, query={"delete": ""}, headers=headers, parts=[body])
 
 
 def _query(pairs: Mapping[str, str]) -> str:

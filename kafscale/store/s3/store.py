@@ -27,7 +27,7 @@ from kafscale.http.client import TransportStatistics, TrioTransport
 from kafscale.http.connection import BufferStream
 from kafscale.store.base import ObjectInfo, ObjectPart, Upload, UploadedPart
 from kafscale.store.s3.auth import CredentialSource, SigV4Auth
-from kafscale.store.s3.credentials import StaticProvider, configured_region, default_providers
+from kafscale.store.s3.credentials import configured_region, default_providers, given
 from kafscale.store.s3.replies import (
     S3Reply,
     check_abortion,
@@ -117,7 +117,7 @@ class S3Store:
             max_connections=settings.max_connections, ssl_context=_ssl_context(settings.ca_file)
         )
         self._credential_transport = TrioTransport()
-        providers = default_providers(os.environ, Path.home()) if credentials is None else [StaticProvider(credentials)]
+        providers = default_providers(os.environ, Path.home()) if credentials is None else given(credentials)
         self._auth = SigV4Auth(CredentialSource(providers, self._credential_transport), region)
         self._signs_payload = settings.sign_payload == "always" or (
             settings.sign_payload == "auto" and not self.address.is_secure
@@ -208,7 +208,7 @@ class S3Store:
                 reply = await self._converse(flow)
         except httpx.TransportError as exc:
             reason = str(exc) or type(exc).__name__
-            raise StoreUnavailable(f"{request.operation} {request.subject}: {reason}") from exc
+            raise StoreUnavailable(f"{request}: {reason}") from exc
         return read(request, reply)
 
     async def _converse(self, flow: AsyncGenerator[httpx.Request, httpx.Response]) -> S3Reply:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import attrs
@@ -24,16 +24,13 @@ from kafscale.buffers import Buffer, size_of
 from kafscale.concurrency.signals import Signal
 from kafscale.errors import PreconditionFailed, StoreError, StoreUnavailable
 from kafscale.store.base import ForwardingStore
-from kafscale.store.wrappers.limiter import StoreLimiter, WorkClass
+from kafscale.store.wrappers.limiter import StoreLimiter, StoreToken, WorkClass
 from kafscale.store.wrappers.metered import StoreMetrics
 from kafscale.store.wrappers.retrying import etag_if_equal
 
 RECENT_COUNT = 512  # uploads of one size class that are remembered
 LEAST_COUNT = 64  # before this many are known, none is hedged
 LEAST_DELAY_SECONDS = 0.05  # about what S3 takes for a small upload; a store that is faster needs no hedges
-
-Outcome = str | Exception  # the ETag, or what was raised
-Place = AbstractContextManager[None]
 
 
 @attrs.define
@@ -78,12 +75,36 @@ class HedgingStore(ForwardingStore):
         return etag
 
     async def _hedged(self, key: str, parts: Sequence[Buffer], delay_seconds: float) -> str:
-        race = _Race(lambda: self.store.put_if_absent(key, parts))
-        await race.run(delay_seconds, self._free_token)
-        if race.is_won_by_second:
+        outcomes: dict[int, str | Exception] = {}  # of the first attempt and the second: the ETag, or what was raised
+        attempts_count, ended = 1, Signal()
+
+        async def attempt(number: int, place: AbstractContextManager[None]) -> None:
+            try:
+                with place:
+                    outcomes[number] = await self.store.put_if_absent(key, parts)
+            except Exception as exc:  # of any kind: it is raised again below
+                outcomes[number] = exc
+            ended.wake()
+
+        def is_decided() -> bool:
+            has_answer = any(isinstance(outcome, str | PreconditionFailed) for outcome in outcomes.values())
+            return has_answer or len(outcomes) == attempts_count
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(attempt, 1, nullcontext())
+            with trio.move_on_after(delay_seconds):
+                await ended.wait()
+            if not outcomes and (token := self._free_token()) is not None:
+                attempts_count = 2
+                nursery.start_soon(attempt, 2, token)
+            while not is_decided():
+                await ended.wait()
+            nursery.cancel_scope.cancel()
+        if isinstance(outcomes.get(2), str):
             self._metrics.hedges.of("won").value += 1
-        outcome = race.verdict()
-        if isinstance(outcome, PreconditionFailed) and race.is_hedged:
+        kinds = (str, PreconditionFailed, StoreUnavailable, Exception)  # the most definite ones first
+        outcome = next(found for kind in kinds for found in outcomes.values() if isinstance(found, kind))
+        if isinstance(outcome, PreconditionFailed) and attempts_count == 2:
             # Neither attempt is under way any more, so this is within the one token that we hold.
             try:
                 outcome = await etag_if_equal(self.store, key, parts) or outcome
@@ -93,61 +114,7 @@ class HedgingStore(ForwardingStore):
             raise outcome
         return outcome
 
-    def _free_token(self) -> Place | None:
+    def _free_token(self) -> StoreToken | None:
         token = self._limiter.try_acquire(WorkClass.ACKNOWLEDGE)
         self._metrics.hedges.of("no_place" if token is None else "started").value += 1
         return token
-
-
-@attrs.define(eq=False, repr=False)
-class _Race:
-    """One write, attempted once or twice; `run` returns when no attempt is under way."""
-
-    write: Callable[[], Awaitable[str]]
-    is_hedged: bool = False
-    first: Outcome | None = None
-    second: Outcome | None = None
-    _ended: Signal = attrs.field(factory=Signal)
-
-    @property
-    def is_won_by_second(self) -> bool:
-        return isinstance(self.second, str)
-
-    async def run(self, delay_seconds: float, free_token: Callable[[], Place | None]) -> None:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._attempt, nullcontext(), False)
-            with trio.move_on_after(delay_seconds):
-                await self._ended.wait()
-            if self.first is None and (token := free_token()) is not None:
-                self.is_hedged = True
-                nursery.start_soon(self._attempt, token, True)
-            while not self._is_decided():
-                await self._ended.wait()
-            nursery.cancel_scope.cancel()
-
-    def verdict(self) -> Outcome:
-        """Return the most definite outcome: success, refusal, unknown, other errors."""
-        ended = [outcome for outcome in (self.first, self.second) if outcome is not None]
-        for kind in (str, PreconditionFailed, StoreUnavailable, Exception):
-            for outcome in ended:
-                if isinstance(outcome, kind):
-                    return outcome
-        raise AssertionError("nothing has ended")
-
-    def _is_decided(self) -> bool:
-        if isinstance(self.first, str | PreconditionFailed) or isinstance(self.second, str | PreconditionFailed):
-            return True
-        return self.first is not None and (self.second is not None or not self.is_hedged)
-
-    async def _attempt(self, place: Place, is_second: bool) -> None:
-        outcome: Outcome
-        try:
-            with place:
-                outcome = await self.write()
-        except Exception as exc:  # of any kind: it is raised again, by the task that asked for the write
-            outcome = exc
-        if is_second:
-            self.second = outcome
-        else:
-            self.first = outcome
-        self._ended.wake()

@@ -291,7 +291,7 @@ class PrefetchStore:
     """Reads that are skipped unless a token is free at once, and not retried. Without a limiter none is skipped."""
 
     _store: ObjectStore
-    _limiter: StoreLimiter | None = None
+    limiter: StoreLimiter | None = None
     skipped_count: Counter = attrs.field(factory=Counter)
 
     async def get_range(self, key: str, start: int, length_bytes: int) -> ObjectPart | None:
@@ -303,9 +303,9 @@ class PrefetchStore:
         return await self._read(lambda: self._store.get_tail(key, length_bytes))
 
     async def _read(self, read: Callable[[], Awaitable[ObjectPart]]) -> ObjectPart | None:
-        if self._limiter is None:
+        if self.limiter is None:
             return await read()
-        token = self._limiter.try_acquire(WorkClass.PREFETCH)
+        token = self.limiter.try_acquire(WorkClass.PREFETCH)
         if token is None:
             self.skipped_count.value += 1
             return None

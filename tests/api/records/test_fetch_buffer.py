@@ -297,7 +297,7 @@ async def test_lagging_consumers_move_no_producers_p99(autojump_clock: trio.test
     for consumers_count in (0, 6):
         settings = memory_settings(durability=Durability.SEGMENT, cache_bytes=4 << 20, s3_concurrency=16)
         store = SimulatedStore(MemoryStore(), latency_seconds=0.02)
-        views = wrap_store(store, settings, StoreMetrics.register(Metrics())).views
+        views = wrap_store(store, settings, StoreMetrics.register(Metrics()))
         parts = memory_parts()
         parts = attrs.evolve(parts, store=views.background, views=views)
         async with memory_broker(parts, settings) as running:

@@ -39,7 +39,7 @@ COMMON = [RetryingStore, LimitedStore, MeteredStore]
 
 
 def test_s3_has_parts_in_every_view_and_hedges_where_produces_wait():
-    views = opened(s3_store()).views
+    views = opened(s3_store())
     assert layers(views.acknowledge) == [MultipartStore, RetryingStore, LimitedStore, HedgingStore, MeteredStore]
     assert layers(views.fetch) == layers(views.background) == [MultipartStore, *COMMON]
 
@@ -48,7 +48,7 @@ def test_s3_has_parts_in_every_view_and_hedges_where_produces_wait():
     ("raw", "off"), [(MemoryStore, {}), (s3_store, {"s3_hedge_percentile": 0, "s3_multipart_bytes": 0})]
 )
 def test_what_is_off_or_of_no_use_is_left_out(raw, off):
-    views = opened(raw(), **off).views
+    views = opened(raw(), **off)
     assert layers(views.acknowledge) == layers(views.fetch) == layers(views.background) == COMMON
 
 
@@ -58,13 +58,13 @@ async def test_each_view_works_in_its_class():
     in_use = []
 
     async def look(call):
-        in_use.append([work_class for work_class, count in store.limiter.statistics().in_use.items() if count])
+        in_use.append([work_class for work_class, count in store.prefetch.limiter.statistics().in_use.items() if count])
 
     faulty.rule(On(), look)
-    await store.views.acknowledge.put("key", [b"data"])
-    await store.views.fetch.get("key")
-    await store.views.prefetch.get_range("key", 0, 1)
-    await store.views.background.delete(["key"])
+    await store.acknowledge.put("key", [b"data"])
+    await store.fetch.get("key")
+    await store.prefetch.get_range("key", 0, 1)
+    await store.background.delete(["key"])
     assert in_use == [[WorkClass.ACKNOWLEDGE], [WorkClass.FETCH], [WorkClass.PREFETCH], [WorkClass.BACKGROUND]]
 
 
@@ -82,12 +82,12 @@ async def test_every_view_writes_encrypted_whole_and_in_parts(text, monkeypatch)
             s3_sse=StoreEncryption.parse(text),
         )
         store = await open_store(settings, Metrics())
-        for name, view in attrs.asdict(store.views, recurse=False).items():
+        for name, view in attrs.asdict(store, recurse=False).items():
             if name in ("acknowledge", "fetch", "background"):
                 await view.put(f"{name}/put", [b"1"])
                 etag = await view.put_if_absent(f"{name}/conditional", [b"2"])
                 await view.put_if_match(f"{name}/conditional", [b"3"], etag)
-        await store.views.acknowledge.put_if_absent("acknowledge/parts", [bytes(PART_BYTES + 1)])
+        await store.acknowledge.put_if_absent("acknowledge/parts", [bytes(PART_BYTES + 1)])
         await store.aclose()
         assert server.counters.requests["UploadPart"] == 2
         written = server.service.buckets["bucket"]

@@ -1,6 +1,7 @@
 import calendar
 import email.utils
 import time
+from pathlib import Path
 
 import attrs
 import httpx
@@ -13,12 +14,13 @@ from kafscale.store.s3.credentials import (
     ANSWER_MAX_BYTES,
     LOCAL_TIMEOUT_SECONDS,
     REFRESH_RETRY_SECONDS,
-    ContainerProvider,
-    StaticProvider,
+    default_providers,
+    given,
 )
 from kafscale.store.s3.sigv4 import S3Credentials
 
 START = 1_800_000_000.0
+OF_AN_AGENT = default_providers({"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI": "/x"}, Path("/nowhere"))
 
 
 class Agent:
@@ -30,8 +32,7 @@ class Agent:
         self.status = 200
         self.given_count = 0
         self.delay_seconds = 0.0
-        provider = ContainerProvider({"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI": "/x"})
-        self.source = CredentialSource([provider], httpx.MockTransport(self.handle), clock=lambda: self.now)
+        self.source = CredentialSource(OF_AN_AGENT, httpx.MockTransport(self.handle), clock=lambda: self.now)
 
     async def handle(self, request):
         await trio.sleep(self.delay_seconds)
@@ -171,11 +172,10 @@ class Body(httpx.AsyncByteStream):
 
 async def look_up(body):
     """How an agent is met that answers with this body: the error, and the seconds that it took."""
-    provider = ContainerProvider({"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI": "/x"})
     transport = httpx.MockTransport(lambda request: httpx.Response(200, stream=body))
     began = trio.current_time()
     with pytest.raises(StoreUnavailable, match="no answer in time"), trio.fail_after(60):
-        await CredentialSource([provider], transport).get()
+        await CredentialSource(OF_AN_AGENT, transport).get()
     assert body.is_closed
     return trio.current_time() - began
 
@@ -202,10 +202,9 @@ async def test_an_agent_that_says_nothing_is_given_up_at_the_deadline(autojump_c
 
 @pytest.mark.parametrize("body", [b"[" * 200_000, b'{"a":' * 200_000])
 async def test_an_answer_that_no_parser_takes_is_not_credentials(body):
-    provider = ContainerProvider({"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI": "/x"})
     transport = httpx.MockTransport(lambda request: httpx.Response(200, content=body))
     with pytest.raises(AccessDenied, match="not credentials"):
-        await CredentialSource([provider], transport).get()
+        await CredentialSource(OF_AN_AGENT, transport).get()
 
 
 class Store:
@@ -232,7 +231,7 @@ class Store:
 
 def static_auth():
     credentials = S3Credentials(access_key_id="AKID", secret_access_key="S")
-    source = CredentialSource([StaticProvider(credentials)], httpx.MockTransport(lambda request: httpx.Response(500)))
+    source = CredentialSource(given(credentials), httpx.MockTransport(lambda request: httpx.Response(500)))
     return SigV4Auth(source, "us-east-1", clock=lambda: START)
 
 

@@ -5,9 +5,9 @@ import pytest
 from kafscale.errors import AccessDenied, StoreUnavailable
 from kafscale.store.s3.credentials import (
     HttpAnswer,
-    StaticProvider,
     configured_region,
     default_providers,
+    given,
     search,
 )
 from kafscale.store.s3.sigv4 import S3Credentials
@@ -264,7 +264,7 @@ def test_instance_metadata_can_be_turned_off(home):
 
 
 def test_given_credentials_are_just_that():
-    lookup = search([StaticProvider(TEMPORARY)])
+    lookup = search(given(TEMPORARY))
     with pytest.raises(StopIteration) as stop:
         next(lookup)
     assert stop.value.value == TEMPORARY
