@@ -5,7 +5,7 @@
     (RFC 5802, RFC 7677)     client  c=biws,r=NONCE+OURS,p=PROOF    server  v=SIGNATURE
 
 An exchange takes messages and returns outcomes, without I/O. It asks its caller to derive keys, which takes
-milliseconds of CPU, or to fetch the keys that sign tokens, and continues with the result (`resume`).
+milliseconds of CPU, or to fetch the keys that sign tokens, and continues when it is sent the result.
 
 PLAIN checks the password against the SCRAM verifier, so passwords are kept in one form. An unknown user takes as long
 as a known one, and fails at the end like a wrong password. SCRAM without channel binding: a client that demands it
@@ -15,7 +15,8 @@ as a known one, and fails at the end like a wrong password. SCRAM without channe
 from __future__ import annotations
 
 import hmac
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Generator
+from typing import Protocol
 
 import attrs
 
@@ -53,7 +54,7 @@ class Refused:
 
 @attrs.frozen
 class DeriveKey:
-    """Request to the caller: call `salt_password` in a thread, then `resume` with its result."""
+    """Request to the caller: call `salt_password` in a thread, and send its result."""
 
     mechanism: SaslMechanism
     password: bytes = attrs.field(repr=False)
@@ -63,7 +64,7 @@ class DeriveKey:
 
 @attrs.frozen
 class FetchKeys:
-    """Request to the caller: fetch the keys that sign tokens, as a token names an unknown one, then `resume`."""
+    """Request to the caller: fetch the keys that sign tokens, as a token names an unknown one, then send anything."""
 
     key_id: str
 
@@ -71,16 +72,25 @@ class FetchKeys:
 Outcome = Challenge | Granted | Refused | DeriveKey | FetchKeys
 
 
-class SaslExchange(Protocol):
-    """The broker's side of one mechanism, for one login."""
+Steps = Generator[Outcome | None, tuple[bytes, int], Outcome]
 
-    def receive(self, data: bytes, now_ms: int) -> Outcome:
-        """Take a message of the client. `now_ms` is since 1970."""
-        ...
 
-    def resume(self, result: bytes, now_ms: int) -> Outcome:
-        """Continue after DeriveKey with the derived bytes, or after FetchKeys."""
-        ...
+@attrs.define(eq=False, repr=False)
+class SaslExchange:
+    """The broker's side of one login. Its steps are those of a mechanism: `plain`, `scram` or `oauthbearer`."""
+
+    _steps: Steps
+
+    def __attrs_post_init__(self) -> None:
+        next(self._steps)
+
+    def send(self, data: bytes, now_ms: int) -> Outcome:
+        """Take a message of the client, or the result of DeriveKey or FetchKeys. `now_ms` is since 1970."""
+        try:
+            outcome = self._steps.send((data, now_ms))
+        except StopIteration as end:
+            outcome = end.value
+        return outcome or Refused("a message after the end")
 
 
 class VerifierSource(Protocol):
@@ -98,90 +108,71 @@ PLAIN_MESSAGE_MAX_BYTES = 2 * USER_NAME_MAX_BYTES + PASSWORD_MAX_BYTES + 2
 STRONGEST_FIRST = (SaslMechanism.SCRAM_SHA_512, SaslMechanism.SCRAM_SHA_256)
 
 
-@attrs.define(eq=False, repr=False)
-class PlainExchange:
-    users: VerifierSource
-    _name: str = attrs.field(default="", init=False)
-    _mechanism: SaslMechanism = attrs.field(default=STRONGEST_FIRST[0], init=False)
-    _known: ScramVerifier | None = attrs.field(default=None, init=False)
-
-    def receive(self, data: bytes, now_ms: int) -> Outcome:
-        if len(data) > PLAIN_MESSAGE_MAX_BYTES:
-            return Refused(f"a message of {len(data)} bytes; the limit is {PLAIN_MESSAGE_MAX_BYTES}")
-        try:
-            authorization_id, self._name, password = data.decode().split("\0")
-        except ValueError:  # UnicodeDecodeError is one
-            return Refused("a message that is not three UTF-8 strings separated by NUL")
-        if not self._name or not password:
-            return Refused("an empty user name or password")
-        if authorization_id not in ("", self._name):
-            return Refused(
-                "an authorization id that is not the user's name",
-                "Authentication failed: Client requested an authorization id that is different from username",
-            )
-        found = [mechanism for mechanism in STRONGEST_FIRST if self.users.verifier(mechanism, self._name) is not None]
-        self._mechanism = found[0] if found else self.users.usual_mechanism
-        self._known = self.users.verifier(self._mechanism, self._name)
-        shown = self._known or self.users.decoy(self._mechanism, self._name)
-        return DeriveKey(self._mechanism, password.encode(), shown.salt, shown.iterations)
-
-    def resume(self, result: bytes, now_ms: int) -> Outcome:
-        stored_key = stored_key_of(self._mechanism, result)
-        if self._known is None:
-            return Refused("no such user", INVALID_LOGIN)
-        if not hmac.compare_digest(stored_key, self._known.stored_key):
-            return Refused("a wrong password", INVALID_LOGIN)
-        return Granted(self._name)
+def plain(users: VerifierSource) -> Steps:
+    data, _ = yield None
+    if len(data) > PLAIN_MESSAGE_MAX_BYTES:
+        return Refused(f"a message of {len(data)} bytes; the limit is {PLAIN_MESSAGE_MAX_BYTES}")
+    try:
+        authorization_id, name, password = data.decode().split("\0")
+    except ValueError:  # UnicodeDecodeError is one
+        return Refused("a message that is not three UTF-8 strings separated by NUL")
+    if not name or not password:
+        return Refused("an empty user name or password")
+    if authorization_id not in ("", name):
+        return Refused(
+            "an authorization id that is not the user's name",
+            "Authentication failed: Client requested an authorization id that is different from username",
+        )
+    found = [mechanism for mechanism in STRONGEST_FIRST if users.verifier(mechanism, name) is not None]
+    mechanism = found[0] if found else users.usual_mechanism
+    known = users.verifier(mechanism, name)
+    shown = known or users.decoy(mechanism, name)
+    salted_password, _ = yield DeriveKey(mechanism, password.encode(), shown.salt, shown.iterations)
+    stored_key = stored_key_of(mechanism, salted_password)
+    if known is None:
+        return Refused("no such user", INVALID_LOGIN)
+    if not hmac.compare_digest(stored_key, known.stored_key):
+        return Refused("a wrong password", INVALID_LOGIN)
+    return Granted(name)
 
 
 INVALID_LOGIN = "Authentication failed: Invalid username or password"  # Kafka's PlainSaslServer
-
-
-if TYPE_CHECKING:
-    from scramp.core import ScramServer
 
 # scramp looks up each character of a name in fifteen tables: a millisecond for a name as long as this.
 SCRAM_MESSAGE_MAX_BYTES = 1024
 
 
-@attrs.define(eq=False, repr=False)
-class ScramExchange:
-    mechanism: SaslMechanism
-    users: VerifierSource
-    _server: ScramServer = attrs.field(init=False)
-    _name: str = attrs.field(default="", init=False)
-    _is_known: bool = attrs.field(default=False, init=False)
-    _is_challenged: bool = attrs.field(default=False, init=False)
+def scram(mechanism: SaslMechanism, users: VerifierSource) -> Steps:
+    scramp = load_scramp()
+    asked: list[tuple[str, ScramVerifier | None]] = []  # the user's name, and the verifier if there is one
 
-    def __attrs_post_init__(self) -> None:
-        self._server = load_scramp().ScramMechanism(self.mechanism.value).make_server(self._verifier)
-
-    def receive(self, data: bytes, now_ms: int) -> Outcome:
-        from scramp import ScramException
-
-        if len(data) > SCRAM_MESSAGE_MAX_BYTES:
-            return Refused(f"a message of {len(data)} bytes; the limit is {SCRAM_MESSAGE_MAX_BYTES}")
-        try:
-            text = data.decode()
-            if not self._is_challenged:
-                self._is_challenged = True
-                self._server.set_client_first(text)
-                return Challenge(self._server.get_server_first().encode())
-            self._server.set_client_final(text)
-            if not self._is_known:  # beyond all chance
-                return Refused("no such user")
-            return Granted(self._name, self._server.get_server_final().encode())
-        except UnicodeDecodeError:
-            return Refused("a message that is not UTF-8")
-        except ScramException as exc:
-            return Refused(str(exc.args[0]) if self._is_known or not self._name else f"no such user: {exc.args[0]}")
-
-    def resume(self, result: bytes, now_ms: int) -> Outcome:
-        raise AssertionError("SCRAM asks for nothing")
-
-    def _verifier(self, name: str) -> tuple[bytes, bytes, bytes, int]:
-        """Return the values that scramp needs for the client's user name."""
-        found = self.users.verifier(self.mechanism, name)
-        self._name, self._is_known = name, found is not None
-        shown = self.users.decoy(self.mechanism, name) if found is None else found
+    def verifier(name: str) -> tuple[bytes, bytes, bytes, int]:
+        found = users.verifier(mechanism, name)
+        asked.append((name, found))
+        shown = users.decoy(mechanism, name) if found is None else found
         return shown.salt, shown.stored_key, shown.server_key, shown.iterations
+
+    server = scramp.ScramMechanism(mechanism.value).make_server(verifier)
+    data, _ = yield None
+    try:
+        server.set_client_first(_text(data))
+        data, _ = yield Challenge(server.get_server_first().encode())
+        server.set_client_final(_text(data))
+        name, found = asked[-1]
+        if found is None:  # beyond all chance
+            return Refused("no such user")
+        return Granted(name, server.get_server_final().encode())
+    except UnicodeDecodeError:
+        return Refused("a message that is not UTF-8")
+    except ValueError as exc:
+        return Refused(str(exc))
+    except scramp.ScramException as exc:
+        is_unknown = bool(asked) and asked[-1][1] is None
+        return Refused(f"no such user: {exc.args[0]}" if is_unknown else str(exc.args[0]))
+
+
+def _text(data: bytes) -> str:
+    """Return a message as text. Raises ValueError."""
+    if len(data) > SCRAM_MESSAGE_MAX_BYTES:
+        raise ValueError(f"a message of {len(data)} bytes; the limit is {SCRAM_MESSAGE_MAX_BYTES}")
+    return data.decode()

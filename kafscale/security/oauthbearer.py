@@ -21,7 +21,7 @@ from joserfc.errors import InvalidKeyIdError, JoseError
 from joserfc.jwk import ECKey, JWKRegistry, Key, KeySet, RSAKey
 
 from kafscale.config.security_settings import SaslSettings
-from kafscale.security.exchanges import Challenge, FetchKeys, Granted, Outcome, Refused
+from kafscale.security.exchanges import Challenge, FetchKeys, Granted, Refused, Steps
 from kafscale.security.verifiers import USER_NAME_MAX_BYTES
 
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512")
@@ -161,50 +161,33 @@ _FIRST = re.compile(r"n,(?:a=([^,\x00-\x1f]{0,1024}))?,\x01((?:[A-Za-z]{1,256}=[
 _BEARER = re.compile(r"bearer ([A-Za-z0-9._~+/=-]+)", re.IGNORECASE)
 
 
-@attrs.define(eq=False, repr=False)
-class OauthbearerExchange:
-    """The broker's side of one login. `keys` returns the present keys."""
-
-    policy: TokenPolicy
-    keys: Callable[[], KeySet]
-    _authorization_id: str = attrs.field(default="", init=False)
-    _token: str = attrs.field(default="", init=False)
-    _refusal: str | None = attrs.field(default=None, init=False)
-
-    def receive(self, data: bytes, now_ms: int) -> Outcome:
-        if self._refusal is not None:  # whatever the client says of it
-            return Refused(self._refusal, INVALID_TOKEN)
-        if len(data) > MESSAGE_MAX_BYTES:
-            return Refused(f"a message of {len(data)} bytes; the limit is {MESSAGE_MAX_BYTES}")
-        found = _parse(data)
-        if found is None:
-            return Refused("a message that is not as RFC 7628 has it")
-        self._authorization_id, self._token = found
-        return self._check(now_ms, may_fetch=True)
-
-    def resume(self, result: bytes, now_ms: int) -> Outcome:
-        return self._check(now_ms, may_fetch=False)
-
-    def _check(self, now_ms: int, *, may_fetch: bool) -> Outcome:
+def oauthbearer(policy: TokenPolicy, keys: Callable[[], KeySet]) -> Steps:
+    """Return the steps of a login. `keys` returns the present keys."""
+    data, now_ms = yield None
+    if len(data) > MESSAGE_MAX_BYTES:
+        return Refused(f"a message of {len(data)} bytes; the limit is {MESSAGE_MAX_BYTES}")
+    found = _parse(data)
+    if found is None:
+        return Refused("a message that is not as RFC 7628 has it")
+    authorization_id, token = found
+    try:
         try:
-            claims = self.policy.check(self._token, self.keys(), now_ms)
+            claims = policy.check(token, keys(), now_ms)
         except UnknownKey as exc:
-            if may_fetch:
-                return FetchKeys(str(exc))
-            return self._refuse("a token that is signed by a key which is not known")
-        except TokenRefused as exc:
-            return self._refuse(f"a token that is refused: {exc}")
-        if self._authorization_id not in ("", claims.name):
-            return Refused(
-                "an authorization id that is not the token's name",
-                "Authentication failed: Client requested an authorization id that is different from the token's "
-                "principal name",
-            )
-        return Granted(claims.name, expires_at_ms=claims.expires_at_ms)
-
-    def _refuse(self, why: str) -> Outcome:
-        self._refusal = why
-        return Challenge(INVALID_TOKEN.encode())
+            _, now_ms = yield FetchKeys(str(exc))
+            claims = policy.check(token, keys(), now_ms)
+    except (UnknownKey, TokenRefused) as exc:
+        is_unknown = isinstance(exc, UnknownKey)
+        why = "a token that is signed by a key which is not known" if is_unknown else f"a token that is refused: {exc}"
+        yield Challenge(INVALID_TOKEN.encode())
+        return Refused(why, INVALID_TOKEN)  # whatever the client says of it
+    if authorization_id not in ("", claims.name):
+        return Refused(
+            "an authorization id that is not the token's name",
+            "Authentication failed: Client requested an authorization id that is different from the token's "
+            "principal name",
+        )
+    return Granted(claims.name, expires_at_ms=claims.expires_at_ms)
 
 
 def _parse(data: bytes) -> tuple[str, str] | None:

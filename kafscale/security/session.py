@@ -140,12 +140,12 @@ class SaslSession:
         self._messages_count += 1
         if self._messages_count > EXCHANGE_MAX_COUNT:
             return self._step(Refused("an exchange without an end"), now)
-        return self._step(self._exchange.receive(data, now.unix_ms), now)
+        return self._step(self._exchange.send(data, now.unix_ms), now)
 
     def resume(self, result: bytes, now: Moment) -> Step:
         """Continue with the result of a request to the caller."""
         assert self._exchange is not None
-        return self._step(self._exchange.resume(result, now.unix_ms), now)
+        return self._step(self._exchange.send(result, now.unix_ms), now)
 
     def _step(self, outcome: Outcome, now: Moment) -> Step:
         if isinstance(outcome, Challenge):

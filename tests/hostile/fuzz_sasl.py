@@ -19,8 +19,8 @@ from random import Random, SystemRandom
 import attrs
 
 from kafscale.config import SaslMechanism, SaslSettings
-from kafscale.security.exchanges import DeriveKey, PlainExchange, SaslExchange, ScramExchange
-from kafscale.security.oauthbearer import OauthbearerExchange, TokenPolicy, parse_key_set
+from kafscale.security.exchanges import DeriveKey, SaslExchange, plain, scram
+from kafscale.security.oauthbearer import TokenPolicy, oauthbearer, parse_key_set
 from kafscale.security.session import Moment, SaslAnswer, SaslSession
 from kafscale.security.verifiers import salt_password
 from tests.devtools.processes.sasl import (
@@ -101,10 +101,10 @@ def _try_login(mechanism: SaslMechanism, random: Random, findings: Findings) -> 
 
 def _make_exchange(mechanism: SaslMechanism) -> SaslExchange:
     if mechanism is SaslMechanism.PLAIN:
-        return PlainExchange(Users())
+        return SaslExchange(plain(Users()))
     if mechanism is SaslMechanism.OAUTHBEARER:
-        return OauthbearerExchange(TokenPolicy(SaslSettings()), lambda: KEYS)
-    return ScramExchange(mechanism, Users())
+        return SaslExchange(oauthbearer(TokenPolicy(SaslSettings()), lambda: KEYS))
+    return SaslExchange(scram(mechanism, Users()))
 
 
 def _first(mechanism: SaslMechanism) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kafscale.security import exchanges as plain
+from kafscale.security.exchanges import SaslExchange
 from tests.hostile.fuzz_sasl import KINDS, fuzz
 
 SECONDS = 1.0
@@ -19,6 +19,6 @@ def test_messages_that_are_nearly_right_let_nobody_in() -> None:
 
 
 def test_what_nobody_thought_of_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain.PlainExchange, "receive", lambda *_: 1 / 0)
+    monkeypatch.setattr(SaslExchange, "send", lambda *_: 1 / 0)
     findings = fuzz(seed=7, seconds=SECONDS)
     assert any("ZeroDivisionError" in problem for problem in findings.problems)

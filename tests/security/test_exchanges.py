@@ -15,12 +15,13 @@ from kafscale.security.exchanges import (
     DeriveKey,
     FetchKeys,
     Granted,
-    PlainExchange,
     Refused,
-    ScramExchange,
+    SaslExchange,
+    plain,
+    scram,
 )
 from kafscale.security.oauthbearer import MESSAGE_MAX_BYTES as OAUTH_MAX_BYTES
-from kafscale.security.oauthbearer import NO_KEYS, OauthbearerExchange, TokenPolicy, parse_key_set
+from kafscale.security.oauthbearer import NO_KEYS, TokenPolicy, oauthbearer, parse_key_set
 from kafscale.security.verifiers import ITERATIONS_LEAST, make_verifier, salt_password
 from tests.devtools.processes.sasl import (
     ALICE,
@@ -44,11 +45,11 @@ def now_ms():
 
 
 def scram_exchange(mechanism=SHA_256, users=None):
-    return ScramExchange(mechanism, users or Users())
+    return SaslExchange(scram(mechanism, users or Users()))
 
 
 def send(exchange, message):
-    return exchange.receive(message.encode(), 0)
+    return exchange.send(message.encode(), 0)
 
 
 def begin(exchange, client):
@@ -146,7 +147,7 @@ def test_first_messages_that_are_refused(first):
 
 
 def test_a_message_that_is_no_text():
-    assert isinstance(scram_exchange().receive(b"\xff\xfe", 0), Refused)
+    assert isinstance(scram_exchange().send(b"\xff\xfe", 0), Refused)
 
 
 def test_a_channel_binding_flag_that_is_changed_on_the_way_is_seen():
@@ -170,36 +171,36 @@ class OnlySha256(Users):
         return super().verifier(mechanism, user) if mechanism is SHA_256 else None
 
 
-def plain(message, users=None):
-    exchange = PlainExchange(users or Users())
-    outcome = exchange.receive(message, 0)
+def plain_login(message, users=None):
+    exchange = SaslExchange(plain(users or Users()))
+    outcome = exchange.send(message, 0)
     assert isinstance(outcome, DeriveKey)
     assert outcome.iterations >= ITERATIONS_LEAST
     assert PASSWORD not in repr(outcome)
-    return exchange.resume(salt_password(outcome.mechanism, outcome.password, outcome.salt, outcome.iterations), 0)
+    return exchange.send(salt_password(outcome.mechanism, outcome.password, outcome.salt, outcome.iterations), 0)
 
 
 @pytest.mark.parametrize("users", [Users(), OnlySha256()], ids=["both", "sha-256"])
 @pytest.mark.parametrize("authorization_id", ["", ALICE])
 def test_plain_by_the_right_password(users, authorization_id):
-    assert plain(plain_message(authorization_id=authorization_id), users) == Granted(ALICE)
+    assert plain_login(plain_message(authorization_id=authorization_id), users) == Granted(ALICE)
 
 
 def test_plain_derives_alike_for_users_that_there_are_and_others():
     """By the same mechanism, as the time that it takes tells which one it was."""
-    known, unknown = (PlainExchange(Users()).receive(plain_message(user=user), 0) for user in (ALICE, "nobody"))
+    known, unknown = (SaslExchange(plain(Users())).send(plain_message(user=user), 0) for user in (ALICE, "nobody"))
     assert known.mechanism is unknown.mechanism
 
 
 @pytest.mark.parametrize("mechanism", SCRAMS)
 def test_plain_derives_as_for_most_users_where_there_is_no_such_user(mechanism):
     users = Users(usual_mechanism=mechanism)
-    assert PlainExchange(users).receive(plain_message(user="nobody"), 0).mechanism is mechanism
+    assert SaslExchange(plain(users)).send(plain_message(user="nobody"), 0).mechanism is mechanism
 
 
 @pytest.mark.parametrize("message", [plain_message(password="wrong"), plain_message(user="nobody")])
 def test_wrong_passwords_and_users_that_there_are_not_look_alike(message):
-    refused = plain(message)
+    refused = plain_login(message)
     assert isinstance(refused, Refused)
     assert refused.message == "Authentication failed: Invalid username or password"
 
@@ -213,19 +214,19 @@ def test_wrong_passwords_and_users_that_there_are_not_look_alike(message):
     ],
 )
 def test_plain_messages_that_are_refused_before_anything_is_derived(message):
-    assert isinstance(PlainExchange(Users()).receive(message, 0), Refused)
+    assert isinstance(SaslExchange(plain(Users())).send(message, 0), Refused)
 
 
 # ---- OAUTHBEARER -----------------------------------------------------------------------------------------------------
 
 
 def oauth_exchange(keys=KEYS):
-    return OauthbearerExchange(TokenPolicy(SaslSettings()), lambda: keys)
+    return SaslExchange(oauthbearer(TokenPolicy(SaslSettings()), lambda: keys))
 
 
 @pytest.mark.parametrize("authorization_id", ["", ALICE])
 def test_a_token(authorization_id):
-    granted = oauth_exchange().receive(oauth_message(sign(), authorization_id), now_ms())
+    granted = oauth_exchange().send(oauth_message(sign(), authorization_id), now_ms())
     assert isinstance(granted, Granted)
     assert (granted.name, granted.data) == (ALICE, b"")
     assert granted.expires_at_ms > now_ms()
@@ -233,16 +234,16 @@ def test_a_token(authorization_id):
 
 def test_extensions_are_read_and_have_no_effect():
     message = f"n,,\x01auth=Bearer {sign()}\x01traceId=7\x01more=a=b\x01\x01".encode()
-    assert isinstance(oauth_exchange().receive(message, now_ms()), Granted)
+    assert isinstance(oauth_exchange().send(message, now_ms()), Granted)
 
 
 def test_a_token_that_is_refused_is_told_first_and_fails_then():
     """RFC 7628, 3.2.3; Kafka's clients wait for the second answer, and no other token counts."""
     for second in (b"\x01", oauth_message(sign())):
         exchange = oauth_exchange()
-        told = exchange.receive(oauth_message(sign(lifetime_seconds=-100)), now_ms())
+        told = exchange.send(oauth_message(sign(lifetime_seconds=-100)), now_ms())
         assert told == Challenge(b'{"status":"invalid_token"}')
-        refused = exchange.receive(second, now_ms())
+        refused = exchange.send(second, now_ms())
         assert isinstance(refused, Refused)
         assert refused.message == '{"status":"invalid_token"}'
         assert "expired" in refused.why
@@ -250,17 +251,17 @@ def test_a_token_that_is_refused_is_told_first_and_fails_then():
 
 def test_a_key_that_is_not_known_is_fetched_once():
     keys = NO_KEYS
-    exchange = OauthbearerExchange(TokenPolicy(SaslSettings()), lambda: keys)
-    assert isinstance(exchange.receive(oauth_message(sign()), now_ms()), FetchKeys)
-    assert isinstance(exchange.resume(b"", now_ms()), Challenge)
-    exchange = OauthbearerExchange(TokenPolicy(SaslSettings()), lambda: keys)
-    exchange.receive(oauth_message(sign()), now_ms())
+    exchange = SaslExchange(oauthbearer(TokenPolicy(SaslSettings()), lambda: keys))
+    assert isinstance(exchange.send(oauth_message(sign()), now_ms()), FetchKeys)
+    assert isinstance(exchange.send(b"", now_ms()), Challenge)
+    exchange = SaslExchange(oauthbearer(TokenPolicy(SaslSettings()), lambda: keys))
+    exchange.send(oauth_message(sign()), now_ms())
     keys = KEYS
-    assert isinstance(exchange.resume(b"", now_ms()), Granted)
+    assert isinstance(exchange.send(b"", now_ms()), Granted)
 
 
 def test_a_token_for_somebody_elses_name():
-    refused = oauth_exchange().receive(oauth_message(sign(), "root"), now_ms())
+    refused = oauth_exchange().send(oauth_message(sign(), "root"), now_ms())
     assert isinstance(refused, Refused)
     assert "authorization id" in refused.message
 
@@ -284,4 +285,4 @@ def test_a_token_for_somebody_elses_name():
     ],
 )
 def test_messages_that_are_no_oauthbearer(message):
-    assert isinstance(oauth_exchange().receive(message, now_ms()), Refused)
+    assert isinstance(oauth_exchange().send(message, now_ms()), Refused)

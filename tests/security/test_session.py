@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafscale.config import SaslMechanism, SaslSettings
-from kafscale.security.exchanges import Challenge, DeriveKey, Granted, PlainExchange, Refused, ScramExchange
-from kafscale.security.oauthbearer import OauthbearerExchange, TokenPolicy, parse_key_set
+from kafscale.security.exchanges import Challenge, DeriveKey, Granted, Refused, SaslExchange, plain, scram
+from kafscale.security.oauthbearer import TokenPolicy, oauthbearer, parse_key_set
 from kafscale.security.session import EXCHANGE_MAX_COUNT, Moment, SaslAnswer, SaslSession, State
 from kafscale.security.verifiers import salt_password
 from kafscale.wire.error_codes import (
@@ -50,10 +50,10 @@ def session_of(users=None, **given):
 
     def make_exchange(mechanism):
         if mechanism is PLAIN:
-            return PlainExchange(users)
+            return SaslExchange(plain(users))
         if mechanism is OAUTHBEARER:
-            return OauthbearerExchange(TokenPolicy(SaslSettings()), lambda: KEYS)
-        return ScramExchange(mechanism, users)
+            return SaslExchange(oauthbearer(TokenPolicy(SaslSettings()), lambda: KEYS))
+        return SaslExchange(scram(mechanism, users))
 
     return SaslSession(mechanisms=tuple(SaslMechanism), make_exchange=make_exchange, **given)
 
@@ -246,13 +246,12 @@ def test_a_token_that_has_expired_within_the_skew_of_clocks_gives_no_time():
 class Scripted:
     """An exchange whose outcomes are what it is sent."""
 
-    def receive(self, data, now_ms):
-        return DeriveKey(SHA_256, b"", b"", 1) if data == b"derive" else self.resume(data, now_ms)
-
-    def resume(self, result, now_ms):
-        if result.startswith(b"grant"):
-            return Granted(result.decode(), b"granted")
-        return Challenge(b"more") if result == b"more" else Refused("no")
+    def send(self, data, now_ms):
+        if data == b"derive":
+            return DeriveKey(SHA_256, b"", b"", 1)
+        if data.startswith(b"grant"):
+            return Granted(data.decode(), b"granted")
+        return Challenge(b"more") if data == b"more" else Refused("no")
 
 
 MESSAGES = st.one_of(

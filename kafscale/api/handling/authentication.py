@@ -21,7 +21,7 @@ from kafscale.config import SaslMechanism, SaslSettings
 from kafscale.errors import ProtocolError
 from kafscale.lru import LruCache
 from kafscale.metrics import CounterFamily, Metrics
-from kafscale.security.exchanges import DeriveKey, PlainExchange, SaslExchange, ScramExchange
+from kafscale.security.exchanges import DeriveKey, SaslExchange, plain, scram
 from kafscale.security.session import Moment, SaslAnswer, SaslSession
 from kafscale.security.verifiers import salt_password
 
@@ -86,15 +86,12 @@ class Authenticator:
 
     def _make_exchange(self, mechanism: SaslMechanism) -> SaslExchange:
         if mechanism is SaslMechanism.PLAIN:
-            return PlainExchange(self.users)
+            return SaslExchange(plain(self.users))
         if mechanism is SaslMechanism.OAUTHBEARER:
-            return self._make_oauthbearer()
-        return ScramExchange(mechanism, self.users)
+            from kafscale.security.oauthbearer import NO_KEYS, TokenPolicy, oauthbearer
 
-    def _make_oauthbearer(self) -> SaslExchange:
-        from kafscale.security.oauthbearer import NO_KEYS, OauthbearerExchange, TokenPolicy
-
-        return OauthbearerExchange(TokenPolicy(self.settings), lambda: self.token_keys.current or NO_KEYS)
+            return SaslExchange(oauthbearer(TokenPolicy(self.settings), lambda: self.token_keys.current or NO_KEYS))
+        return SaslExchange(scram(mechanism, self.users))
 
     async def handshake(self, session: SaslSession, version: int, mechanism: str) -> int:
         """Return the error code of a SaslHandshake, after a delay if it ends the connection."""
