@@ -73,7 +73,7 @@ def minimum_bytes(type_: FieldType, version: int, *, flexible: bool) -> int:
     if isinstance(type_, Nullable):
         return 1
     fields = untagged_fields(type_, version)
-    return max(1, sum(minimum_bytes(field.wire.type, version, flexible=flexible) for field in fields) + flexible)
+    return max(1, sum(minimum_bytes(field.type, version, flexible=flexible) for field in fields) + flexible)
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
@@ -92,8 +92,8 @@ class _DecoderCompiler:
         for field in untagged_fields(cls, self.version):
             variable = source.variable(field.name)
             arguments.append(f"{field.name}={variable}")
-            if is_fixed(field.wire.type):
-                run.append((FIXED[field.wire.type], variable))
+            if is_fixed(field.type):
+                run.append((FIXED[field.type], variable))
             else:
                 self._fixed_run(run)
                 self._field(variable, field, owner=cls)
@@ -111,8 +111,8 @@ class _DecoderCompiler:
             run.clear()
 
     def _field(self, out: str, field: Field, owner: type) -> None:
-        self._value(out, field.wire.type)
-        if not field.nullable and not is_fixed(field.wire.type) and not isinstance(field.wire.type, type):
+        self._value(out, field.type)
+        if not field.nullable and not is_fixed(field.type) and not isinstance(field.type, type):
             with self.source.block(f"if {out} is None:"):
                 self.source.add(f"raise ValueError('{owner.__name__}.{field.name} is null')")
 
@@ -129,8 +129,8 @@ class _DecoderCompiler:
             self._variable(out, str(type_))
 
     def _tagged(self, out: str, field: Field, owner: type) -> None:
-        if isinstance(field.wire.type, Nullable):
-            self._nullable(out, field.wire.type, is_null="not buf[pos]")  # a varint of one byte
+        if isinstance(field.type, Nullable):
+            self._nullable(out, field.type, is_null="not buf[pos]")  # a varint of one byte
         else:
             self._field(out, field, owner)
 

@@ -62,13 +62,13 @@ class _EncoderCompiler:
         """Write neighbouring fixed fields in one `pack`, then the other fields, then the tagged section."""
         run: list[Field] = []  # fixed fields not yet written
         for field in untagged_fields(cls, self.version):
-            if is_fixed(field.wire.type):
+            if is_fixed(field.type):
                 run.append(field)
             else:
                 self._fixed_run(expression, run)
                 variable = self.source.variable(field.name)  # the attribute is read once
                 self.source.add(f"{variable} = {expression}.{field.name}")
-                self._value(variable, field.wire.type)
+                self._value(variable, field.type)
         self._fixed_run(expression, run)
         if self.flexible:
             self._tags(expression, cls)
@@ -78,7 +78,7 @@ class _EncoderCompiler:
 
     def _fixed_run(self, expression: str, run: list[Field]) -> None:
         if run:
-            pack = self.source.bind_pack("".join(FIXED[str(field.wire.type)] for field in run))
+            pack = self.source.bind_pack("".join(FIXED[str(field.type)] for field in run))
             self._add(f"{pack}({', '.join(f'{expression}.{field.name}' for field in run)})")
             run.clear()
 
@@ -171,10 +171,10 @@ class _EncoderCompiler:
         for tag, field in known.items():
             value, parts = source.variable(field.name), source.variable("parts")
             source.add(f"{value} = {expression}.{field.name}")
-            is_written = "True" if field.wire.always else f"{value} != {source.bind(field.default, 'default')}"
+            is_written = "True" if field.always else f"{value} != {source.bind(field.default, 'default')}"
             with source.block(f"if {is_written}:"):
                 source.add(f"{parts} = []")
-                attrs.evolve(self, write=f"{parts}.append")._tagged(value, field.wire.type)
+                attrs.evolve(self, write=f"{parts}.append")._tagged(value, field.type)
                 source.add(f"{parts} = b''.join({parts})")
                 source.add(f"{present}.append({uvarint(tag)!r} + uvarint(len({parts})) + {parts})")
         self._add(f"UVARINT[len({present})]")

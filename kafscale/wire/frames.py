@@ -29,18 +29,6 @@ _response_header = struct.Struct(">ii")  # size, correlation id
 _flexible_response_header = struct.Struct(">iiB")  # and no tagged fields
 
 
-@attrs.frozen
-class LargeFrame:
-    """A frame that the caller receives itself: its size without the prefix, and its first bytes."""
-
-    size_bytes: int  # of the whole frame, without its size prefix
-    received: memoryview
-
-    @property
-    def missing_bytes(self) -> int:
-        return self.size_bytes - len(self.received)
-
-
 @attrs.define(eq=False, repr=False)
 class FrameReader:
     """Cuts a byte stream into frames. A size that is negative or above `max_frame_bytes` is refused at once."""
@@ -101,20 +89,19 @@ class FrameReader:
             self._buffer = view[position:]
         return frames
 
-    def take_large_frame(self) -> LargeFrame | None:
-        """Take over the frame that has begun, if it is above `large_frame_bytes`; call it after `next_frames`.
+    def take_large_frame(self) -> memoryview | None:
+        """Take over the first bytes of the frame that has begun, if it is above `large_frame_bytes`.
 
-        The caller must receive exactly `missing_bytes`; the reader then continues with the next frame.
+        The caller must receive the rest of `announced_bytes` exactly; the reader then continues with the next frame.
         """
-        frame_bytes = self._wanted_bytes - SIZE_BYTES
-        if self.large_frame_bytes is None or frame_bytes <= self.large_frame_bytes:
+        if self.large_frame_bytes is None or self.announced_bytes <= self.large_frame_bytes:
             return None
         if len(self._buffer) >= self._wanted_bytes:
             return None  # it has become complete meanwhile
-        frame = LargeFrame(size_bytes=frame_bytes, received=memoryview(self._buffer)[SIZE_BYTES:])
+        received = memoryview(self._buffer)[SIZE_BYTES:]
         self._wanted_bytes = SIZE_BYTES
         self._buffer = _NOTHING
-        return frame
+        return received
 
     def clear(self) -> None:
         self._buffer = _NOTHING
@@ -135,11 +122,6 @@ class FrameReader:
         """Tell whether the frame that has begun starts with these bytes; None while that is not known."""
         begun = bytes(self._buffer[SIZE_BYTES : SIZE_BYTES + len(prefix)])
         return begun == prefix if len(begun) == len(prefix) else None
-
-    @property
-    def buffered_bytes(self) -> int:
-        """Return the received bytes of frames not returned yet; above 0 at the end of a stream that was cut off."""
-        return len(self._buffer) + sum(SIZE_BYTES + len(frame) for frame in self._gathered)
 
 
 @attrs.define

@@ -1,15 +1,14 @@
 """Declarations of message classes: the layout of each attribute on the wire, and its versions.
 
-    @attrs.define(kw_only=True)
     class HeartbeatRequest(Message, key=12, versions=(0, 4), flexible=4):
         group_id: str = wire("string")
         generation_id: int = wire("int32")
         member_id: str = wire("string")
         group_instance_id: str | None = wire("string", since=3, default=None)
 
-Attributes are laid out in the order of the class. A nested struct is a plain attrs class. Types are the fixed ones
+Attributes are laid out in the order of the class. A nested struct is a `Struct`. Types are the fixed ones
 below, "string", "bytes", "records", `Array(of)`, a struct class, or `Nullable(struct)`. Null is accepted, in every
-version, where the annotation allows it (`str | None`), and refused elsewhere. Elements of arrays are never null.
+version, where the annotation ends with `| None`, and refused elsewhere. Elements of arrays are never null.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache
-from typing import Any, ClassVar, Final, Generic, TypeAlias, TypeVar, cast
+from typing import Any, ClassVar, Final, Generic, Self, TypeAlias, TypeVar, cast
 
 import attrs
 
@@ -46,39 +45,6 @@ VARIABLE: Final = ("string", "bytes", "records")
 
 STRING_MAX_BYTES: Final = 0x7FFF
 """Of any version, as in Kafka: what came in one whose lengths have room for more goes out in others."""
-
-
-class Message:
-    """Base of messages: the key of their API, their versions, and the first flexible one (KIP-482).
-
-    A request that names topics only up to some version declares that one as NEWEST_WITH_NAMES.
-    """
-
-    __slots__ = ()
-    API_KEY: ClassVar[int]
-    MIN_VERSION: ClassVar[int]
-    MAX_VERSION: ClassVar[int]
-    FLEXIBLE_SINCE: ClassVar[int]
-
-    def __init_subclass__(
-        cls,
-        *,
-        key: int | None = None,
-        versions: tuple[int, int] | None = None,
-        flexible: int = NEVER,
-        answers: type[Message] | None = None,
-    ) -> None:
-        if answers is not None:
-            key, versions, flexible = (
-                answers.API_KEY,
-                (answers.MIN_VERSION, answers.MAX_VERSION),
-                answers.FLEXIBLE_SINCE,
-            )
-        if key is not None:
-            cls.API_KEY = key
-        if versions is not None:  # attrs makes a class with slots a second time, without these arguments
-            cls.MIN_VERSION, cls.MAX_VERSION = versions
-            cls.FLEXIBLE_SINCE = flexible
 
 
 @attrs.frozen
@@ -144,26 +110,21 @@ class Nullable:
 FieldType: TypeAlias = "str | type | Array | Nullable"
 
 
-@attrs.frozen
-class Wire:
+@attrs.frozen(kw_only=True)
+class Field:
+    """An attribute of a message class. `default` is `attrs.NOTHING` if it must be given."""
+
+    name: str
     type: FieldType
-    since: int = 0
-    until: int = MAX
-    tag: int | None = None
-    always: bool = False
+    since: int
+    until: int
+    tag: int | None
+    always: bool
+    nullable: bool
+    default: Any
 
     def is_in(self, version: int) -> bool:
         return self.since <= version <= self.until
-
-
-@attrs.frozen
-class Field:
-    """An attribute of a message class."""
-
-    name: str
-    wire: Wire
-    nullable: bool
-    default: Any  # `attrs.NOTHING` if the attribute must be given
 
 
 def wire(
@@ -185,46 +146,92 @@ def wire(
     _check_type(type)
     if tag is not None and default is attrs.NOTHING and factory is None:
         raise TypeError("a tagged field needs a default")
-    metadata = {"wire": Wire(type=type, since=since, until=until, tag=tag, always=always)}
+    metadata = {"wire": {"type": type, "since": since, "until": until, "tag": tag, "always": always}}
     if factory is not None:
         return attrs.field(factory=factory, metadata=metadata)
     return attrs.field(default=default, metadata=metadata)
 
 
-def fields_of(cls: type) -> Sequence[Field]:
-    return _fields_of(cls)
+@typing.dataclass_transform(kw_only_default=True, field_specifiers=(wire,))
+class _StructType(type):
+    """Makes its classes attrs classes, with slots and keywords for all attributes."""
+
+    def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **arguments: Any) -> Any:
+        made = super().__new__(mcs, name, bases, namespace, **arguments)
+        # A class with slots is made a second time.
+        return made if "__attrs_attrs__" in namespace else attrs.define(made, kw_only=True)
 
 
-@cache  # annotations are parsed for it, and each version of a class asks several times
+class Struct(metaclass=_StructType):
+    """Base of messages and of the structs in them."""
+
+    def evolve(self, **changes: Any) -> Self:
+        """Return a copy with other values of some attributes."""
+        return attrs.evolve(self, **changes)  # type: ignore[misc] # mypy sees no attrs class
+
+
+class Message(Struct):
+    """Base of messages: the key of their API, their versions, and the first flexible one (KIP-482).
+
+    A request that names topics only up to some version declares that one as NEWEST_WITH_NAMES.
+    """
+
+    API_KEY: ClassVar[int]
+    MIN_VERSION: ClassVar[int]
+    MAX_VERSION: ClassVar[int]
+    FLEXIBLE_SINCE: ClassVar[int]
+
+    def __init_subclass__(
+        cls,
+        *,
+        key: int | None = None,
+        versions: tuple[int, int] | None = None,
+        flexible: int = NEVER,
+        answers: type[Message] | None = None,
+    ) -> None:
+        if answers is not None:
+            key, versions, flexible = (
+                answers.API_KEY,
+                (answers.MIN_VERSION, answers.MAX_VERSION),
+                answers.FLEXIBLE_SINCE,
+            )
+        if key is not None:
+            cls.API_KEY = key
+        if versions is not None:  # a class with slots is made a second time, without these arguments
+            cls.MIN_VERSION, cls.MAX_VERSION = versions
+            cls.FLEXIBLE_SINCE = flexible
+
+
 def _fields_of(cls: type) -> Sequence[Field]:
     return tuple(
         Field(
             name=attribute.name,
-            wire=attribute.metadata["wire"],
-            nullable=_allows_none(attribute.type),
-            default=_default_value(attribute.default),
+            nullable=str(attribute.type).endswith("| None"),
+            default=attribute.default.factory() if isinstance(attribute.default, attrs.Factory) else attribute.default,  # type: ignore[arg-type]
+            **attribute.metadata["wire"],
         )
         for attribute in attrs.fields(cls)
         if "wire" in attribute.metadata
     )
 
 
+fields_of: Callable[[type], Sequence[Field]] = cache(_fields_of)  # each version of a class asks several times
+
+
 def untagged_fields(cls: type, version: int) -> list[Field]:
     """Return the untagged fields of a version. Raises TypeError if an absent field has no default."""
     present = []
     for field in fields_of(cls):
-        if not field.wire.is_in(version):
+        if not field.is_in(version):
             if field.default is attrs.NOTHING:
                 raise TypeError(f"{cls.__name__}.{field.name} is not in version {version} and needs a default")
-        elif field.wire.tag is None:
+        elif field.tag is None:
             present.append(field)
     return present
 
 
 def tagged_fields(cls: type, version: int) -> dict[int, Field]:
-    by_tag = {
-        field.wire.tag: field for field in fields_of(cls) if field.wire.tag is not None and field.wire.is_in(version)
-    }
+    by_tag = {field.tag: field for field in fields_of(cls) if field.tag is not None and field.is_in(version)}
     return dict(sorted(by_tag.items()))
 
 
@@ -239,30 +246,3 @@ def _check_type(type_: FieldType) -> None:
         raise TypeError(f"no such wire type: {type_!r}")
     elif isinstance(type_, type) and not attrs.has(type_):
         raise TypeError(f"{type_.__name__} is not an attrs class")
-
-
-def _default_value(default: Any) -> Any:
-    return default.factory() if isinstance(default, attrs.Factory) else default  # type: ignore[arg-type]
-
-
-def _allows_none(annotation: Any) -> bool:
-    if isinstance(annotation, str):
-        return any(
-            alternative in ("None", "Any") or alternative.startswith("Optional[")
-            for alternative in _alternatives(annotation)
-        )
-    return annotation is None or annotation is Any or type(None) in typing.get_args(annotation)
-
-
-def _alternatives(annotation: str) -> Iterator[str]:
-    """Split by `|` outside of brackets.
-
-    Without `ast`, which may fail in two threads at once (SystemError, "AST constructor recursion depth mismatch").
-    """
-    depth = start = 0
-    for end, character in enumerate(annotation):
-        depth += (character == "[") - (character == "]")
-        if character == "|" and not depth:
-            yield annotation[start:end].strip()
-            start = end + 1
-    yield annotation[start:].strip()

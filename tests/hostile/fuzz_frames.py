@@ -126,14 +126,14 @@ class _Maker:
     topic_id: bytes
 
     def struct(self, cls: Any) -> Any:
-        return cls(**{field.name: self._field(field) for field in fields_of(cls) if field.wire.is_in(self.version)})
+        return cls(**{field.name: self._field(field) for field in fields_of(cls) if field.is_in(self.version)})
 
     def _field(self, field: Field) -> Any:
-        if field.wire.tag is not None and self.random.random() < 0.5:
+        if field.tag is not None and self.random.random() < 0.5:
             return field.default
         if field.nullable and self.random.random() < 0.1:
             return None
-        return self._value(field.wire.type)
+        return self._value(field.type)
 
     def _value(self, type_: FieldType) -> Any:
         match type_:

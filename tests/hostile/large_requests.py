@@ -67,7 +67,7 @@ def large_requests(api: Api, count: int, topic_id: bytes = bytes(ID_BYTES)) -> I
 
 def _array_paths(cls: type, version: int, before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     for field in _fields(cls, version):
-        of = field.wire.type
+        of = field.type
         if isinstance(of, Array):
             yield (*before, field.name)
             of = of.of
@@ -78,7 +78,7 @@ def _array_paths(cls: type, version: int, before: tuple[str, ...] = ()) -> Itera
 
 
 def _fields(cls: type, version: int) -> Sequence[Field]:
-    return [field for field in fields_of(cls) if field.wire.is_in(version)]
+    return [field for field in fields_of(cls) if field.is_in(version)]
 
 
 @attrs.define(kw_only=True)
@@ -93,18 +93,18 @@ class _Maker:
         return cls(**{field.name: self._value(field, at, number) for field in _fields(cls, self.version)})
 
     def _value(self, field: Field, at: tuple[str, ...], number: int) -> Any:
-        name, of = field.name, field.wire.type
+        name, of = field.name, field.type
         path = (*at, name)
         if isinstance(of, Array):
-            if not self._is_on_the_way(path) and (field.wire.tag is not None or field.nullable):
-                return field.default if field.wire.tag is not None else []
+            if not self._is_on_the_way(path) and (field.tag is not None or field.nullable):
+                return field.default if field.tag is not None else []
             count = self.count if path == self.path else 1
             return [self._element(of.of, path, number) for number in range(count)]
         if isinstance(of, Nullable):
             return self.struct(of.of, path, number) if self._is_on_the_way(path) else None
         if name in VALUES and not (self.string_length and isinstance(VALUES[name], str)):
             return VALUES[name]
-        if field.wire.tag is not None:
+        if field.tag is not None:
             return field.default
         is_varied = at == self.path
         if field.default is not attrs.NOTHING and not is_varied and of not in ("string", "uuid"):

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Optional
 
 import attrs
 import pytest
@@ -14,8 +13,6 @@ class Annotated:
     plain: str = wire("string")
     union: str | None = wire("string")
     several: int | str | None = wire("string")
-    optional: Optional[str] = wire("string")  # noqa: UP045
-    anything: Any = wire("string")
     inner: list[str | None] = wire(Array("string"))
     late: int = wire("int32", since=2, default=0)
     second: int = wire("int32", since=2, tag=1, default=0)
@@ -25,7 +22,7 @@ class Annotated:
 
 def test_null_is_allowed_where_the_top_of_the_annotation_says_so() -> None:
     nullable = {field.name for field in fields_of(Annotated) if field.nullable}
-    assert nullable == {"union", "several", "optional", "anything"}
+    assert nullable == {"union", "several"}
 
 
 def test_annotations_need_not_be_text() -> None:

@@ -78,15 +78,15 @@ def messages(cls: type, version: int) -> st.SearchStrategy[Any]:
 @functools.cache
 def _maker(cls: type, version: int) -> Make:
     """Maker of messages of a class; each of its fields is looked at once."""
-    makers = {field.name: _field_maker(field, version) for field in fields_of(cls) if field.wire.is_in(version)}
+    makers = {field.name: _field_maker(field, version) for field in fields_of(cls) if field.is_in(version)}
     return lambda rng: cls(**{name: make(rng) for name, make in makers.items()})
 
 
 def _field_maker(field: Field, version: int) -> Make:
-    make = _value_maker(field.wire.type, version)
+    make = _value_maker(field.type, version)
     if field.nullable:
         make = _now_and_then(None, make)
-    if field.wire.tag is not None:
+    if field.tag is not None:
         make = _now_and_then(field.default, make)
     return make
 

@@ -89,7 +89,7 @@ def _answer(many: Many, answer_class: type, error_code: int, asked: object) -> A
         elif (found := _asked_for(asked, field.name)) is not None:
             values[field.name] = found
         elif field.default is attrs.NOTHING:
-            values[field.name] = None if field.nullable else _zero(field.wire.type)
+            values[field.name] = None if field.nullable else _zero(field.type)
     return answer_class(**values)
 
 
@@ -100,7 +100,7 @@ def _elements(asked: object, name: str) -> Sequence[object]:
     same: Sequence[object] | None = getattr(asked, name, None)
     if same:
         return same
-    arrays = [field.name for field in fields_of(type(asked)) if isinstance(field.wire.type, Array)]
+    arrays = [field.name for field in fields_of(type(asked)) if isinstance(field.type, Array)]
     filled = (getattr(asked, array) for array in arrays if array not in _NOT_ASKED_FOR)
     return next(filter(None, filled), ())
 
@@ -113,7 +113,7 @@ def _asked_for(asked: object, name: str) -> Any:
 
 
 def _struct_of(field: Field) -> type | None:
-    type_ = field.wire.type
+    type_ = field.type
     return type_.of if isinstance(type_, Array) and isinstance(type_.of, type) else None
 
 

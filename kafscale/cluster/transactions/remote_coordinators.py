@@ -157,7 +157,7 @@ class RemoteCoordinators:
 
         Raises BrokerUnavailable, ProtocolError, KafkaError.
         """
-        request = attrs.evolve(self.heartbeat(), producer_ids=sorted(producer_ids))
+        request = self.heartbeat().evolve(producer_ids=sorted(producer_ids))
         response = await self.ask(broker_id, request, OwnHeartbeatResponse)
         if response.error_code:
             raise KafkaError(response.error_code)

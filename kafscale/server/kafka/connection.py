@@ -220,7 +220,8 @@ class ServedConnection:
             elif self.arrival.counted_bytes:
                 self.arrival.recount()
             self._wake_writer()
-            if self._over_limits() or self.pauses.reasons:
+            is_over = self._queued_count >= self.limits.max_in_flight_requests_count
+            if is_over or self._queued_bytes >= self.limits.max_in_flight_bytes or self.pauses.reasons:
                 await self._wait_until_resumed(may_end=True)
             if self.arrivals.must_wait(self.arrival):
                 with self.pauses.because(PauseReason.BUFFER):
@@ -403,12 +404,12 @@ class ServedConnection:
 
     async def _receive_rest(self, frame: memoryview) -> bool:
         """Receive the frame that has begun into a buffer of the pool."""
-        large = self._frames.take_large_frame()
-        assert large is not None
+        received = self._frames.take_large_frame()
+        assert received is not None
         self.arrival.pool_bytes = len(frame)
         try:
-            filled = len(large.received)
-            frame[:filled] = large.received
+            filled = len(received)
+            frame[:filled] = received
             while filled < len(frame):
                 self.arrival.note(filled)
                 receiving = self.transport.receive_into(frame[filled:])
@@ -446,12 +447,6 @@ class ServedConnection:
         return None
 
     # ---- pauses -----------------------------------------------------------------------------------------------
-
-    def _over_limits(self) -> bool:
-        return (
-            self._queued_count >= self.limits.max_in_flight_requests_count
-            or self._queued_bytes >= self.limits.max_in_flight_bytes
-        )
 
     def _update_pauses(self) -> None:
         self.pauses.set(PauseReason.IN_FLIGHT_REQUESTS, self._queued_count >= self.limits.max_in_flight_requests_count)

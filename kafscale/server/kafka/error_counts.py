@@ -44,8 +44,8 @@ def _shape_of(cls: type) -> _Shape | None:
     for field in fields_of(cls):
         if field.name == ERROR_FIELD:
             has_error = True
-        elif isinstance(field.wire.type, Array) and isinstance(field.wire.type.of, type):
-            shape = _shape_of(field.wire.type.of)
+        elif isinstance(field.type, Array) and isinstance(field.type.of, type):
+            shape = _shape_of(field.type.of)
             if shape is not None:
                 arrays.append((field.name, shape))
     return _Shape(has_error, tuple(arrays)) if has_error or arrays else None

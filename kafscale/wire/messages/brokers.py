@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import attrs
-
-from kafscale.wire.schema import OWN_TAG, Array, Message, Nullable, wire
+from kafscale.wire.schema import OWN_TAG, Array, Message, Nullable, Struct, wire
 
 
-@attrs.define(kw_only=True)
 class BrokerHeartbeatRequest(Message, key=63, versions=(0, 0), flexible=0):
     """BrokerHeartbeat: a broker says that it runs (KIP-631). Only brokers send it."""
 
@@ -18,7 +15,6 @@ class BrokerHeartbeatRequest(Message, key=63, versions=(0, 0), flexible=0):
     want_shut_down: bool = wire("bool")
 
 
-@attrs.define(kw_only=True)
 class BrokerHeartbeatResponse(Message, answers=BrokerHeartbeatRequest):
     throttle_time_ms: int = wire("int32", default=0)
     error_code: int = wire("int16", default=0)
@@ -27,8 +23,7 @@ class BrokerHeartbeatResponse(Message, answers=BrokerHeartbeatRequest):
     should_shut_down: bool = wire("bool", default=False)
 
 
-@attrs.define(kw_only=True)
-class ReleasedPartition:
+class ReleasedPartition(Struct):
     """A partition that the receiver leads with this epoch; `contents` is a checkpoint of its manifest."""
 
     topic_id: bytes = wire("uuid")
@@ -37,8 +32,7 @@ class ReleasedPartition:
     contents: bytes = wire("bytes")
 
 
-@attrs.define(kw_only=True)
-class BegunPartition:
+class BegunPartition(Struct):
     """A partition that the sender leads with this epoch, which begins at `offset`.
 
     `recover` are the incarnations whose streams have unflushed records. The receiver answers when it has committed
@@ -52,20 +46,17 @@ class BegunPartition:
     recover: list[int] = wire(Array("int32"))
 
 
-@attrs.define(kw_only=True)
-class PartitionLoad:
+class PartitionLoad(Struct):
     partition_index: int = wire("int32")
     bytes_per_second: int = wire("int64")
 
 
-@attrs.define(kw_only=True)
-class TopicLoad:
+class TopicLoad(Struct):
     topic_id: bytes = wire("uuid")
     partitions: list[PartitionLoad] = wire(Array(PartitionLoad))
 
 
-@attrs.define(kw_only=True)
-class Load:
+class Load(Struct):
     """Bytes a second written and read: for each of the busiest partitions, and for all others together."""
 
     is_settled: bool = wire("bool")
@@ -74,7 +65,6 @@ class Load:
     others_bytes_per_second: int = wire("int64")
 
 
-@attrs.define(kw_only=True)
 class OwnHeartbeatRequest(BrokerHeartbeatRequest):
     """BrokerHeartbeat between brokers of KafScale: released partitions; for the controller, also load and new leaders.
 
@@ -93,30 +83,26 @@ class OwnHeartbeatRequest(BrokerHeartbeatRequest):
     producer_ids: list[int] | None = wire(Array("int64"), tag=OWN_TAG + 4, default=None)
 
 
-@attrs.define(kw_only=True)
-class Surplus:
+class Surplus(Struct):
     """Weight of a broker's partitions beyond their number (`kafscale.cluster.membership.placement.choice`)."""
 
     broker_id: int = wire("int32")
     weight: float = wire("float64")
 
 
-@attrs.define(kw_only=True)
-class CoordinatedPartition:
+class CoordinatedPartition(Struct):
     """A partition of `__transaction_state` that was read completely, and is led with this epoch."""
 
     partition_index: int = wire("int32")
     leader_epoch: int = wire("int32")
 
 
-@attrs.define(kw_only=True)
-class EnrolledTopic:
+class EnrolledTopic(Struct):
     name: str = wire("string")
     partitions: list[int] = wire(Array("int32"))
 
 
-@attrs.define(kw_only=True)
-class EnrolledProducer:
+class EnrolledProducer(Struct):
     """Partitions that take part in a producer's transaction, or lack its marker."""
 
     producer_id: int = wire("int64")
@@ -124,7 +110,6 @@ class EnrolledProducer:
     topics: list[EnrolledTopic] = wire(Array(EnrolledTopic))
 
 
-@attrs.define(kw_only=True)
 class OwnHeartbeatResponse(BrokerHeartbeatResponse):
     surpluses: list[Surplus] = wire(Array(Surplus), tag=OWN_TAG, factory=list)
     store_silent_ms: int = wire("int32", tag=OWN_TAG + 1, default=0)
@@ -132,14 +117,12 @@ class OwnHeartbeatResponse(BrokerHeartbeatResponse):
     enrolled: list[EnrolledProducer] = wire(Array(EnrolledProducer), tag=OWN_TAG + 3, factory=list)
 
 
-@attrs.define(kw_only=True)
 class UnregisterBrokerRequest(Message, key=64, versions=(0, 0), flexible=0):
     """UnregisterBroker: forget a broker that does not come back (KIP-631)."""
 
     broker_id: int = wire("int32")
 
 
-@attrs.define(kw_only=True)
 class UnregisterBrokerResponse(Message, answers=UnregisterBrokerRequest):
     throttle_time_ms: int = wire("int32", default=0)
     error_code: int = wire("int16", default=0)

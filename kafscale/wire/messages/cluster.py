@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import attrs
-
-from kafscale.wire.schema import Array, Message, wire
+from kafscale.wire.schema import Array, Message, Struct, wire
 
 
-@attrs.define(kw_only=True)
 class ApiVersionsRequest(Message, key=18, versions=(0, 4), flexible=3):
     """ApiVersions: the broker's APIs and versions, and the client's name.
 
@@ -19,28 +16,24 @@ class ApiVersionsRequest(Message, key=18, versions=(0, 4), flexible=3):
     client_software_version: str = wire("string", since=3, default="")
 
 
-@attrs.define(kw_only=True)
-class ApiVersion:
+class ApiVersion(Struct):
     api_key: int = wire("int16")
     min_version: int = wire("int16")
     max_version: int = wire("int16")
 
 
-@attrs.define(kw_only=True)
-class SupportedFeatureKey:
+class SupportedFeatureKey(Struct):
     name: str = wire("string")
     min_version: int = wire("int16")
     max_version: int = wire("int16")
 
 
-@attrs.define(kw_only=True)
-class FinalizedFeatureKey:
+class FinalizedFeatureKey(Struct):
     name: str = wire("string")
     max_version_level: int = wire("int16")
     min_version_level: int = wire("int16")
 
 
-@attrs.define(kw_only=True)
 class ApiVersionsResponse(Message, answers=ApiVersionsRequest):
     error_code: int = wire("int16", default=0)
     api_keys: list[ApiVersion] = wire(Array(ApiVersion), factory=list)
@@ -51,7 +44,6 @@ class ApiVersionsResponse(Message, answers=ApiVersionsRequest):
     zk_migration_ready: bool = wire("bool", since=3, tag=3, default=False)
 
 
-@attrs.define(kw_only=True)
 class DescribeClusterRequest(Message, key=60, versions=(0, 2), flexible=0):
     """DescribeCluster: the cluster's id and brokers (KIP-700)."""
 
@@ -60,8 +52,7 @@ class DescribeClusterRequest(Message, key=60, versions=(0, 2), flexible=0):
     include_fenced_brokers: bool = wire("bool", since=2, default=False)  # (KIP-1073)
 
 
-@attrs.define(kw_only=True)
-class DescribeClusterBroker:
+class DescribeClusterBroker(Struct):
     broker_id: int = wire("int32")
     host: str = wire("string")
     port: int = wire("int32")
@@ -69,7 +60,6 @@ class DescribeClusterBroker:
     is_fenced: bool = wire("bool", since=2, default=False)
 
 
-@attrs.define(kw_only=True)
 class DescribeClusterResponse(Message, answers=DescribeClusterRequest):
     throttle_time_ms: int = wire("int32", default=0)
     error_code: int = wire("int16", default=0)
@@ -82,7 +72,6 @@ class DescribeClusterResponse(Message, answers=DescribeClusterRequest):
     cluster_authorized_operations: int = wire("int32", default=-2147483648)
 
 
-@attrs.define(kw_only=True)
 class FindCoordinatorRequest(Message, key=10, versions=(0, 6), flexible=3):
     """FindCoordinator: the broker that coordinates a group or a transactional id.
 
@@ -95,8 +84,7 @@ class FindCoordinatorRequest(Message, key=10, versions=(0, 6), flexible=3):
     coordinator_keys: list[str] = wire(Array("string"), since=4, factory=list)
 
 
-@attrs.define(kw_only=True)
-class Coordinator:
+class Coordinator(Struct):
     key: str = wire("string")
     node_id: int = wire("int32", default=-1)
     host: str = wire("string", default="")
@@ -105,7 +93,6 @@ class Coordinator:
     error_message: str | None = wire("string", default=None)
 
 
-@attrs.define(kw_only=True)
 class FindCoordinatorResponse(Message, answers=FindCoordinatorRequest):
     throttle_time_ms: int = wire("int32", since=1, default=0)
     error_code: int = wire("int16", until=3, default=0)
@@ -116,26 +103,22 @@ class FindCoordinatorResponse(Message, answers=FindCoordinatorRequest):
     coordinators: list[Coordinator] = wire(Array(Coordinator), since=4, factory=list)
 
 
-@attrs.define(kw_only=True)
-class PartitionToDescribe:
+class PartitionToDescribe(Struct):
     partition_index: int = wire("int32")
 
 
-@attrs.define(kw_only=True)
-class TopicToDescribe:
+class TopicToDescribe(Struct):
     topic_name: str = wire("string")
     partitions: list[PartitionToDescribe] = wire(Array(PartitionToDescribe), factory=list)
 
 
-@attrs.define(kw_only=True)
 class DescribeQuorumRequest(Message, key=55, versions=(0, 2), flexible=0):
     """DescribeQuorum: leader, voters and observers of the metadata's log (KIP-595, KIP-836, KIP-853)."""
 
     topics: list[TopicToDescribe] = wire(Array(TopicToDescribe), factory=list)
 
 
-@attrs.define(kw_only=True)
-class QuorumReplicaState:
+class QuorumReplicaState(Struct):
     replica_id: int = wire("int32")
     replica_directory_id: bytes = wire("uuid", since=2, default=bytes(16))
     log_end_offset: int = wire("int64")  # -1: unknown
@@ -143,8 +126,7 @@ class QuorumReplicaState:
     last_caught_up_timestamp: int = wire("int64", since=1, default=-1)  # likewise, but of the leader the present
 
 
-@attrs.define(kw_only=True)
-class QuorumPartitionData:
+class QuorumPartitionData(Struct):
     partition_index: int = wire("int32")
     error_code: int = wire("int16", default=0)
     error_message: str | None = wire("string", since=2, default=None)
@@ -155,26 +137,22 @@ class QuorumPartitionData:
     observers: list[QuorumReplicaState] = wire(Array(QuorumReplicaState), factory=list)
 
 
-@attrs.define(kw_only=True)
-class QuorumTopicData:
+class QuorumTopicData(Struct):
     topic_name: str = wire("string")
     partitions: list[QuorumPartitionData] = wire(Array(QuorumPartitionData), factory=list)
 
 
-@attrs.define(kw_only=True)
-class QuorumListener:
+class QuorumListener(Struct):
     name: str = wire("string")
     host: str = wire("string")
     port: int = wire("uint16")
 
 
-@attrs.define(kw_only=True)
-class QuorumNode:
+class QuorumNode(Struct):
     node_id: int = wire("int32")
     listeners: list[QuorumListener] = wire(Array(QuorumListener), factory=list)
 
 
-@attrs.define(kw_only=True)
 class DescribeQuorumResponse(Message, answers=DescribeQuorumRequest):
     error_code: int = wire("int16", default=0)
     error_message: str | None = wire("string", since=2, default=None)
@@ -182,15 +160,13 @@ class DescribeQuorumResponse(Message, answers=DescribeQuorumRequest):
     nodes: list[QuorumNode] = wire(Array(QuorumNode), since=2, factory=list)
 
 
-@attrs.define(kw_only=True)
-class FeatureUpdateKey:
+class FeatureUpdateKey(Struct):
     feature: str = wire("string")
     max_version_level: int = wire("int16")  # below 1: delete the feature
     allow_downgrade: bool = wire("bool", until=0, default=False)
     upgrade_type: int = wire("int8", since=1, default=1)  # 1 upgrade, 2 safe downgrade, 3 unsafe downgrade
 
 
-@attrs.define(kw_only=True)
 class UpdateFeaturesRequest(Message, key=57, versions=(0, 2), flexible=0):
     """UpdateFeatures: raise or lower the cluster's feature levels (KIP-584, KIP-778)."""
 
@@ -199,14 +175,12 @@ class UpdateFeaturesRequest(Message, key=57, versions=(0, 2), flexible=0):
     validate_only: bool = wire("bool", since=1, default=False)
 
 
-@attrs.define(kw_only=True)
-class UpdatableFeatureResult:
+class UpdatableFeatureResult(Struct):
     feature: str = wire("string")
     error_code: int = wire("int16", default=0)
     error_message: str | None = wire("string", default=None)
 
 
-@attrs.define(kw_only=True)
 class UpdateFeaturesResponse(Message, answers=UpdateFeaturesRequest):
     throttle_time_ms: int = wire("int32", default=0)
     error_code: int = wire("int16", default=0)

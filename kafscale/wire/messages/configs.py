@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import attrs
-
-from kafscale.wire.schema import Array, Message, wire
+from kafscale.wire.schema import Array, Message, Struct, wire
 
 
-@attrs.define(kw_only=True)
-class DescribeConfigsResource:
+class DescribeConfigsResource(Struct):
     resource_type: int = wire("int8")  # 2 topic, 4 broker, 8 broker logger
     resource_name: str = wire("string")
     configuration_keys: list[str] | None = wire(Array("string"))  # null: all of them
 
 
-@attrs.define(kw_only=True)
 class DescribeConfigsRequest(Message, key=32, versions=(1, 4), flexible=4):
     """DescribeConfigs: the configs of topics and brokers, with their sources."""
 
@@ -23,15 +19,13 @@ class DescribeConfigsRequest(Message, key=32, versions=(1, 4), flexible=4):
     include_documentation: bool = wire("bool", since=3, default=False)
 
 
-@attrs.define(kw_only=True)
-class DescribeConfigsSynonym:
+class DescribeConfigsSynonym(Struct):
     name: str = wire("string")
     value: str | None = wire("string", default=None)
     source: int = wire("int8")
 
 
-@attrs.define(kw_only=True)
-class DescribeConfigsResourceResult:
+class DescribeConfigsResourceResult(Struct):
     name: str = wire("string")
     value: str | None = wire("string", default=None)
     read_only: bool = wire("bool", default=False)
@@ -44,8 +38,7 @@ class DescribeConfigsResourceResult:
     documentation: str | None = wire("string", since=3, default=None)
 
 
-@attrs.define(kw_only=True)
-class DescribeConfigsResult:
+class DescribeConfigsResult(Struct):
     error_code: int = wire("int16", default=0)
     error_message: str | None = wire("string", default=None)
     resource_type: int = wire("int8")
@@ -53,26 +46,22 @@ class DescribeConfigsResult:
     configs: list[DescribeConfigsResourceResult] = wire(Array(DescribeConfigsResourceResult), factory=list)
 
 
-@attrs.define(kw_only=True)
 class DescribeConfigsResponse(Message, answers=DescribeConfigsRequest):
     throttle_time_ms: int = wire("int32", default=0)
     results: list[DescribeConfigsResult] = wire(Array(DescribeConfigsResult), factory=list)
 
 
-@attrs.define(kw_only=True)
-class AlterableConfig:
+class AlterableConfig(Struct):
     name: str = wire("string")
     value: str | None = wire("string", default=None)
 
 
-@attrs.define(kw_only=True)
-class AlterConfigsResource:
+class AlterConfigsResource(Struct):
     resource_type: int = wire("int8")  # 2 topic, 4 broker, 8 broker logger
     resource_name: str = wire("string")
     configs: list[AlterableConfig] = wire(Array(AlterableConfig), factory=list)
 
 
-@attrs.define(kw_only=True)
 class AlterConfigsRequest(Message, key=33, versions=(0, 2), flexible=2):
     """AlterConfigs: replace all configs of a resource; the rest fall back to defaults."""
 
@@ -80,35 +69,30 @@ class AlterConfigsRequest(Message, key=33, versions=(0, 2), flexible=2):
     validate_only: bool = wire("bool", default=False)
 
 
-@attrs.define(kw_only=True)
-class AlterConfigsResourceResponse:
+class AlterConfigsResourceResponse(Struct):
     error_code: int = wire("int16", default=0)
     error_message: str | None = wire("string", default=None)
     resource_type: int = wire("int8")
     resource_name: str = wire("string")
 
 
-@attrs.define(kw_only=True)
 class AlterConfigsResponse(Message, answers=AlterConfigsRequest):
     throttle_time_ms: int = wire("int32", default=0)
     responses: list[AlterConfigsResourceResponse] = wire(Array(AlterConfigsResourceResponse), factory=list)
 
 
-@attrs.define(kw_only=True)
-class IncrementalAlterableConfig:
+class IncrementalAlterableConfig(Struct):
     name: str = wire("string")
     config_operation: int = wire("int8")  # 0 set, 1 delete, 2 append, 3 subtract
     value: str | None = wire("string", default=None)
 
 
-@attrs.define(kw_only=True)
-class IncrementalAlterConfigsResource:
+class IncrementalAlterConfigsResource(Struct):
     resource_type: int = wire("int8")  # 2 topic, 4 broker, 8 broker logger
     resource_name: str = wire("string")
     configs: list[IncrementalAlterableConfig] = wire(Array(IncrementalAlterableConfig), factory=list)
 
 
-@attrs.define(kw_only=True)
 class IncrementalAlterConfigsRequest(Message, key=44, versions=(0, 1), flexible=1):
     """IncrementalAlterConfigs: change single configs (KIP-339)."""
 
@@ -116,13 +100,11 @@ class IncrementalAlterConfigsRequest(Message, key=44, versions=(0, 1), flexible=
     validate_only: bool = wire("bool", default=False)
 
 
-@attrs.define(kw_only=True)
 class IncrementalAlterConfigsResponse(Message, answers=IncrementalAlterConfigsRequest):
     throttle_time_ms: int = wire("int32", default=0)
     responses: list[AlterConfigsResourceResponse] = wire(Array(AlterConfigsResourceResponse), factory=list)
 
 
-@attrs.define(kw_only=True)
 class ListConfigResourcesRequest(Message, key=74, versions=(0, 1), flexible=0):
     """ListConfigResources: the resources that have configs (KIP-1142); version 0 lists client metrics only
     (KIP-714).
@@ -131,27 +113,23 @@ class ListConfigResourcesRequest(Message, key=74, versions=(0, 1), flexible=0):
     resource_types: list[int] = wire(Array("int8"), since=1, factory=list)  # empty: all
 
 
-@attrs.define(kw_only=True)
-class ListedConfigResource:
+class ListedConfigResource(Struct):
     resource_name: str = wire("string")
     resource_type: int = wire("int8", since=1, default=16)  # 16: client metrics
 
 
-@attrs.define(kw_only=True)
 class ListConfigResourcesResponse(Message, answers=ListConfigResourcesRequest):
     throttle_time_ms: int = wire("int32", default=0)
     error_code: int = wire("int16", default=0)
     config_resources: list[ListedConfigResource] = wire(Array(ListedConfigResource), factory=list)
 
 
-@attrs.define(kw_only=True)
-class DescribeClientQuotasComponent:
+class DescribeClientQuotasComponent(Struct):
     entity_type: str = wire("string")
     match_type: int = wire("int8")  # 0 this name, 1 the default, 2 any that has a name or is the default
     match: str | None = wire("string", default=None)
 
 
-@attrs.define(kw_only=True)
 class DescribeClientQuotasRequest(Message, key=48, versions=(0, 1), flexible=1):
     """DescribeClientQuotas: the quotas of clients and users (KIP-546)."""
 
@@ -159,25 +137,21 @@ class DescribeClientQuotasRequest(Message, key=48, versions=(0, 1), flexible=1):
     strict: bool = wire("bool", default=False)
 
 
-@attrs.define(kw_only=True)
-class ClientQuotasEntity:
+class ClientQuotasEntity(Struct):
     entity_type: str = wire("string")
     entity_name: str | None = wire("string", default=None)  # None is the default
 
 
-@attrs.define(kw_only=True)
-class DescribeClientQuotasValue:
+class DescribeClientQuotasValue(Struct):
     key: str = wire("string")
     value: float = wire("float64")
 
 
-@attrs.define(kw_only=True)
-class DescribeClientQuotasEntry:
+class DescribeClientQuotasEntry(Struct):
     entity: list[ClientQuotasEntity] = wire(Array(ClientQuotasEntity), factory=list)
     values: list[DescribeClientQuotasValue] = wire(Array(DescribeClientQuotasValue), factory=list)
 
 
-@attrs.define(kw_only=True)
 class DescribeClientQuotasResponse(Message, answers=DescribeClientQuotasRequest):
     throttle_time_ms: int = wire("int32", default=0)
     error_code: int = wire("int16", default=0)
@@ -185,20 +159,17 @@ class DescribeClientQuotasResponse(Message, answers=DescribeClientQuotasRequest)
     entries: list[DescribeClientQuotasEntry] | None = wire(Array(DescribeClientQuotasEntry), default=None)
 
 
-@attrs.define(kw_only=True)
-class AlterClientQuotasOp:
+class AlterClientQuotasOp(Struct):
     key: str = wire("string")
     value: float = wire("float64", default=0.0)
     remove: bool = wire("bool", default=False)
 
 
-@attrs.define(kw_only=True)
-class AlterClientQuotasEntry:
+class AlterClientQuotasEntry(Struct):
     entity: list[ClientQuotasEntity] = wire(Array(ClientQuotasEntity), factory=list)
     ops: list[AlterClientQuotasOp] = wire(Array(AlterClientQuotasOp), factory=list)
 
 
-@attrs.define(kw_only=True)
 class AlterClientQuotasRequest(Message, key=49, versions=(0, 1), flexible=1):
     """AlterClientQuotas: set and remove quotas of clients and users (KIP-546)."""
 
@@ -206,14 +177,12 @@ class AlterClientQuotasRequest(Message, key=49, versions=(0, 1), flexible=1):
     validate_only: bool = wire("bool", default=False)
 
 
-@attrs.define(kw_only=True)
-class AlterClientQuotasResult:
+class AlterClientQuotasResult(Struct):
     error_code: int = wire("int16", default=0)
     error_message: str | None = wire("string", default=None)
     entity: list[ClientQuotasEntity] = wire(Array(ClientQuotasEntity), factory=list)
 
 
-@attrs.define(kw_only=True)
 class AlterClientQuotasResponse(Message, answers=AlterClientQuotasRequest):
     throttle_time_ms: int = wire("int32", default=0)
     entries: list[AlterClientQuotasResult] = wire(Array(AlterClientQuotasResult), factory=list)

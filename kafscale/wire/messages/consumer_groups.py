@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import attrs
-
-from kafscale.wire.schema import Array, Message, Nullable, wire
+from kafscale.wire.schema import Array, Message, Nullable, Struct, wire
 
 
-@attrs.define(kw_only=True)
-class HeartbeatTopicPartitions:
+class HeartbeatTopicPartitions(Struct):
     topic_id: bytes = wire("uuid")
     partitions: list[int] = wire(Array("int32"), factory=list)
 
 
-@attrs.define(kw_only=True)
 class ConsumerGroupHeartbeatRequest(Message, key=68, versions=(0, 1), flexible=0):
     """ConsumerGroupHeartbeat: a member joins, stays in or leaves a group (KIP-848).
 
@@ -34,12 +30,10 @@ class ConsumerGroupHeartbeatRequest(Message, key=68, versions=(0, 1), flexible=0
     topic_partitions: list[HeartbeatTopicPartitions] | None = wire(Array(HeartbeatTopicPartitions), default=None)
 
 
-@attrs.define(kw_only=True)
-class HeartbeatAssignment:
+class HeartbeatAssignment(Struct):
     topic_partitions: list[HeartbeatTopicPartitions] = wire(Array(HeartbeatTopicPartitions), factory=list)
 
 
-@attrs.define(kw_only=True)
 class ConsumerGroupHeartbeatResponse(Message, answers=ConsumerGroupHeartbeatRequest):
     throttle_time_ms: int = wire("int32", default=0)
     error_code: int = wire("int16", default=0)
@@ -50,7 +44,6 @@ class ConsumerGroupHeartbeatResponse(Message, answers=ConsumerGroupHeartbeatRequ
     assignment: HeartbeatAssignment | None = wire(Nullable(HeartbeatAssignment), default=None)  # null: as before
 
 
-@attrs.define(kw_only=True)
 class ConsumerGroupDescribeRequest(Message, key=69, versions=(0, 1), flexible=0):
     """ConsumerGroupDescribe: groups of KIP-848's protocol. Version 1 tells which members are classic (KIP-1099)."""
 
@@ -58,20 +51,17 @@ class ConsumerGroupDescribeRequest(Message, key=69, versions=(0, 1), flexible=0)
     include_authorized_operations: bool = wire("bool", default=False)
 
 
-@attrs.define(kw_only=True)
-class DescribedTopicPartitions:
+class DescribedTopicPartitions(Struct):
     topic_id: bytes = wire("uuid")
     topic_name: str = wire("string")
     partitions: list[int] = wire(Array("int32"), factory=list)
 
 
-@attrs.define(kw_only=True)
-class DescribedAssignment:
+class DescribedAssignment(Struct):
     topic_partitions: list[DescribedTopicPartitions] = wire(Array(DescribedTopicPartitions), factory=list)
 
 
-@attrs.define(kw_only=True)
-class DescribedConsumer:
+class DescribedConsumer(Struct):
     member_id: str = wire("string")
     instance_id: str | None = wire("string", default=None)
     rack_id: str | None = wire("string", default=None)
@@ -85,8 +75,7 @@ class DescribedConsumer:
     member_type: int = wire("int8", since=1, default=-1)  # -1 unknown, 0 classic, 1 consumer
 
 
-@attrs.define(kw_only=True)
-class DescribedConsumerGroup:
+class DescribedConsumerGroup(Struct):
     error_code: int = wire("int16", default=0)
     error_message: str | None = wire("string", default=None)
     group_id: str = wire("string")
@@ -98,7 +87,6 @@ class DescribedConsumerGroup:
     authorized_operations: int = wire("int32", default=-2147483648)  # a bit field; this value means "not asked for"
 
 
-@attrs.define(kw_only=True)
 class ConsumerGroupDescribeResponse(Message, answers=ConsumerGroupDescribeRequest):
     throttle_time_ms: int = wire("int32", default=0)
     groups: list[DescribedConsumerGroup] = wire(Array(DescribedConsumerGroup), factory=list)
@@ -109,13 +97,11 @@ class ConsumerGroupDescribeResponse(Message, answers=ConsumerGroupDescribeReques
 # MAX_VERSION as MAX_VERSION and ignore the bytes that follow the message.
 
 
-@attrs.define(kw_only=True)
-class ConsumerTopicPartitions:
+class ConsumerTopicPartitions(Struct):
     topic: str = wire("string")
     partitions: list[int] = wire(Array("int32"), factory=list)
 
 
-@attrs.define(kw_only=True)
 class ConsumerProtocolSubscription(Message, versions=(0, 3)):
     topics: list[str] = wire(Array("string"), factory=list)
     user_data: bytes | None = wire("bytes", default=None)
@@ -124,7 +110,6 @@ class ConsumerProtocolSubscription(Message, versions=(0, 3)):
     rack_id: str | None = wire("string", since=3, default=None)
 
 
-@attrs.define(kw_only=True)
 class ConsumerProtocolAssignment(Message, versions=(0, 3)):
     assigned_partitions: list[ConsumerTopicPartitions] = wire(Array(ConsumerTopicPartitions), factory=list)
     user_data: bytes | None = wire("bytes", default=None)

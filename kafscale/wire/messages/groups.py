@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import attrs
-
-from kafscale.wire.schema import Array, Message, wire
+from kafscale.wire.schema import Array, Message, Struct, wire
 
 
-@attrs.define(kw_only=True)
-class JoinGroupRequestProtocol:
+class JoinGroupRequestProtocol(Struct):
     name: str = wire("string")
     metadata: bytes = wire("bytes")  # for consumers a ConsumerProtocolSubscription
 
 
-@attrs.define(kw_only=True)
 class JoinGroupRequest(Message, key=11, versions=(0, 9), flexible=6):
     """JoinGroup: take part in the next generation of a consumer group.
 
@@ -31,14 +27,12 @@ class JoinGroupRequest(Message, key=11, versions=(0, 9), flexible=6):
     reason: str | None = wire("string", since=8, default=None)
 
 
-@attrs.define(kw_only=True)
-class JoinGroupResponseMember:
+class JoinGroupResponseMember(Struct):
     member_id: str = wire("string")
     group_instance_id: str | None = wire("string", since=5, default=None)
     metadata: bytes = wire("bytes")
 
 
-@attrs.define(kw_only=True)
 class JoinGroupResponse(Message, answers=JoinGroupRequest):
     throttle_time_ms: int = wire("int32", since=2, default=0)
     error_code: int = wire("int16", default=0)
@@ -51,13 +45,11 @@ class JoinGroupResponse(Message, answers=JoinGroupRequest):
     members: list[JoinGroupResponseMember] = wire(Array(JoinGroupResponseMember), factory=list)  # for the leader only
 
 
-@attrs.define(kw_only=True)
-class SyncGroupRequestAssignment:
+class SyncGroupRequestAssignment(Struct):
     member_id: str = wire("string")
     assignment: bytes = wire("bytes")  # for consumers a ConsumerProtocolAssignment
 
 
-@attrs.define(kw_only=True)
 class SyncGroupRequest(Message, key=14, versions=(0, 5), flexible=4):
     """SyncGroup: the leader's assignment out, a member's own part back."""
 
@@ -71,7 +63,6 @@ class SyncGroupRequest(Message, key=14, versions=(0, 5), flexible=4):
     assignments: list[SyncGroupRequestAssignment] = wire(Array(SyncGroupRequestAssignment), factory=list)
 
 
-@attrs.define(kw_only=True)
 class SyncGroupResponse(Message, answers=SyncGroupRequest):
     throttle_time_ms: int = wire("int32", since=1, default=0)
     error_code: int = wire("int16", default=0)
@@ -80,7 +71,6 @@ class SyncGroupResponse(Message, answers=SyncGroupRequest):
     assignment: bytes = wire("bytes", default=b"")
 
 
-@attrs.define(kw_only=True)
 class HeartbeatRequest(Message, key=12, versions=(0, 4), flexible=4):
     """Heartbeat: a member is alive; the reply says whether the group rebalances."""
 
@@ -90,20 +80,17 @@ class HeartbeatRequest(Message, key=12, versions=(0, 4), flexible=4):
     group_instance_id: str | None = wire("string", since=3, default=None)
 
 
-@attrs.define(kw_only=True)
 class HeartbeatResponse(Message, answers=HeartbeatRequest):
     throttle_time_ms: int = wire("int32", since=1, default=0)
     error_code: int = wire("int16", default=0)
 
 
-@attrs.define(kw_only=True)
-class MemberIdentity:
+class MemberIdentity(Struct):
     member_id: str = wire("string")
     group_instance_id: str | None = wire("string", default=None)
     reason: str | None = wire("string", since=5, default=None)
 
 
-@attrs.define(kw_only=True)
 class LeaveGroupRequest(Message, key=13, versions=(0, 5), flexible=4):
     """LeaveGroup: members leave their group: one, or from version 3 on several (KIP-345)."""
 
@@ -112,21 +99,18 @@ class LeaveGroupRequest(Message, key=13, versions=(0, 5), flexible=4):
     members: list[MemberIdentity] = wire(Array(MemberIdentity), since=3, factory=list)
 
 
-@attrs.define(kw_only=True)
-class MemberResponse:
+class MemberResponse(Struct):
     member_id: str = wire("string")
     group_instance_id: str | None = wire("string", default=None)
     error_code: int = wire("int16", default=0)
 
 
-@attrs.define(kw_only=True)
 class LeaveGroupResponse(Message, answers=LeaveGroupRequest):
     throttle_time_ms: int = wire("int32", since=1, default=0)
     error_code: int = wire("int16", default=0)
     members: list[MemberResponse] = wire(Array(MemberResponse), since=3, factory=list)
 
 
-@attrs.define(kw_only=True)
 class ListGroupsRequest(Message, key=16, versions=(0, 5), flexible=3):
     """ListGroups: the groups of this broker. Version 4 added states (KIP-518), 5 types (KIP-848)."""
 
@@ -134,22 +118,19 @@ class ListGroupsRequest(Message, key=16, versions=(0, 5), flexible=3):
     types_filter: list[str] = wire(Array("string"), since=5, factory=list)  # empty: all
 
 
-@attrs.define(kw_only=True)
-class ListedGroup:
+class ListedGroup(Struct):
     group_id: str = wire("string")
     protocol_type: str = wire("string", default="")
     group_state: str = wire("string", since=4, default="")
     group_type: str = wire("string", since=5, default="")
 
 
-@attrs.define(kw_only=True)
 class ListGroupsResponse(Message, answers=ListGroupsRequest):
     throttle_time_ms: int = wire("int32", since=1, default=0)
     error_code: int = wire("int16", default=0)
     groups: list[ListedGroup] = wire(Array(ListedGroup), factory=list)
 
 
-@attrs.define(kw_only=True)
 class DescribeGroupsRequest(Message, key=15, versions=(0, 6), flexible=5):
     """DescribeGroups: state, protocol and members of groups. In version 6 a missing group is an error (KIP-1043)."""
 
@@ -157,8 +138,7 @@ class DescribeGroupsRequest(Message, key=15, versions=(0, 6), flexible=5):
     include_authorized_operations: bool = wire("bool", since=3, default=False)
 
 
-@attrs.define(kw_only=True)
-class DescribedGroupMember:
+class DescribedGroupMember(Struct):
     member_id: str = wire("string")
     group_instance_id: str | None = wire("string", since=4, default=None)
     client_id: str = wire("string", default="")
@@ -167,8 +147,7 @@ class DescribedGroupMember:
     member_assignment: bytes = wire("bytes", default=b"")
 
 
-@attrs.define(kw_only=True)
-class DescribedGroup:
+class DescribedGroup(Struct):
     error_code: int = wire("int16", default=0)
     error_message: str | None = wire("string", since=6, default=None)
     group_id: str = wire("string")
@@ -180,26 +159,22 @@ class DescribedGroup:
     authorized_operations: int = wire("int32", since=3, default=-2147483648)
 
 
-@attrs.define(kw_only=True)
 class DescribeGroupsResponse(Message, answers=DescribeGroupsRequest):
     throttle_time_ms: int = wire("int32", since=1, default=0)
     groups: list[DescribedGroup] = wire(Array(DescribedGroup), factory=list)
 
 
-@attrs.define(kw_only=True)
 class DeleteGroupsRequest(Message, key=42, versions=(0, 2), flexible=2):
     """DeleteGroups: groups to delete with their offsets."""
 
     groups_names: list[str] = wire(Array("string"), factory=list)
 
 
-@attrs.define(kw_only=True)
-class DeletableGroupResult:
+class DeletableGroupResult(Struct):
     group_id: str = wire("string")
     error_code: int = wire("int16", default=0)
 
 
-@attrs.define(kw_only=True)
 class DeleteGroupsResponse(Message, answers=DeleteGroupsRequest):
     throttle_time_ms: int = wire("int32", default=0)
     results: list[DeletableGroupResult] = wire(Array(DeletableGroupResult), factory=list)

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import attrs
-
-from kafscale.wire.schema import Array, Message, wire
+from kafscale.wire.schema import Array, Message, Struct, wire
 
 
-@attrs.define(kw_only=True)
-class OffsetCommitRequestPartition:
+class OffsetCommitRequestPartition(Struct):
     partition_index: int = wire("int32")
     committed_offset: int = wire("int64")
     committed_leader_epoch: int = wire("int32", since=6, default=-1)
     committed_metadata: str | None = wire("string", default=None)
 
 
-@attrs.define(kw_only=True)
-class OffsetCommitRequestTopic:
+class OffsetCommitRequestTopic(Struct):
     name: str = wire("string", until=9, default="")
     topic_id: bytes = wire("uuid", since=10, default=bytes(16))
     partitions: list[OffsetCommitRequestPartition] = wire(Array(OffsetCommitRequestPartition), factory=list)
 
 
-@attrs.define(kw_only=True)
 class OffsetCommitRequest(Message, key=8, versions=(2, 10), flexible=8):
     """OffsetCommit: consumed positions to store for a group. Version 9 is for both protocols (KIP-848), 10 has topic
     ids.
@@ -38,40 +33,34 @@ class OffsetCommitRequest(Message, key=8, versions=(2, 10), flexible=8):
     topics: list[OffsetCommitRequestTopic] = wire(Array(OffsetCommitRequestTopic), factory=list)
 
 
-@attrs.define(kw_only=True)
-class OffsetCommitResponsePartition:
+class OffsetCommitResponsePartition(Struct):
     partition_index: int = wire("int32")
     error_code: int = wire("int16", default=0)
 
 
-@attrs.define(kw_only=True)
-class OffsetCommitResponseTopic:
+class OffsetCommitResponseTopic(Struct):
     name: str = wire("string", until=9, default="")
     topic_id: bytes = wire("uuid", since=10, default=bytes(16))
     partitions: list[OffsetCommitResponsePartition] = wire(Array(OffsetCommitResponsePartition), factory=list)
 
 
-@attrs.define(kw_only=True)
 class OffsetCommitResponse(Message, answers=OffsetCommitRequest):
     throttle_time_ms: int = wire("int32", since=3, default=0)
     topics: list[OffsetCommitResponseTopic] = wire(Array(OffsetCommitResponseTopic), factory=list)
 
 
-@attrs.define(kw_only=True)
-class TxnOffsetCommitRequestPartition:
+class TxnOffsetCommitRequestPartition(Struct):
     partition_index: int = wire("int32")
     committed_offset: int = wire("int64")
     committed_leader_epoch: int = wire("int32", since=2, default=-1)
     committed_metadata: str | None = wire("string")
 
 
-@attrs.define(kw_only=True)
-class TxnOffsetCommitRequestTopic:
+class TxnOffsetCommitRequestTopic(Struct):
     name: str = wire("string")
     partitions: list[TxnOffsetCommitRequestPartition] = wire(Array(TxnOffsetCommitRequestPartition), factory=list)
 
 
-@attrs.define(kw_only=True)
 class TxnOffsetCommitRequest(Message, key=28, versions=(0, 5), flexible=3):
     """TxnOffsetCommit: offsets that become a group's when the transaction commits (KIP-98).
 
@@ -89,40 +78,34 @@ class TxnOffsetCommitRequest(Message, key=28, versions=(0, 5), flexible=3):
     topics: list[TxnOffsetCommitRequestTopic] = wire(Array(TxnOffsetCommitRequestTopic), factory=list)
 
 
-@attrs.define(kw_only=True)
-class TxnOffsetCommitResponsePartition:
+class TxnOffsetCommitResponsePartition(Struct):
     partition_index: int = wire("int32")
     error_code: int = wire("int16", default=0)
 
 
-@attrs.define(kw_only=True)
-class TxnOffsetCommitResponseTopic:
+class TxnOffsetCommitResponseTopic(Struct):
     name: str = wire("string")
     partitions: list[TxnOffsetCommitResponsePartition] = wire(Array(TxnOffsetCommitResponsePartition), factory=list)
 
 
-@attrs.define(kw_only=True)
 class TxnOffsetCommitResponse(Message, answers=TxnOffsetCommitRequest):
     throttle_time_ms: int = wire("int32", default=0)
     topics: list[TxnOffsetCommitResponseTopic] = wire(Array(TxnOffsetCommitResponseTopic), factory=list)
 
 
-@attrs.define(kw_only=True)
-class OffsetFetchRequestTopic:
+class OffsetFetchRequestTopic(Struct):
     name: str = wire("string", until=9, default="")
     topic_id: bytes = wire("uuid", since=10, default=bytes(16))
     partition_indexes: list[int] = wire(Array("int32"), factory=list)
 
 
-@attrs.define(kw_only=True)
-class OffsetFetchRequestGroup:
+class OffsetFetchRequestGroup(Struct):
     group_id: str = wire("string")
     member_id: str | None = wire("string", since=9, default=None)
     member_epoch: int = wire("int32", since=9, default=-1)  # -1: not a member, or of the classic protocol
     topics: list[OffsetFetchRequestTopic] | None = wire(Array(OffsetFetchRequestTopic))  # null: all of them
 
 
-@attrs.define(kw_only=True)
 class OffsetFetchRequest(Message, key=9, versions=(1, 10), flexible=6):
     """OffsetFetch: the committed positions of groups.
 
@@ -139,8 +122,7 @@ class OffsetFetchRequest(Message, key=9, versions=(1, 10), flexible=6):
     require_stable: bool = wire("bool", since=7, default=False)
 
 
-@attrs.define(kw_only=True)
-class OffsetFetchResponsePartition:
+class OffsetFetchResponsePartition(Struct):
     partition_index: int = wire("int32")
     committed_offset: int = wire("int64", default=-1)  # -1: none
     committed_leader_epoch: int = wire("int32", since=5, default=-1)
@@ -148,21 +130,18 @@ class OffsetFetchResponsePartition:
     error_code: int = wire("int16", default=0)
 
 
-@attrs.define(kw_only=True)
-class OffsetFetchResponseTopic:
+class OffsetFetchResponseTopic(Struct):
     name: str = wire("string", until=9, default="")
     topic_id: bytes = wire("uuid", since=10, default=bytes(16))
     partitions: list[OffsetFetchResponsePartition] = wire(Array(OffsetFetchResponsePartition), factory=list)
 
 
-@attrs.define(kw_only=True)
-class OffsetFetchResponseGroup:
+class OffsetFetchResponseGroup(Struct):
     group_id: str = wire("string")
     topics: list[OffsetFetchResponseTopic] = wire(Array(OffsetFetchResponseTopic), factory=list)
     error_code: int = wire("int16", default=0)
 
 
-@attrs.define(kw_only=True)
 class OffsetFetchResponse(Message, answers=OffsetFetchRequest):
     throttle_time_ms: int = wire("int32", since=3, default=0)
     topics: list[OffsetFetchResponseTopic] = wire(Array(OffsetFetchResponseTopic), until=7, factory=list)
@@ -170,18 +149,15 @@ class OffsetFetchResponse(Message, answers=OffsetFetchRequest):
     groups: list[OffsetFetchResponseGroup] = wire(Array(OffsetFetchResponseGroup), since=8, factory=list)
 
 
-@attrs.define(kw_only=True)
-class OffsetDeleteRequestPartition:
+class OffsetDeleteRequestPartition(Struct):
     partition_index: int = wire("int32")
 
 
-@attrs.define(kw_only=True)
-class OffsetDeleteRequestTopic:
+class OffsetDeleteRequestTopic(Struct):
     name: str = wire("string")
     partitions: list[OffsetDeleteRequestPartition] = wire(Array(OffsetDeleteRequestPartition), factory=list)
 
 
-@attrs.define(kw_only=True)
 class OffsetDeleteRequest(Message, key=47, versions=(0, 0)):
     """OffsetDelete: committed offsets to forget (KIP-496). Never flexible."""
 
@@ -189,19 +165,16 @@ class OffsetDeleteRequest(Message, key=47, versions=(0, 0)):
     topics: list[OffsetDeleteRequestTopic] = wire(Array(OffsetDeleteRequestTopic), factory=list)
 
 
-@attrs.define(kw_only=True)
-class OffsetDeleteResponsePartition:
+class OffsetDeleteResponsePartition(Struct):
     partition_index: int = wire("int32")
     error_code: int = wire("int16", default=0)
 
 
-@attrs.define(kw_only=True)
-class OffsetDeleteResponseTopic:
+class OffsetDeleteResponseTopic(Struct):
     name: str = wire("string")
     partitions: list[OffsetDeleteResponsePartition] = wire(Array(OffsetDeleteResponsePartition), factory=list)
 
 
-@attrs.define(kw_only=True)
 class OffsetDeleteResponse(Message, answers=OffsetDeleteRequest):
     error_code: int = wire("int16", default=0)
     throttle_time_ms: int = wire("int32", default=0)

@@ -4,42 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Sized
 
-import attrs
-
 from kafscale.buffers import Buffer
-from kafscale.wire.schema import Array, Message, wire
+from kafscale.wire.schema import Array, Message, Struct, wire
 
 # Produce and Fetch name the leader of a partition that another broker leads (KIP-951).
 
 
-@attrs.define(kw_only=True)
-class LeaderIdAndEpoch:
+class LeaderIdAndEpoch(Struct):
     leader_id: int = wire("int32", default=-1)
     leader_epoch: int = wire("int32", default=-1)
 
 
-@attrs.define(kw_only=True)
-class NodeEndpoint:
+class NodeEndpoint(Struct):
     node_id: int = wire("int32")
     host: str = wire("string")
     port: int = wire("int32")
     rack: str | None = wire("string", default=None)
 
 
-@attrs.define(kw_only=True)
-class PartitionProduceData:
+class PartitionProduceData(Struct):
     index: int = wire("int32")
     records: memoryview | None = wire("records")
 
 
-@attrs.define(kw_only=True)
-class TopicProduceData:
+class TopicProduceData(Struct):
     name: str = wire("string", until=12, default="")
     topic_id: bytes = wire("uuid", since=13, default=bytes(16))
     partition_data: list[PartitionProduceData] = wire(Array(PartitionProduceData), factory=list)
 
 
-@attrs.define(kw_only=True)
 class ProduceRequest(Message, key=0, versions=(0, 13), flexible=9):
     """Produce: record batches to append.
 
@@ -58,14 +51,12 @@ class ProduceRequest(Message, key=0, versions=(0, 13), flexible=9):
     topic_data: list[TopicProduceData] = wire(Array(TopicProduceData), factory=list)
 
 
-@attrs.define(kw_only=True)
-class BatchIndexAndErrorMessage:
+class BatchIndexAndErrorMessage(Struct):
     batch_index: int = wire("int32")  # of the record within its batch
     batch_index_error_message: str | None = wire("string", default=None)
 
 
-@attrs.define(kw_only=True)
-class PartitionProduceResponse:
+class PartitionProduceResponse(Struct):
     index: int = wire("int32")
     error_code: int = wire("int16", default=0)
     base_offset: int = wire("int64", default=-1)
@@ -77,28 +68,24 @@ class PartitionProduceResponse:
     current_leader: LeaderIdAndEpoch = wire(LeaderIdAndEpoch, since=10, tag=0, factory=LeaderIdAndEpoch)
 
 
-@attrs.define(kw_only=True)
-class TopicProduceResponse:
+class TopicProduceResponse(Struct):
     name: str = wire("string", until=12, default="")
     topic_id: bytes = wire("uuid", since=13, default=bytes(16))
     partition_responses: list[PartitionProduceResponse] = wire(Array(PartitionProduceResponse), factory=list)
 
 
-@attrs.define(kw_only=True)
 class ProduceResponse(Message, answers=ProduceRequest):
     responses: list[TopicProduceResponse] = wire(Array(TopicProduceResponse), factory=list)
     throttle_time_ms: int = wire("int32", since=1, default=0)
     node_endpoints: list[NodeEndpoint] = wire(Array(NodeEndpoint), since=10, tag=0, factory=list)
 
 
-@attrs.define(kw_only=True)
-class ReplicaState:
+class ReplicaState(Struct):
     replica_id: int = wire("int32", default=-1)
     replica_epoch: int = wire("int64", default=-1)
 
 
-@attrs.define(kw_only=True)
-class FetchPartition:
+class FetchPartition(Struct):
     partition: int = wire("int32")
     current_leader_epoch: int = wire("int32", since=9, default=-1)  # -1: don't check
     fetch_offset: int = wire("int64")
@@ -107,21 +94,18 @@ class FetchPartition:
     partition_max_bytes: int = wire("int32")
 
 
-@attrs.define(kw_only=True)
-class FetchTopic:
+class FetchTopic(Struct):
     topic: str = wire("string", until=12, default="")
     topic_id: bytes = wire("uuid", since=13, default=bytes(16))
     partitions: list[FetchPartition] = wire(Array(FetchPartition), factory=list)
 
 
-@attrs.define(kw_only=True)
-class ForgottenTopic:
+class ForgottenTopic(Struct):
     topic: str = wire("string", until=12, default="")
     topic_id: bytes = wire("uuid", since=13, default=bytes(16))
     partitions: list[int] = wire(Array("int32"), factory=list)
 
 
-@attrs.define(kw_only=True)
 class FetchRequest(Message, key=1, versions=(4, 18), flexible=12):
     """Fetch: record batches from an offset on.
 
@@ -144,26 +128,22 @@ class FetchRequest(Message, key=1, versions=(4, 18), flexible=12):
     rack_id: str = wire("string", since=11, default="")
 
 
-@attrs.define(kw_only=True)
-class DivergingEpoch:
+class DivergingEpoch(Struct):
     epoch: int = wire("int32", default=-1)
     end_offset: int = wire("int64", default=-1)
 
 
-@attrs.define(kw_only=True)
-class SnapshotId:
+class SnapshotId(Struct):
     end_offset: int = wire("int64", default=-1)
     epoch: int = wire("int32", default=-1)
 
 
-@attrs.define(kw_only=True)
-class FetchAbortedTransaction:
+class FetchAbortedTransaction(Struct):
     producer_id: int = wire("int64")
     first_offset: int = wire("int64")
 
 
-@attrs.define(kw_only=True)
-class PartitionData:
+class PartitionData(Struct):
     partition_index: int = wire("int32")
     error_code: int = wire("int16", default=0)
     high_watermark: int = wire("int64", default=-1)
@@ -178,14 +158,12 @@ class PartitionData:
     records: Buffer | Sequence[Sized] | None = wire("records", default=b"")  # never null: librdkafka refuses it
 
 
-@attrs.define(kw_only=True)
-class FetchableTopicResponse:
+class FetchableTopicResponse(Struct):
     topic: str = wire("string", until=12, default="")
     topic_id: bytes = wire("uuid", since=13, default=bytes(16))
     partitions: list[PartitionData] = wire(Array(PartitionData), factory=list)
 
 
-@attrs.define(kw_only=True)
 class FetchResponse(Message, answers=FetchRequest):
     throttle_time_ms: int = wire("int32", default=0)
     error_code: int = wire("int16", since=7, default=0)
@@ -194,20 +172,17 @@ class FetchResponse(Message, answers=FetchRequest):
     node_endpoints: list[NodeEndpoint] = wire(Array(NodeEndpoint), since=16, tag=0, factory=list)
 
 
-@attrs.define(kw_only=True)
-class ListOffsetsPartition:
+class ListOffsetsPartition(Struct):
     partition_index: int = wire("int32")
     current_leader_epoch: int = wire("int32", since=4, default=-1)
     timestamp: int = wire("int64")
 
 
-@attrs.define(kw_only=True)
-class ListOffsetsTopic:
+class ListOffsetsTopic(Struct):
     name: str = wire("string")
     partitions: list[ListOffsetsPartition] = wire(Array(ListOffsetsPartition), factory=list)
 
 
-@attrs.define(kw_only=True)
 class ListOffsetsRequest(Message, key=2, versions=(1, 10), flexible=6):
     """ListOffsets: offsets by timestamp, or one end of the log.
 
@@ -221,8 +196,7 @@ class ListOffsetsRequest(Message, key=2, versions=(1, 10), flexible=6):
     timeout_ms: int = wire("int32", since=10, default=0)  # of reads from remote storage (KIP-1075)
 
 
-@attrs.define(kw_only=True)
-class ListOffsetsPartitionResponse:
+class ListOffsetsPartitionResponse(Struct):
     partition_index: int = wire("int32")
     error_code: int = wire("int16", default=0)
     timestamp: int = wire("int64", default=-1)
@@ -230,31 +204,26 @@ class ListOffsetsPartitionResponse:
     leader_epoch: int = wire("int32", since=4, default=-1)
 
 
-@attrs.define(kw_only=True)
-class ListOffsetsTopicResponse:
+class ListOffsetsTopicResponse(Struct):
     name: str = wire("string")
     partitions: list[ListOffsetsPartitionResponse] = wire(Array(ListOffsetsPartitionResponse), factory=list)
 
 
-@attrs.define(kw_only=True)
 class ListOffsetsResponse(Message, answers=ListOffsetsRequest):
     throttle_time_ms: int = wire("int32", since=2, default=0)
     topics: list[ListOffsetsTopicResponse] = wire(Array(ListOffsetsTopicResponse), factory=list)
 
 
-@attrs.define(kw_only=True)
-class DeleteRecordsPartition:
+class DeleteRecordsPartition(Struct):
     partition_index: int = wire("int32")
     offset: int = wire("int64")  # -1: the high watermark
 
 
-@attrs.define(kw_only=True)
-class DeleteRecordsTopic:
+class DeleteRecordsTopic(Struct):
     name: str = wire("string")
     partitions: list[DeleteRecordsPartition] = wire(Array(DeleteRecordsPartition), factory=list)
 
 
-@attrs.define(kw_only=True)
 class DeleteRecordsRequest(Message, key=21, versions=(0, 2), flexible=2):
     """DeleteRecords: move the log start offset of partitions up."""
 
@@ -262,39 +231,33 @@ class DeleteRecordsRequest(Message, key=21, versions=(0, 2), flexible=2):
     timeout_ms: int = wire("int32")
 
 
-@attrs.define(kw_only=True)
-class DeleteRecordsPartitionResult:
+class DeleteRecordsPartitionResult(Struct):
     partition_index: int = wire("int32")
     low_watermark: int = wire("int64", default=-1)
     error_code: int = wire("int16", default=0)
 
 
-@attrs.define(kw_only=True)
-class DeleteRecordsTopicResult:
+class DeleteRecordsTopicResult(Struct):
     name: str = wire("string")
     partitions: list[DeleteRecordsPartitionResult] = wire(Array(DeleteRecordsPartitionResult), factory=list)
 
 
-@attrs.define(kw_only=True)
 class DeleteRecordsResponse(Message, answers=DeleteRecordsRequest):
     throttle_time_ms: int = wire("int32", default=0)
     topics: list[DeleteRecordsTopicResult] = wire(Array(DeleteRecordsTopicResult), factory=list)
 
 
-@attrs.define(kw_only=True)
-class OffsetForLeaderPartition:
+class OffsetForLeaderPartition(Struct):
     partition: int = wire("int32")
     current_leader_epoch: int = wire("int32", default=-1)
     leader_epoch: int = wire("int32")
 
 
-@attrs.define(kw_only=True)
-class OffsetForLeaderTopic:
+class OffsetForLeaderTopic(Struct):
     topic: str = wire("string")
     partitions: list[OffsetForLeaderPartition] = wire(Array(OffsetForLeaderPartition), factory=list)
 
 
-@attrs.define(kw_only=True)
 class OffsetForLeaderEpochRequest(Message, key=23, versions=(2, 4), flexible=4):
     """OffsetForLeaderEpoch: the end of a leader epoch, by which consumers notice truncation (KIP-320)."""
 
@@ -302,21 +265,18 @@ class OffsetForLeaderEpochRequest(Message, key=23, versions=(2, 4), flexible=4):
     topics: list[OffsetForLeaderTopic] = wire(Array(OffsetForLeaderTopic), factory=list)
 
 
-@attrs.define(kw_only=True)
-class EpochEndOffset:
+class EpochEndOffset(Struct):
     error_code: int = wire("int16", default=0)
     partition: int = wire("int32")
     leader_epoch: int = wire("int32", default=-1)
     end_offset: int = wire("int64", default=-1)
 
 
-@attrs.define(kw_only=True)
-class OffsetForLeaderTopicResult:
+class OffsetForLeaderTopicResult(Struct):
     topic: str = wire("string")
     partitions: list[EpochEndOffset] = wire(Array(EpochEndOffset), factory=list)
 
 
-@attrs.define(kw_only=True)
 class OffsetForLeaderEpochResponse(Message, answers=OffsetForLeaderEpochRequest):
     throttle_time_ms: int = wire("int32", default=0)
     topics: list[OffsetForLeaderTopicResult] = wire(Array(OffsetForLeaderTopicResult), factory=list)

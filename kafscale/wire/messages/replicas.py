@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import attrs
-
-from kafscale.wire.schema import OWN_TAG, Array, Message, Nullable, wire
+from kafscale.wire.schema import OWN_TAG, Array, Message, Nullable, Struct, wire
 
 
-@attrs.define(kw_only=True)
-class ElectedTopicPartitions:
+class ElectedTopicPartitions(Struct):
     topic: str = wire("string")
     partitions: list[int] = wire(Array("int32"), factory=list)
 
 
-@attrs.define(kw_only=True)
 class ElectLeadersRequest(Message, key=43, versions=(0, 2), flexible=2):
     """ElectLeaders: let the preferred or any live replica lead partitions (KIP-460)."""
 
@@ -22,39 +18,33 @@ class ElectLeadersRequest(Message, key=43, versions=(0, 2), flexible=2):
     timeout_ms: int = wire("int32", default=60000)
 
 
-@attrs.define(kw_only=True)
-class PartitionResult:
+class PartitionResult(Struct):
     partition_id: int = wire("int32")
     error_code: int = wire("int16", default=0)
     error_message: str | None = wire("string", default=None)
 
 
-@attrs.define(kw_only=True)
-class ReplicaElectionResult:
+class ReplicaElectionResult(Struct):
     topic: str = wire("string")
     partition_result: list[PartitionResult] = wire(Array(PartitionResult), factory=list)
 
 
-@attrs.define(kw_only=True)
 class ElectLeadersResponse(Message, answers=ElectLeadersRequest):
     throttle_time_ms: int = wire("int32", default=0)
     error_code: int = wire("int16", since=1, default=0)
     replica_election_results: list[ReplicaElectionResult] = wire(Array(ReplicaElectionResult), factory=list)
 
 
-@attrs.define(kw_only=True)
-class ReassignablePartition:
+class ReassignablePartition(Struct):
     partition_index: int = wire("int32")
     replicas: list[int] | None = wire(Array("int32"), default=None)  # null: cancel what is under way
 
 
-@attrs.define(kw_only=True)
-class ReassignableTopic:
+class ReassignableTopic(Struct):
     name: str = wire("string")
     partitions: list[ReassignablePartition] = wire(Array(ReassignablePartition), factory=list)
 
 
-@attrs.define(kw_only=True)
 class AlterPartitionReassignmentsRequest(Message, key=45, versions=(0, 1), flexible=0):
     """AlterPartitionReassignments: move partitions, or stop moves (KIP-455, KIP-860)."""
 
@@ -63,20 +53,17 @@ class AlterPartitionReassignmentsRequest(Message, key=45, versions=(0, 1), flexi
     topics: list[ReassignableTopic] = wire(Array(ReassignableTopic), factory=list)
 
 
-@attrs.define(kw_only=True)
-class ReassignablePartitionResponse:
+class ReassignablePartitionResponse(Struct):
     partition_index: int = wire("int32")
     error_code: int = wire("int16", default=0)
     error_message: str | None = wire("string", default=None)
 
 
-@attrs.define(kw_only=True)
-class ReassignableTopicResponse:
+class ReassignableTopicResponse(Struct):
     name: str = wire("string")
     partitions: list[ReassignablePartitionResponse] = wire(Array(ReassignablePartitionResponse), factory=list)
 
 
-@attrs.define(kw_only=True)
 class AlterPartitionReassignmentsResponse(Message, answers=AlterPartitionReassignmentsRequest):
     throttle_time_ms: int = wire("int32", default=0)
     allow_replication_factor_change: bool = wire("bool", since=1, default=True)
@@ -85,13 +72,11 @@ class AlterPartitionReassignmentsResponse(Message, answers=AlterPartitionReassig
     responses: list[ReassignableTopicResponse] = wire(Array(ReassignableTopicResponse), factory=list)
 
 
-@attrs.define(kw_only=True)
-class ListPartitionReassignmentsTopics:
+class ListPartitionReassignmentsTopics(Struct):
     name: str = wire("string")
     partition_indexes: list[int] = wire(Array("int32"), factory=list)
 
 
-@attrs.define(kw_only=True)
 class ListPartitionReassignmentsRequest(Message, key=46, versions=(0, 0), flexible=0):
     """ListPartitionReassignments: partitions that are on their way to other replicas (KIP-455)."""
 
@@ -100,21 +85,18 @@ class ListPartitionReassignmentsRequest(Message, key=46, versions=(0, 0), flexib
     topics: list[ListPartitionReassignmentsTopics] | None = wire(Array(ListPartitionReassignmentsTopics), default=None)
 
 
-@attrs.define(kw_only=True)
-class OngoingPartitionReassignment:
+class OngoingPartitionReassignment(Struct):
     partition_index: int = wire("int32")
     replicas: list[int] = wire(Array("int32"), factory=list)
     adding_replicas: list[int] = wire(Array("int32"), factory=list)
     removing_replicas: list[int] = wire(Array("int32"), factory=list)
 
 
-@attrs.define(kw_only=True)
-class OngoingTopicReassignment:
+class OngoingTopicReassignment(Struct):
     name: str = wire("string")
     partitions: list[OngoingPartitionReassignment] = wire(Array(OngoingPartitionReassignment), factory=list)
 
 
-@attrs.define(kw_only=True)
 class ListPartitionReassignmentsResponse(Message, answers=ListPartitionReassignmentsRequest):
     throttle_time_ms: int = wire("int32", default=0)
     error_code: int = wire("int16", default=0)
@@ -126,8 +108,7 @@ class ListPartitionReassignmentsResponse(Message, answers=ListPartitionReassignm
 # A broker that is not the controller, or does not know these fields, gives no `balance`.
 
 
-@attrs.define(kw_only=True)
-class BalancedBroker:
+class BalancedBroker(Struct):
     """A serving broker, its present or coming load, and the planned one; -1 bytes a second: unknown."""
 
     broker_id: int = wire("int32")
@@ -137,22 +118,19 @@ class BalancedBroker:
     planned_partition_count: int = wire("int32")
 
 
-@attrs.define(kw_only=True)
-class BusyPartition:
+class BusyPartition(Struct):
     topic: str = wire("string")
     partition_index: int = wire("int32")
     bytes_per_second: int = wire("int64")
 
 
-@attrs.define(kw_only=True)
-class PlannedMove:
+class PlannedMove(Struct):
     topic: str = wire("string")
     partition_index: int = wire("int32")
     target: int = wire("int32")
 
 
-@attrs.define(kw_only=True)
-class ToldBalance:
+class ToldBalance(Struct):
     """`is_waiting`: nothing is balanced now, as not all brokers have measured their load."""
 
     is_waiting: bool = wire("bool")
@@ -161,7 +139,6 @@ class ToldBalance:
     moves: list[PlannedMove] = wire(Array(PlannedMove))
 
 
-@attrs.define(kw_only=True)
 class BalanceRequest(ListPartitionReassignmentsRequest):
     """`released` are topics whose manual moves may be changed; null: all."""
 
@@ -170,77 +147,65 @@ class BalanceRequest(ListPartitionReassignmentsRequest):
     released: list[str] = wire(Array("string"), tag=OWN_TAG + 2, factory=list)
 
 
-@attrs.define(kw_only=True)
 class BalanceResponse(ListPartitionReassignmentsResponse):
     balance: ToldBalance | None = wire(Nullable(ToldBalance), tag=OWN_TAG, default=None)
 
 
-@attrs.define(kw_only=True)
-class AlterReplicaLogDirTopic:
+class AlterReplicaLogDirTopic(Struct):
     name: str = wire("string")
     partitions: list[int] = wire(Array("int32"), factory=list)
 
 
-@attrs.define(kw_only=True)
-class AlterReplicaLogDir:
+class AlterReplicaLogDir(Struct):
     path: str = wire("string")  # absolute
     topics: list[AlterReplicaLogDirTopic] = wire(Array(AlterReplicaLogDirTopic), factory=list)
 
 
-@attrs.define(kw_only=True)
 class AlterReplicaLogDirsRequest(Message, key=34, versions=(1, 2), flexible=2):
     """AlterReplicaLogDirs: move replicas between the directories of a broker (KIP-113)."""
 
     dirs: list[AlterReplicaLogDir] = wire(Array(AlterReplicaLogDir), factory=list)
 
 
-@attrs.define(kw_only=True)
-class AlterReplicaLogDirPartitionResult:
+class AlterReplicaLogDirPartitionResult(Struct):
     partition_index: int = wire("int32")
     error_code: int = wire("int16", default=0)
 
 
-@attrs.define(kw_only=True)
-class AlterReplicaLogDirTopicResult:
+class AlterReplicaLogDirTopicResult(Struct):
     topic_name: str = wire("string")
     partitions: list[AlterReplicaLogDirPartitionResult] = wire(Array(AlterReplicaLogDirPartitionResult), factory=list)
 
 
-@attrs.define(kw_only=True)
 class AlterReplicaLogDirsResponse(Message, answers=AlterReplicaLogDirsRequest):
     throttle_time_ms: int = wire("int32", default=0)
     results: list[AlterReplicaLogDirTopicResult] = wire(Array(AlterReplicaLogDirTopicResult), factory=list)
 
 
-@attrs.define(kw_only=True)
-class DescribableLogDirTopic:
+class DescribableLogDirTopic(Struct):
     topic: str = wire("string")
     partitions: list[int] = wire(Array("int32"), factory=list)
 
 
-@attrs.define(kw_only=True)
 class DescribeLogDirsRequest(Message, key=35, versions=(1, 4), flexible=2):
     """DescribeLogDirs: the log directories and the size of each partition in them."""
 
     topics: list[DescribableLogDirTopic] | None = wire(Array(DescribableLogDirTopic))  # null: all of them
 
 
-@attrs.define(kw_only=True)
-class DescribeLogDirsPartition:
+class DescribeLogDirsPartition(Struct):
     partition_index: int = wire("int32")
     partition_size: int = wire("int64")
     offset_lag: int = wire("int64", default=0)  # how far a future replica is behind
     is_future_key: bool = wire("bool", default=False)
 
 
-@attrs.define(kw_only=True)
-class DescribeLogDirsTopic:
+class DescribeLogDirsTopic(Struct):
     name: str = wire("string")
     partitions: list[DescribeLogDirsPartition] = wire(Array(DescribeLogDirsPartition), factory=list)
 
 
-@attrs.define(kw_only=True)
-class DescribeLogDirsResult:
+class DescribeLogDirsResult(Struct):
     error_code: int = wire("int16", default=0)
     log_dir: str = wire("string")
     topics: list[DescribeLogDirsTopic] = wire(Array(DescribeLogDirsTopic), factory=list)
@@ -248,7 +213,6 @@ class DescribeLogDirsResult:
     usable_bytes: int = wire("int64", since=4, default=-1)
 
 
-@attrs.define(kw_only=True)
 class DescribeLogDirsResponse(Message, answers=DescribeLogDirsRequest):
     throttle_time_ms: int = wire("int32", default=0)
     error_code: int = wire("int16", since=3, default=0)

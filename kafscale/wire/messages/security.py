@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import attrs
-
-from kafscale.wire.schema import Array, Message, wire
+from kafscale.wire.schema import Array, Message, Struct, wire
 
 
-@attrs.define(kw_only=True)
 class SaslHandshakeRequest(Message, key=17, versions=(0, 1)):
     """SaslHandshake: by which mechanism a client wants to authenticate."""
 
     mechanism: str = wire("string")
 
 
-@attrs.define(kw_only=True)
 class SaslHandshakeResponse(Message, answers=SaslHandshakeRequest):
     error_code: int = wire("int16", default=0)
     mechanisms: list[str] = wire(Array("string"), factory=list)
 
 
-@attrs.define(kw_only=True)
 class SaslAuthenticateRequest(Message, key=36, versions=(0, 2), flexible=2):
     """SaslAuthenticate: the messages of a SASL mechanism (KIP-152, KIP-368)."""
 
     auth_bytes: bytes = wire("bytes")
 
 
-@attrs.define(kw_only=True)
 class SaslAuthenticateResponse(Message, answers=SaslAuthenticateRequest):
     error_code: int = wire("int16", default=0)
     error_message: str | None = wire("string", default=None)
@@ -35,8 +29,7 @@ class SaslAuthenticateResponse(Message, answers=SaslAuthenticateRequest):
     session_lifetime_ms: int = wire("int64", since=1, default=0)
 
 
-@attrs.define(kw_only=True)
-class DeleteAclsFilter:
+class DeleteAclsFilter(Struct):
     """Filter of access control lists, in DeleteAcls and DescribeAcls."""
 
     resource_type_filter: int = wire("int8")
@@ -48,28 +41,24 @@ class DeleteAclsFilter:
     permission_type: int = wire("int8")
 
 
-@attrs.define(kw_only=True)
 class DescribeAclsRequest(DeleteAclsFilter, Message, key=29, versions=(1, 3), flexible=2):
     """DescribeAcls: the access control lists that match a filter (KIP-140)."""
 
 
-@attrs.define(kw_only=True)
-class AclDescription:
+class AclDescription(Struct):
     principal: str = wire("string")
     host: str = wire("string")
     operation: int = wire("int8")
     permission_type: int = wire("int8")
 
 
-@attrs.define(kw_only=True)
-class DescribeAclsResource:
+class DescribeAclsResource(Struct):
     resource_type: int = wire("int8")
     resource_name: str = wire("string")
     pattern_type: int = wire("int8", default=3)
     acls: list[AclDescription] = wire(Array(AclDescription), factory=list)
 
 
-@attrs.define(kw_only=True)
 class DescribeAclsResponse(Message, answers=DescribeAclsRequest):
     throttle_time_ms: int = wire("int32", default=0)
     error_code: int = wire("int16", default=0)
@@ -77,8 +66,7 @@ class DescribeAclsResponse(Message, answers=DescribeAclsRequest):
     resources: list[DescribeAclsResource] = wire(Array(DescribeAclsResource), factory=list)
 
 
-@attrs.define(kw_only=True)
-class AclCreation:
+class AclCreation(Struct):
     resource_type: int = wire("int8")
     resource_name: str = wire("string")
     resource_pattern_type: int = wire("int8", default=3)  # literal
@@ -88,34 +76,29 @@ class AclCreation:
     permission_type: int = wire("int8")
 
 
-@attrs.define(kw_only=True)
 class CreateAclsRequest(Message, key=30, versions=(1, 3), flexible=2):
     """CreateAcls: access control lists to add (KIP-140)."""
 
     creations: list[AclCreation] = wire(Array(AclCreation), factory=list)
 
 
-@attrs.define(kw_only=True)
-class AclCreationResult:
+class AclCreationResult(Struct):
     error_code: int = wire("int16", default=0)
     error_message: str | None = wire("string", default=None)
 
 
-@attrs.define(kw_only=True)
 class CreateAclsResponse(Message, answers=CreateAclsRequest):
     throttle_time_ms: int = wire("int32", default=0)
     results: list[AclCreationResult] = wire(Array(AclCreationResult), factory=list)
 
 
-@attrs.define(kw_only=True)
 class DeleteAclsRequest(Message, key=31, versions=(1, 3), flexible=2):
     """DeleteAcls: access control lists to remove, by filters (KIP-140)."""
 
     filters: list[DeleteAclsFilter] = wire(Array(DeleteAclsFilter), factory=list)
 
 
-@attrs.define(kw_only=True)
-class DeleteAclsMatchingAcl:
+class DeleteAclsMatchingAcl(Struct):
     error_code: int = wire("int16", default=0)
     error_message: str | None = wire("string", default=None)
     resource_type: int = wire("int8")
@@ -127,46 +110,39 @@ class DeleteAclsMatchingAcl:
     permission_type: int = wire("int8")
 
 
-@attrs.define(kw_only=True)
-class DeleteAclsFilterResult:
+class DeleteAclsFilterResult(Struct):
     error_code: int = wire("int16", default=0)
     error_message: str | None = wire("string", default=None)
     matching_acls: list[DeleteAclsMatchingAcl] = wire(Array(DeleteAclsMatchingAcl), factory=list)
 
 
-@attrs.define(kw_only=True)
 class DeleteAclsResponse(Message, answers=DeleteAclsRequest):
     throttle_time_ms: int = wire("int32", default=0)
     filter_results: list[DeleteAclsFilterResult] = wire(Array(DeleteAclsFilterResult), factory=list)
 
 
-@attrs.define(kw_only=True)
-class UserName:
+class UserName(Struct):
     name: str = wire("string")
 
 
-@attrs.define(kw_only=True)
 class DescribeUserScramCredentialsRequest(Message, key=50, versions=(0, 0), flexible=0):
     """DescribeUserScramCredentials: which users have passwords for SCRAM (KIP-554)."""
 
     users: list[UserName] | None = wire(Array(UserName), default=None)  # None or empty: all
 
 
-@attrs.define(kw_only=True)
-class CredentialInfo:
+class CredentialInfo(Struct):
     mechanism: int = wire("int8")  # 1 SCRAM-SHA-256, 2 SCRAM-SHA-512
     iterations: int = wire("int32")
 
 
-@attrs.define(kw_only=True)
-class DescribeUserScramCredentialsResult:
+class DescribeUserScramCredentialsResult(Struct):
     user: str = wire("string")
     error_code: int = wire("int16", default=0)
     error_message: str | None = wire("string", default=None)
     credential_infos: list[CredentialInfo] = wire(Array(CredentialInfo), factory=list)
 
 
-@attrs.define(kw_only=True)
 class DescribeUserScramCredentialsResponse(Message, answers=DescribeUserScramCredentialsRequest):
     throttle_time_ms: int = wire("int32", default=0)
     error_code: int = wire("int16", default=0)
@@ -174,14 +150,12 @@ class DescribeUserScramCredentialsResponse(Message, answers=DescribeUserScramCre
     results: list[DescribeUserScramCredentialsResult] = wire(Array(DescribeUserScramCredentialsResult), factory=list)
 
 
-@attrs.define(kw_only=True)
-class ScramCredentialDeletion:
+class ScramCredentialDeletion(Struct):
     name: str = wire("string")
     mechanism: int = wire("int8")  # 1 SCRAM-SHA-256, 2 SCRAM-SHA-512
 
 
-@attrs.define(kw_only=True)
-class ScramCredentialUpsertion:
+class ScramCredentialUpsertion(Struct):
     name: str = wire("string")
     mechanism: int = wire("int8")
     iterations: int = wire("int32")
@@ -189,7 +163,6 @@ class ScramCredentialUpsertion:
     salted_password: bytes = wire("bytes")
 
 
-@attrs.define(kw_only=True)
 class AlterUserScramCredentialsRequest(Message, key=51, versions=(0, 0), flexible=0):
     """AlterUserScramCredentials: add and remove users' passwords for SCRAM (KIP-554)."""
 
@@ -197,14 +170,12 @@ class AlterUserScramCredentialsRequest(Message, key=51, versions=(0, 0), flexibl
     upsertions: list[ScramCredentialUpsertion] = wire(Array(ScramCredentialUpsertion), factory=list)
 
 
-@attrs.define(kw_only=True)
-class AlterUserScramCredentialsResult:
+class AlterUserScramCredentialsResult(Struct):
     user: str = wire("string")
     error_code: int = wire("int16", default=0)
     error_message: str | None = wire("string", default=None)
 
 
-@attrs.define(kw_only=True)
 class AlterUserScramCredentialsResponse(Message, answers=AlterUserScramCredentialsRequest):
     throttle_time_ms: int = wire("int32", default=0)
     results: list[AlterUserScramCredentialsResult] = wire(Array(AlterUserScramCredentialsResult), factory=list)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import attrs
-
-from kafscale.wire.schema import Array, Message, Nullable, wire
+from kafscale.wire.schema import Array, Message, Nullable, Struct, wire
 
 
-@attrs.define(kw_only=True)
-class MetadataRequestTopic:
+class MetadataRequestTopic(Struct):
     topic_id: bytes = wire("uuid", since=10, default=bytes(16))
     name: str | None = wire("string")  # null when asked for by id
 
 
-@attrs.define(kw_only=True)
 class MetadataRequest(Message, key=3, versions=(0, 13), flexible=9):
     """Metadata: brokers, topics, and the leader of each partition."""
 
@@ -24,16 +20,14 @@ class MetadataRequest(Message, key=3, versions=(0, 13), flexible=9):
     include_topic_authorized_operations: bool = wire("bool", since=8, default=False)
 
 
-@attrs.define(kw_only=True)
-class MetadataResponseBroker:
+class MetadataResponseBroker(Struct):
     node_id: int = wire("int32")
     host: str = wire("string")
     port: int = wire("int32")
     rack: str | None = wire("string", since=1, default=None)
 
 
-@attrs.define(kw_only=True)
-class MetadataResponsePartition:
+class MetadataResponsePartition(Struct):
     error_code: int = wire("int16", default=0)
     partition_index: int = wire("int32")
     leader_id: int = wire("int32", default=-1)
@@ -43,8 +37,7 @@ class MetadataResponsePartition:
     offline_replicas: list[int] = wire(Array("int32"), since=5, factory=list)
 
 
-@attrs.define(kw_only=True)
-class MetadataResponseTopic:
+class MetadataResponseTopic(Struct):
     error_code: int = wire("int16", default=0)
     name: str | None = wire("string")  # null for an unknown id
     topic_id: bytes = wire("uuid", since=10, default=bytes(16))
@@ -56,7 +49,6 @@ class MetadataResponseTopic:
     topic_authorized_operations: int = wire("int32", since=8, default=-2147483648)
 
 
-@attrs.define(kw_only=True)
 class MetadataResponse(Message, answers=MetadataRequest):
     throttle_time_ms: int = wire("int32", since=3, default=0)
     brokers: list[MetadataResponseBroker] = wire(Array(MetadataResponseBroker), factory=list)
@@ -68,18 +60,15 @@ class MetadataResponse(Message, answers=MetadataRequest):
     error_code: int = wire("int16", since=13, default=0)
 
 
-@attrs.define(kw_only=True)
-class TopicRequest:
+class TopicRequest(Struct):
     name: str = wire("string")
 
 
-@attrs.define(kw_only=True)
-class Cursor:
+class Cursor(Struct):
     topic_name: str = wire("string")
     partition_index: int = wire("int32")
 
 
-@attrs.define(kw_only=True)
 class DescribeTopicPartitionsRequest(Message, key=75, versions=(0, 0), flexible=0):
     """DescribeTopicPartitions: topics and their partitions, in pages (KIP-966)."""
 
@@ -88,8 +77,7 @@ class DescribeTopicPartitionsRequest(Message, key=75, versions=(0, 0), flexible=
     cursor: Cursor | None = wire(Nullable(Cursor), default=None)  # null: from the beginning
 
 
-@attrs.define(kw_only=True)
-class DescribeTopicPartitionsResponsePartition:
+class DescribeTopicPartitionsResponsePartition(Struct):
     error_code: int = wire("int16", default=0)
     partition_index: int = wire("int32")
     leader_id: int = wire("int32", default=-1)
@@ -101,8 +89,7 @@ class DescribeTopicPartitionsResponsePartition:
     offline_replicas: list[int] = wire(Array("int32"), factory=list)
 
 
-@attrs.define(kw_only=True)
-class DescribeTopicPartitionsResponseTopic:
+class DescribeTopicPartitionsResponseTopic(Struct):
     error_code: int = wire("int16", default=0)
     name: str | None = wire("string")
     topic_id: bytes = wire("uuid", default=bytes(16))
@@ -114,27 +101,23 @@ class DescribeTopicPartitionsResponseTopic:
     topic_authorized_operations: int = wire("int32", default=-2147483648)
 
 
-@attrs.define(kw_only=True)
 class DescribeTopicPartitionsResponse(Message, answers=DescribeTopicPartitionsRequest):
     throttle_time_ms: int = wire("int32", default=0)
     topics: list[DescribeTopicPartitionsResponseTopic] = wire(Array(DescribeTopicPartitionsResponseTopic), factory=list)
     next_cursor: Cursor | None = wire(Nullable(Cursor), default=None)  # null: that was all
 
 
-@attrs.define(kw_only=True)
-class CreatableReplicaAssignment:
+class CreatableReplicaAssignment(Struct):
     partition_index: int = wire("int32")
     broker_ids: list[int] = wire(Array("int32"), factory=list)
 
 
-@attrs.define(kw_only=True)
-class CreatableTopicConfig:
+class CreatableTopicConfig(Struct):
     name: str = wire("string")
     value: str | None = wire("string", default=None)
 
 
-@attrs.define(kw_only=True)
-class CreatableTopic:
+class CreatableTopic(Struct):
     name: str = wire("string")
     num_partitions: int = wire("int32")  # -1: the broker's default
     replication_factor: int = wire("int16")  # -1: the broker's default
@@ -143,7 +126,6 @@ class CreatableTopic:
     configs: list[CreatableTopicConfig] = wire(Array(CreatableTopicConfig), factory=list)
 
 
-@attrs.define(kw_only=True)
 class CreateTopicsRequest(Message, key=19, versions=(2, 7), flexible=5):
     """CreateTopics: new topics. Version 5 reports their configs, 7 their ids."""
 
@@ -152,8 +134,7 @@ class CreateTopicsRequest(Message, key=19, versions=(2, 7), flexible=5):
     validate_only: bool = wire("bool", default=False)
 
 
-@attrs.define(kw_only=True)
-class CreatableTopicConfigs:
+class CreatableTopicConfigs(Struct):
     name: str = wire("string")
     value: str | None = wire("string", default=None)
     read_only: bool = wire("bool", default=False)
@@ -161,8 +142,7 @@ class CreatableTopicConfigs:
     is_sensitive: bool = wire("bool", default=False)
 
 
-@attrs.define(kw_only=True)
-class CreatableTopicResult:
+class CreatableTopicResult(Struct):
     name: str = wire("string")
     topic_id: bytes = wire("uuid", since=7, default=bytes(16))
     error_code: int = wire("int16", default=0)
@@ -174,19 +154,16 @@ class CreatableTopicResult:
     configs: list[CreatableTopicConfigs] | None = wire(Array(CreatableTopicConfigs), since=5, factory=list)
 
 
-@attrs.define(kw_only=True)
 class CreateTopicsResponse(Message, answers=CreateTopicsRequest):
     throttle_time_ms: int = wire("int32", default=0)
     topics: list[CreatableTopicResult] = wire(Array(CreatableTopicResult), factory=list)
 
 
-@attrs.define(kw_only=True)
-class DeleteTopicState:
+class DeleteTopicState(Struct):
     name: str | None = wire("string", default=None)  # null when deleted by id
     topic_id: bytes = wire("uuid", default=bytes(16))
 
 
-@attrs.define(kw_only=True)
 class DeleteTopicsRequest(Message, key=20, versions=(1, 6), flexible=4):
     """DeleteTopics: topics to delete, by name, or from version 6 by name or id."""
 
@@ -195,34 +172,29 @@ class DeleteTopicsRequest(Message, key=20, versions=(1, 6), flexible=4):
     timeout_ms: int = wire("int32")
 
 
-@attrs.define(kw_only=True)
-class DeletableTopicResult:
+class DeletableTopicResult(Struct):
     name: str | None = wire("string")  # null for an unknown id
     topic_id: bytes = wire("uuid", since=6, default=bytes(16))
     error_code: int = wire("int16", default=0)
     error_message: str | None = wire("string", since=5, default=None)
 
 
-@attrs.define(kw_only=True)
 class DeleteTopicsResponse(Message, answers=DeleteTopicsRequest):
     throttle_time_ms: int = wire("int32", default=0)
     responses: list[DeletableTopicResult] = wire(Array(DeletableTopicResult), factory=list)
 
 
-@attrs.define(kw_only=True)
-class CreatePartitionsAssignment:
+class CreatePartitionsAssignment(Struct):
     broker_ids: list[int] = wire(Array("int32"), factory=list)
 
 
-@attrs.define(kw_only=True)
-class CreatePartitionsTopic:
+class CreatePartitionsTopic(Struct):
     name: str = wire("string")
     count: int = wire("int32")  # the new total
     # null: the broker decides
     assignments: list[CreatePartitionsAssignment] | None = wire(Array(CreatePartitionsAssignment))
 
 
-@attrs.define(kw_only=True)
 class CreatePartitionsRequest(Message, key=37, versions=(0, 3), flexible=2):
     """CreatePartitions: more partitions for existing topics."""
 
@@ -231,14 +203,12 @@ class CreatePartitionsRequest(Message, key=37, versions=(0, 3), flexible=2):
     validate_only: bool = wire("bool", default=False)
 
 
-@attrs.define(kw_only=True)
-class CreatePartitionsTopicResult:
+class CreatePartitionsTopicResult(Struct):
     name: str = wire("string")
     error_code: int = wire("int16", default=0)
     error_message: str | None = wire("string", default=None)
 
 
-@attrs.define(kw_only=True)
 class CreatePartitionsResponse(Message, answers=CreatePartitionsRequest):
     throttle_time_ms: int = wire("int32", default=0)
     results: list[CreatePartitionsTopicResult] = wire(Array(CreatePartitionsTopicResult), factory=list)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import attrs
-
-from kafscale.wire.schema import Array, Message, wire
+from kafscale.wire.schema import Array, Message, Struct, wire
 
 
-@attrs.define(kw_only=True)
 class InitProducerIdRequest(Message, key=22, versions=(0, 5), flexible=2):
     """InitProducerId: a producer id and epoch for a producer (KIP-98); from version 3 its next epoch (KIP-360)."""
 
@@ -17,7 +14,6 @@ class InitProducerIdRequest(Message, key=22, versions=(0, 5), flexible=2):
     producer_epoch: int = wire("int16", since=3, default=-1)
 
 
-@attrs.define(kw_only=True)
 class InitProducerIdResponse(Message, answers=InitProducerIdRequest):
     throttle_time_ms: int = wire("int32", default=0)
     error_code: int = wire("int16", default=0)
@@ -25,14 +21,12 @@ class InitProducerIdResponse(Message, answers=InitProducerIdRequest):
     producer_epoch: int = wire("int16", default=-1)
 
 
-@attrs.define(kw_only=True)
-class AddPartitionsToTxnTopic:
+class AddPartitionsToTxnTopic(Struct):
     name: str = wire("string")
     partitions: list[int] = wire(Array("int32"), factory=list)
 
 
-@attrs.define(kw_only=True)
-class AddPartitionsToTxnTransaction:
+class AddPartitionsToTxnTransaction(Struct):
     transactional_id: str = wire("string")
     producer_id: int = wire("int64")
     producer_epoch: int = wire("int16")
@@ -40,7 +34,6 @@ class AddPartitionsToTxnTransaction:
     topics: list[AddPartitionsToTxnTopic] = wire(Array(AddPartitionsToTxnTopic), factory=list)
 
 
-@attrs.define(kw_only=True)
 class AddPartitionsToTxnRequest(Message, key=24, versions=(0, 5), flexible=3):
     """AddPartitionsToTxn: partitions that a transaction is going to write to (KIP-98).
 
@@ -57,27 +50,23 @@ class AddPartitionsToTxnRequest(Message, key=24, versions=(0, 5), flexible=3):
     topics: list[AddPartitionsToTxnTopic] = wire(Array(AddPartitionsToTxnTopic), until=3, factory=list)
 
 
-@attrs.define(kw_only=True)
-class AddPartitionsToTxnPartitionResult:
+class AddPartitionsToTxnPartitionResult(Struct):
     partition_index: int = wire("int32")
     partition_error_code: int = wire("int16", default=0)
 
 
-@attrs.define(kw_only=True)
-class AddPartitionsToTxnTopicResult:
+class AddPartitionsToTxnTopicResult(Struct):
     name: str = wire("string")
     results_by_partition: list[AddPartitionsToTxnPartitionResult] = wire(
         Array(AddPartitionsToTxnPartitionResult), factory=list
     )
 
 
-@attrs.define(kw_only=True)
-class AddPartitionsToTxnResult:
+class AddPartitionsToTxnResult(Struct):
     transactional_id: str = wire("string")
     topic_results: list[AddPartitionsToTxnTopicResult] = wire(Array(AddPartitionsToTxnTopicResult), factory=list)
 
 
-@attrs.define(kw_only=True)
 class AddPartitionsToTxnResponse(Message, answers=AddPartitionsToTxnRequest):
     throttle_time_ms: int = wire("int32", default=0)
     error_code: int = wire("int16", since=4, default=0)
@@ -89,7 +78,6 @@ class AddPartitionsToTxnResponse(Message, answers=AddPartitionsToTxnRequest):
     )
 
 
-@attrs.define(kw_only=True)
 class AddOffsetsToTxnRequest(Message, key=25, versions=(0, 4), flexible=3):
     """AddOffsetsToTxn: enrol a group's partition of `__consumer_offsets` in a transaction (KIP-98)."""
 
@@ -99,13 +87,11 @@ class AddOffsetsToTxnRequest(Message, key=25, versions=(0, 4), flexible=3):
     group_id: str = wire("string")
 
 
-@attrs.define(kw_only=True)
 class AddOffsetsToTxnResponse(Message, answers=AddOffsetsToTxnRequest):
     throttle_time_ms: int = wire("int32", default=0)
     error_code: int = wire("int16", default=0)
 
 
-@attrs.define(kw_only=True)
 class EndTxnRequest(Message, key=26, versions=(0, 5), flexible=3):
     """EndTxn: commit or abort a transaction (KIP-98). From version 5 on each end raises the epoch (KIP-890)."""
 
@@ -115,7 +101,6 @@ class EndTxnRequest(Message, key=26, versions=(0, 5), flexible=3):
     committed: bool = wire("bool")  # false: abort
 
 
-@attrs.define(kw_only=True)
 class EndTxnResponse(Message, answers=EndTxnRequest):
     throttle_time_ms: int = wire("int32", default=0)
     error_code: int = wire("int16", default=0)
@@ -123,14 +108,12 @@ class EndTxnResponse(Message, answers=EndTxnRequest):
     producer_epoch: int = wire("int16", since=5, default=-1)
 
 
-@attrs.define(kw_only=True)
-class WritableTxnMarkerTopic:
+class WritableTxnMarkerTopic(Struct):
     name: str = wire("string")
     partition_indexes: list[int] = wire(Array("int32"), factory=list)
 
 
-@attrs.define(kw_only=True)
-class WritableTxnMarker:
+class WritableTxnMarker(Struct):
     producer_id: int = wire("int64")
     producer_epoch: int = wire("int16")
     transaction_result: bool = wire("bool")  # true: commit, false: abort
@@ -141,7 +124,6 @@ class WritableTxnMarker:
     )  # of 2 the marker's epoch is above the records' (KIP-1228)
 
 
-@attrs.define(kw_only=True)
 class WriteTxnMarkersRequest(Message, key=27, versions=(1, 2), flexible=1):
     """WriteTxnMarkers: end transactions in the partitions of a leader (KIP-98).
 
@@ -151,44 +133,37 @@ class WriteTxnMarkersRequest(Message, key=27, versions=(1, 2), flexible=1):
     markers: list[WritableTxnMarker] = wire(Array(WritableTxnMarker), factory=list)
 
 
-@attrs.define(kw_only=True)
-class WritableTxnMarkerPartitionResult:
+class WritableTxnMarkerPartitionResult(Struct):
     partition_index: int = wire("int32")
     error_code: int = wire("int16", default=0)
 
 
-@attrs.define(kw_only=True)
-class WritableTxnMarkerTopicResult:
+class WritableTxnMarkerTopicResult(Struct):
     name: str = wire("string")
     partitions: list[WritableTxnMarkerPartitionResult] = wire(Array(WritableTxnMarkerPartitionResult), factory=list)
 
 
-@attrs.define(kw_only=True)
-class WritableTxnMarkerResult:
+class WritableTxnMarkerResult(Struct):
     producer_id: int = wire("int64")
     topics: list[WritableTxnMarkerTopicResult] = wire(Array(WritableTxnMarkerTopicResult), factory=list)
 
 
-@attrs.define(kw_only=True)
 class WriteTxnMarkersResponse(Message, answers=WriteTxnMarkersRequest):
     markers: list[WritableTxnMarkerResult] = wire(Array(WritableTxnMarkerResult), factory=list)
 
 
-@attrs.define(kw_only=True)
-class DescribedProducersTopic:
+class DescribedProducersTopic(Struct):
     name: str = wire("string")
     partition_indexes: list[int] = wire(Array("int32"), factory=list)
 
 
-@attrs.define(kw_only=True)
 class DescribeProducersRequest(Message, key=61, versions=(0, 0), flexible=0):
     """DescribeProducers: recent producers of partitions, and their transactions (KIP-664)."""
 
     topics: list[DescribedProducersTopic] = wire(Array(DescribedProducersTopic), factory=list)
 
 
-@attrs.define(kw_only=True)
-class ProducerState:
+class ProducerState(Struct):
     producer_id: int = wire("int64")
     producer_epoch: int = wire("int32")  # an int16 everywhere else
     last_sequence: int = wire("int32", default=-1)
@@ -197,41 +172,35 @@ class ProducerState:
     current_txn_start_offset: int = wire("int64", default=-1)  # -1: no transaction is open
 
 
-@attrs.define(kw_only=True)
-class PartitionResponse:
+class PartitionResponse(Struct):
     partition_index: int = wire("int32")
     error_code: int = wire("int16", default=0)
     error_message: str | None = wire("string", default=None)
     active_producers: list[ProducerState] = wire(Array(ProducerState), factory=list)
 
 
-@attrs.define(kw_only=True)
-class TopicResponse:
+class TopicResponse(Struct):
     name: str = wire("string")
     partitions: list[PartitionResponse] = wire(Array(PartitionResponse), factory=list)
 
 
-@attrs.define(kw_only=True)
 class DescribeProducersResponse(Message, answers=DescribeProducersRequest):
     throttle_time_ms: int = wire("int32", default=0)
     topics: list[TopicResponse] = wire(Array(TopicResponse), factory=list)
 
 
-@attrs.define(kw_only=True)
 class DescribeTransactionsRequest(Message, key=65, versions=(0, 0), flexible=0):
     """DescribeTransactions: states of transactional ids coordinated here (KIP-664)."""
 
     transactional_ids: list[str] = wire(Array("string"), factory=list)
 
 
-@attrs.define(kw_only=True)
-class TransactionTopicData:
+class TransactionTopicData(Struct):
     topic: str = wire("string")
     partitions: list[int] = wire(Array("int32"), factory=list)
 
 
-@attrs.define(kw_only=True)
-class DescribedTransaction:
+class DescribedTransaction(Struct):
     error_code: int = wire("int16", default=0)
     transactional_id: str = wire("string")
     transaction_state: str = wire("string", default="")
@@ -244,13 +213,11 @@ class DescribedTransaction:
     )  # those that are still without a marker
 
 
-@attrs.define(kw_only=True)
 class DescribeTransactionsResponse(Message, answers=DescribeTransactionsRequest):
     throttle_time_ms: int = wire("int32", default=0)
     transaction_states: list[DescribedTransaction] = wire(Array(DescribedTransaction), factory=list)
 
 
-@attrs.define(kw_only=True)
 class ListTransactionsRequest(Message, key=66, versions=(0, 2), flexible=0):
     """ListTransactions: the transactional ids that this broker coordinates (KIP-664).
 
@@ -264,14 +231,12 @@ class ListTransactionsRequest(Message, key=66, versions=(0, 2), flexible=0):
     transactional_id_pattern: str | None = wire("string", since=2, default=None)  # RE2; null or empty: all
 
 
-@attrs.define(kw_only=True)
-class ListedTransactionState:
+class ListedTransactionState(Struct):
     transactional_id: str = wire("string")
     producer_id: int = wire("int64")
     transaction_state: str = wire("string")
 
 
-@attrs.define(kw_only=True)
 class ListTransactionsResponse(Message, answers=ListTransactionsRequest):
     throttle_time_ms: int = wire("int32", default=0)
     error_code: int = wire("int16", default=0)

@@ -79,8 +79,8 @@ def filled(cls: Any, version: int) -> Any:
     """A message with one of each, whose names are the secret's."""
     values: dict[str, Any] = {}
     for field in fields_of(cls):
-        type_ = field.wire.type
-        if not field.wire.is_in(version):
+        type_ = field.type
+        if not field.is_in(version):
             continue
         if field.name in FILLED and type_ == "int8":
             values[field.name] = FILLED[field.name]

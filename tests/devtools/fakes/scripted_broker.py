@@ -65,7 +65,7 @@ class ScriptedBroker:
         cls = classes[header.api_key]
         least, most = self._range(cls)
         if cls is ApiVersionsRequest and not least <= header.api_version <= most:
-            refusal = attrs.evolve(self._api_versions(), error_code=error_codes.UNSUPPORTED_VERSION)
+            refusal = self._api_versions().evolve(error_code=error_codes.UNSUPPORTED_VERSION)
             return self._frame(header, refusal, 0)
         request: Any = codec.decode(cls, header.api_version, frame[header.body_offset :])
         if cls is ApiVersionsRequest:

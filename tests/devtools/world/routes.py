@@ -237,7 +237,7 @@ class SpreadConnection(Connection):
                 )
                 for topic in message.topic_data
             ]
-            part = attrs.evolve(message, topic_data=[topic for topic in data if topic.partition_data])
+            part = message.evolve(topic_data=[topic for topic in data if topic.partition_data])
             try:
                 line = await self._line(broker_id, may_reopen=False)
                 sent.append(await line.send(part, ProduceResponse, version=version))
@@ -250,15 +250,14 @@ class SpreadConnection(Connection):
         sent = {}
         for broker_id, theirs in (await self._by_leader(set(places), places)).items():
             topics = [
-                attrs.evolve(
-                    topic,
+                topic.evolve(
                     partitions=[
                         partition for partition in topic.partitions if (topic.topic, partition.partition) in theirs
                     ],
                 )
                 for topic in message.topics
             ]
-            part = attrs.evolve(message, topics=[topic for topic in topics if topic.partitions])
+            part = message.evolve(topics=[topic for topic in topics if topic.partitions])
             try:
                 sent[broker_id] = await (await self._line(broker_id)).send(part, FetchResponse)
             except BrokerUnavailable:

@@ -113,7 +113,7 @@ def test_what_only_replicas_send_in_a_fetch_is_skipped():
 
 def compare_declarations(cls, their_class, versions):
     for field in fields_of(cls):
-        if not any(field.wire.is_in(version) for version in versions):
+        if not any(field.is_in(version) for version in versions):
             continue  # kafka-python, as Kafka, has a class of its own where the same struct stands in other versions
         name, is_bit_set = their_field(cls, field.name)
         their_declaration = their_class.fields[name]
@@ -123,7 +123,7 @@ def compare_declarations(cls, their_class, versions):
         assert field.nullable == nullable, where
         if "default" in their_declaration._json and (cls.__name__, field.name) not in DEFAULT_OF_ITS_OWN:
             assert field.default == (NOT_ASKED_FOR if is_bit_set else their_declaration.default), where
-        struct = field.wire.type.of if isinstance(field.wire.type, Array | Nullable) else field.wire.type
+        struct = field.type.of if isinstance(field.type, Array | Nullable) else field.type
         if isinstance(struct, type):
             compare_declarations(struct, their_declaration.data_class, present)
 
@@ -155,11 +155,11 @@ def to_theirs(message, their_class, version):
     values = {}
     for field in fields_of(type(message)):
         value = getattr(message, field.name)
-        if not field.wire.is_in(version) or (field.wire.tag is not None and value == field.default):
+        if not field.is_in(version) or (field.tag is not None and value == field.default):
             continue
         name, is_bit_set = their_field(type(message), field.name)
         values[name] = (
-            bit_set(value) if is_bit_set else to_their_value(value, field.wire.type, their_class.fields[name], version)
+            bit_set(value) if is_bit_set else to_their_value(value, field.type, their_class.fields[name], version)
         )
     return their_class(**values)
 
@@ -182,14 +182,14 @@ def to_their_value(value, type_, their_field, version):
 def from_theirs(their_message, cls, version):
     values = {}
     for field in fields_of(cls):
-        if not field.wire.is_in(version):
+        if not field.is_in(version):
             continue
         name, is_bit_set = their_field(cls, field.name)
         value = getattr(their_message, name)
         if is_bit_set:
             values[field.name] = from_bit_set(value)
-        elif value is not None or field.wire.tag is None:  # a tagged field that was not sent is None there
-            values[field.name] = from_their_value(value, field.wire.type, version)
+        elif value is not None or field.tag is None:  # a tagged field that was not sent is None there
+            values[field.name] = from_their_value(value, field.type, version)
     return cls(**values)
 
 

@@ -245,9 +245,9 @@ class ClassicGroup(Generation):
             result = refused_join(error_codes.COORDINATOR_NOT_AVAILABLE)
         elif replacement.leader_id is None:
             leads = self.members.leader_id == member.member_id
-            result = attrs.evolve(self.joined(member), skip_assignment=leads)
+            result = self.joined(member).evolve(skip_assignment=leads)
         else:
-            result = attrs.evolve(self.joined(member), leader=replacement.leader_id, members=[])
+            result = self.joined(member).evolve(leader=replacement.leader_id, members=[])
         self.members.answer_join(member, result)
         self._restart_session(member)
 

@@ -50,7 +50,7 @@ class CommittedReader(UncommittedReader):
     seen: TransactionsSeen
 
     def _request(self) -> FetchRequest:
-        return attrs.evolve(Reader._request(self), isolation_level=IsolationLevel.READ_COMMITTED)
+        return Reader._request(self).evolve(isolation_level=IsolationLevel.READ_COMMITTED)
 
     def _sought(self, where: str) -> None:
         self.seen.sought(self.name, where)
