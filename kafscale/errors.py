@@ -1,42 +1,4 @@
-"""Every exception that KafScale raises on purpose, as one tree.
-
-    KafScaleError
-    ├─ ConfigError               a setting is wrong; the message names option, value and what is allowed (exit 2)
-    ├─ StartupError              the broker can't start; the message says which resource and what to do (exit 1)
-    ├─ ProtocolError             the peer sent something that ends its connection
-    │  ├─ DecodeError            bytes that are not a valid message
-    │  └─ FrameTooLarge          a length prefix past the limit, or negative
-    ├─ KafkaError                has a Kafka error code; becomes the reply to one request or one partition of it
-    │  ├─ CorruptBatch           CORRUPT_MESSAGE: a wrong CRC, magic or length, which sending again may mend
-    │  │  ├─ UnreadableBatch     UNKNOWN_SERVER_ERROR, as Kafka: records that can't be decompressed
-    │  │  └─ WrongOffsetDelta    the same: a record whose offset delta is not its index
-    │  ├─ InvalidRecord          INVALID_RECORD: well-formed, but not to be stored
-    │  └─ StorageFull            KAFKA_STORAGE_ERROR: no room on the local disk; nothing was changed, try again
-    ├─ StoreError                the object store refused or failed
-    │  ├─ NotFound               no such key
-    │  ├─ PreconditionFailed     a conditional write lost (412)
-    │  │  └─ PlanOutdated        the metadata has changed since a transaction was planned; plan it anew
-    │  ├─ Conflict               two conditional writes met (409); try again
-    │  ├─ AccessDenied           credentials missing, refused or expired (401, 403)
-    │  │  ├─ NoCredentials       none are configured, or they are incomplete; the message says what was tried
-    │  │  ├─ NoPermission        the store is a directory that this user may not read or write
-    │  │  └─ EncryptionRefused   no key service, no such key, or no right to use it; the message says what to do
-    │  ├─ WrongRegion            the bucket is in another region, which the message names
-    │  ├─ RangeNotSatisfiable    a range past the end (416)
-    │  ├─ SlowDown               the store asks for fewer requests (429, 503)
-    │  └─ StoreUnavailable       no connection, timeout, reply cut off, 5xx: whether it took effect is unknown
-    │     ├─ StoreFull           the disk of a store that is a directory has no room
-    │     └─ ClockRefused        the store's clock differs too much from the one that signed the request
-    ├─ BrokerUnavailable         a client got no connection to a broker, or no answer on it
-    ├─ RegistryError             the schema registry refused or gave no answer; names it and says what to do
-    │  └─ UnknownSchema          it answers that it has no such id, subject or version
-    ├─ QueryError                a statement of SQL that is wrong, or whose execution failed; says what to do
-    ├─ DamagedObject             a segment, index or WAL file is not what its checksums say; names it and the position
-    │  ├─ DamagedBatch           a record batch of a segment whose CRC, magic or length is wrong
-    │  └─ NewerVersion           it is whole, but a newer KafScale has written it
-    ├─ Fenced                    another broker has taken over what this one owned
-    │  └─ DeclaredDead           the other brokers could not hear of this one; started anew, it is one of them again
-    └─ StorageFailed             the local disk failed; the broker must stop
+"""Every exception that KafScale raises on purpose.
 
 Kafka error codes are integers from `kafscale.wire.error_codes`; this module imports nothing.
 """
@@ -53,11 +15,11 @@ class KafScaleError(Exception):
 
 
 class ConfigError(KafScaleError):
-    """A setting is wrong. The message names the option, its value and the allowed ones."""
+    """A setting is wrong (exit 2). The message names the option, its value and the allowed ones."""
 
 
 class StartupError(KafScaleError):
-    """The broker can't start. The message says which resource and what to do about it."""
+    """The broker can't start (exit 1). The message says which resource and what to do about it."""
 
 
 class ProtocolError(KafScaleError):
@@ -77,7 +39,7 @@ class FrameTooLarge(ProtocolError):
 
 
 class KafkaError(KafScaleError):
-    """An error with a code of `kafscale.wire.error_codes`.
+    """An error with a code of `kafscale.wire.error_codes`: the reply to one request, or to one partition of it.
 
     `message` goes to the client where the API has a field for it; it is cut off, as a quoted request may be long.
     """
@@ -149,7 +111,7 @@ class NotFound(StoreError):
 
 
 class PreconditionFailed(StoreError):
-    """A conditional write lost: the key exists (If-None-Match) or has another ETag (If-Match)."""
+    """A conditional write lost (412): the key exists (If-None-Match) or has another ETag (If-Match)."""
 
 
 class PlanOutdated(PreconditionFailed):
@@ -165,7 +127,7 @@ class Conflict(StoreError):
 
 
 class AccessDenied(StoreError):
-    """Credentials are missing, refused or expired."""
+    """Credentials are missing, refused or expired (401, 403)."""
 
 
 class NoCredentials(AccessDenied):
@@ -189,15 +151,15 @@ class WrongRegion(StoreError):
 
 
 class RangeNotSatisfiable(StoreError):
-    """The range starts past the end of the object."""
+    """The range starts past the end of the object (416)."""
 
 
 class SlowDown(StoreError):
-    """The store asks for fewer requests; it has not done this one."""
+    """The store asks for fewer requests (429, 503); it has not done this one."""
 
 
 class StoreUnavailable(StoreError):
-    """No answer, or half of one: whether a write took effect is unknown."""
+    """No answer, half of one, or 5xx: whether a write took effect is unknown."""
 
 
 class StoreFull(StoreUnavailable):

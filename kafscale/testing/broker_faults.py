@@ -1,11 +1,7 @@
 """Faults of a `BackgroundBroker`, as plain calls: of its network, its answers and its object store.
 
-    faults.drop_connections()                                # now
     with faults.refuse_connections(): ...                    # for a while
     faults.fail("Produce", "NOT_LEADER_OR_FOLLOWER", times=3)
-    faults.lose_reply("Produce")                             # the record is stored, without a reply
-    with faults.delay("Fetch", 0.5) as slow: ...
-    assert slow.met_count
 
 A fault starts with the call and ends when its `times` are used up, or at the end of its block, `end` or `heal`.
 """

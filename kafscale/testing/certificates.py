@@ -85,31 +85,17 @@ class Authority:
 def make_authority(directory: Path, name: str = "ca") -> Authority:
     """Make an authority, valid for a day, with its certificate in the directory."""
     key = ec.generate_private_key(ec.SECP256R1())
-    certificate = _authority_builder(common_name(f"{name} of tests"), key).sign(key, hashes.SHA256())
+    subject = common_name(f"{name} of tests")
+    builder = _builder(subject, key, DAY, issuer=subject, issuer_key=key)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    certificate = builder.add_extension(_key_usage(signs_certificates=True), critical=True).sign(key, hashes.SHA256())
     ca_file = directory / f"{name}.pem"
     ca_file.write_bytes(_pem(certificate))
     return Authority(directory=directory, ca_file=ca_file, certificate=certificate, key=key)
 
 
-def make_certificate(directory: Path, *, names: tuple[str, ...] = ("localhost",)) -> CertificateFiles:
-    """Write a self-signed certificate for 127.0.0.1 and `names`, valid for a day, into the directory."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    builder = _authority_builder(common_name(names[0]), key).add_extension(_alternative_names(names), critical=False)
-    certificate = builder.sign(key, hashes.SHA256())
-    files = CertificateFiles(certificate_file=directory / "certificate.pem", key_file=directory / "key.pem")
-    files.certificate_file.write_bytes(_pem(certificate))
-    _write_key(files.key_file, key, None)
-    return files
-
-
 def common_name(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-
-
-def _authority_builder(subject: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
-    builder = _builder(subject, key, DAY, issuer=subject, issuer_key=key)
-    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-    return builder.add_extension(_key_usage(signs_certificates=True), critical=True)
 
 
 def _builder(

@@ -5,14 +5,8 @@ before the effect, then the effect, then those after it.
 
     store = FaultyStore(MemoryStore())
     store.fail(On("put*", "*.kfs", times=3), SlowDown)      # three uploads are refused
-    store.lose_reply(On("put_if_absent", times=1))          # one has its effect, and its reply is lost
-    gate = store.hold(On("put*", "*.index"))                # uploads hang ...
-    await gate.wait_arrived(1)
-    gate.open()                                             # ... until now
-    store.truncate(On("get*", times=1))                     # a body is too short, without an error
+    gate = store.hold(On("put*", "*.index"))                # uploads hang until gate.open()
     store.page_max_count = 2                                # listings of many pages, from the state at the first
-    store.unreliable(0.1)                                   # a tenth of all operations fails, by the seed
-    store.heal()                                            # remove all rules
 
 Waits are trio's, so that latency takes no time with an autojump clock.
 """

@@ -2,14 +2,7 @@
 
     proxy = TcpProxy(Address("127.0.0.1", broker_port))
     await nursery.start(proxy.run)              # clients connect to proxy.port
-    proxy.delay_seconds = 0.2                   # each way
-    proxy.set_bandwidth(100_000)
     proxy.reset()                               # RST to both ends of every connection
-    proxy.freeze()                              # connections stay open, and no bytes pass ...
-    proxy.thaw()                                # ... until now, and nothing is lost
-    proxy.freeze(Way.TO_CLIENT)                 # requests pass, and their replies do not
-    proxy.half_open()                           # the server's ends are closed without telling the clients
-    proxy.refusing = True                       # new connections are reset at once
 
 It keeps its port while the server is down: a connection that can't be passed on is reset.
 """

@@ -10,7 +10,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kafscale.http.client import TrioTransport
 from kafscale.http.connection import BufferStream
-from kafscale.testing.certificates import make_certificate
+from kafscale.testing.certificates import make_authority
 
 SECONDS = {"connect": 5.0, "read": 5.0, "write": 5.0, "pool": 5.0}
 
@@ -85,7 +85,7 @@ async def echo(peer):
 @contextlib.asynccontextmanager
 async def serving(script, *, tls=False, tmp_path=None, **options):
     """A server that plays the script, and a transport and the URL for it."""
-    certificate = make_certificate(tmp_path) if tls else None
+    certificate = make_authority(tmp_path).issue("server") if tls else None
     server = Server(script, certificate.server_context() if tls else None)
     if tls:
         options["ssl_context"] = ssl.create_default_context(cafile=certificate.certificate_file)

@@ -9,7 +9,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from kafscale.testing.certificates import CertificateFiles, make_authority, make_certificate
+from kafscale.testing.certificates import CertificateFiles, make_authority
 from tests.devtools.processes.tls import verify_strictly
 
 
@@ -34,11 +34,6 @@ def test_issued_certificates_are_valid_where_verified_strictly(
     verify_strictly(*mutual_tls(server, client, authority.ca_file))
 
 
-def test_a_certificate_of_its_own_authority_is_valid_where_verified_strictly(tmp_path: Path) -> None:
-    certificate = make_certificate(tmp_path)
-    verify_strictly(*mutual_tls(certificate, certificate, certificate.certificate_file))
-
-
 def test_certificates_of_others_are_refused(tmp_path: Path) -> None:
     authority = make_authority(tmp_path)
     stranger = make_authority(tmp_path, "stranger").issue("server")
@@ -47,6 +42,6 @@ def test_certificates_of_others_are_refused(tmp_path: Path) -> None:
 
 
 def test_clients_of_these_certificates_verify_strictly_on_every_python(tmp_path: Path) -> None:
-    certificate = make_certificate(tmp_path)
-    context = certificate.client_context(certificate.certificate_file)
+    authority = make_authority(tmp_path)
+    context = authority.issue("server").client_context(authority.ca_file)
     assert context.verify_flags & ssl.VERIFY_X509_STRICT

@@ -23,7 +23,7 @@ import h11
 import trio
 
 from kafscale.store.s3.sigv4 import S3Credentials
-from kafscale.testing.certificates import CertificateFiles, make_certificate
+from kafscale.testing.certificates import CertificateFiles, make_authority
 from kafscale.testing.tcp_proxy import Link
 from tests.devtools.fakes.s3_service import Body, S3Answer, S3Call, S3Service
 
@@ -282,7 +282,7 @@ async def open_s3_server(server: S3Server | None = None, *, tls: bool = False) -
     server = server or S3Server()
     with tempfile.TemporaryDirectory() as directory:
         if tls:
-            server.certificate = make_certificate(Path(directory))
+            server.certificate = make_authority(Path(directory)).issue("server")
         async with trio.open_nursery() as nursery:
             await server.listen()
             nursery.start_soon(server.run)
