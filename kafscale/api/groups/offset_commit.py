@@ -37,7 +37,7 @@ from kafscale.wire.error_codes import (
     UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
 )
-from kafscale.wire.internal_topics.consumer_offsets import OffsetCommitValue
+from kafscale.wire.internal_topics.consumer_offsets import NO_EXPIRY, OffsetCommitValue
 from kafscale.wire.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -98,7 +98,8 @@ class CheckedOffsets:
         retention_ms: int | None = None,
     ) -> None:
         """Check partitions; topics that the request names by id get their names."""
-        turns, groups = Turns(), self.services.groups
+        turns, now_ms = Turns(), self.services.groups.wall_clock_ms()
+        expire_timestamp_ms = NO_EXPIRY if retention_ms is None else now_ms + retention_ms
         for topic in topics:
             await turns.step()
             if self.by_id and isinstance(topic, OffsetCommitRequestTopic):
@@ -111,11 +112,12 @@ class CheckedOffsets:
                 if error_code != NONE:
                     self.refused[at] = error_code
                     continue
-                self.offsets[at] = groups.new_offset(
-                    partition.committed_offset,
+                self.offsets[at] = OffsetCommitValue(
+                    offset=partition.committed_offset,
                     leader_epoch=partition.committed_leader_epoch,
-                    metadata=partition.committed_metadata,
-                    retention_ms=retention_ms,
+                    metadata=partition.committed_metadata or "",
+                    commit_timestamp_ms=now_ms,
+                    expire_timestamp_ms=expire_timestamp_ms,
                     topic_id=self._topic_ids[topic.name],
                 )
 

@@ -62,7 +62,7 @@ from kafscale.concurrency.signals import OneShot
 from kafscale.concurrency.timers import TimerQueue
 from kafscale.config import Settings
 from kafscale.wire import error_codes
-from kafscale.wire.internal_topics.consumer_offsets import NO_EXPIRY, NO_TOPIC_ID, OffsetCommitValue
+from kafscale.wire.internal_topics.consumer_offsets import OffsetCommitValue
 from kafscale.wire.messages.groups import JoinGroupResponse, MemberIdentity, SyncGroupResponse
 
 logger = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ class GroupCoordinator:
     _settings: Settings
     _draining: trio.Event = attrs.field(kw_only=True)
     _has_topic: Callable[[str], bool] = attrs.field(default=_any_topic, kw_only=True)
-    _wall_clock_ms: Callable[[], int] = attrs.field(default=_wall_clock_ms, kw_only=True)
+    wall_clock_ms: Callable[[], int] = attrs.field(default=_wall_clock_ms, kw_only=True)
     _overrides: Mapping[str, GroupOverrides] = attrs.field(factory=dict, kw_only=True)  # of single groups
     _rights: Rights | None = attrs.field(default=None, kw_only=True)
     _run_piece: RunPiece = attrs.field(default=run_in_thread, kw_only=True)
@@ -127,7 +127,7 @@ class GroupCoordinator:
             topics=self.topics,
             state_bytes=self.state_bytes,
             timers=self._timers,
-            wall_clock_ms=self._wall_clock_ms,
+            wall_clock_ms=self.wall_clock_ms,
             submit=self._submit,
             search=self._search.ask,
             downgrade=self._downgrade,
@@ -175,7 +175,7 @@ class GroupCoordinator:
         self, group_id: str, records: Sequence[CoordinatorRecord], then: Then, *, essential: bool = True, **more: Any
     ) -> None:
         """Write records of a group. Essential ones wait for room; without them no member could come, and read."""
-        now_ms = self._wall_clock_ms()
+        now_ms = self.wall_clock_ms()
         encoded = [record.encode(now_ms) for record in records]
         self._log.submit(self.led.partition_of(group_id), encoded, then, essential=essential, **more)
 
@@ -290,19 +290,16 @@ class GroupCoordinator:
             return error_codes.INVALID_SESSION_TIMEOUT
         if len(join.protocols) > PROTOCOLS_MAX_COUNT or protocols_bytes(join.protocols) > MEMBER_METADATA_MAX_BYTES:
             return error_codes.INVALID_REQUEST
-        if not self._has_room(self._more_bytes(group_id, join)):
-            return error_codes.COORDINATOR_NOT_AVAILABLE
         entry = self._entries.get(group_id)
+        more_bytes = GROUP_BYTES + len(group_id) + join_bytes(join) if entry is None else entry.group.more_bytes(join)
+        if not self._has_room(more_bytes):
+            return error_codes.COORDINATOR_NOT_AVAILABLE
         consumer = None if entry is None else entry.consumer
         if consumer is not None and consumer.is_dead:
             return error_codes.COORDINATOR_NOT_AVAILABLE
         if join.member_id and (entry is None or (consumer is not None and consumer.is_empty)):
             return error_codes.UNKNOWN_MEMBER_ID
         return error_codes.POLICY_VIOLATION if entry is None and self._is_full else error_codes.NONE
-
-    def _more_bytes(self, group_id: str, join: Join) -> int:
-        entry = self._entries.get(group_id)
-        return GROUP_BYTES + len(group_id) + join_bytes(join) if entry is None else entry.group.more_bytes(join)
 
     def _has_room(self, more_bytes: int) -> bool:
         return self.state_bytes.has_room_or_say_so(more_bytes, now_seconds=trio.current_time())
@@ -396,9 +393,8 @@ class GroupCoordinator:
     ) -> int:
         entry = self._entries.get(group_id)
         held = GroupOffsets() if entry is None else entry.offsets
-        if not self._has_room(held.more_bytes(offsets) + (GROUP_BYTES + len(group_id) if entry is None else 0)):
-            return error_codes.COORDINATOR_NOT_AVAILABLE
-        if not self.led.has_topic:
+        more_bytes = held.more_bytes(offsets) + (GROUP_BYTES + len(group_id) if entry is None else 0)
+        if not self._has_room(more_bytes) or not self.led.has_topic:
             return error_codes.COORDINATOR_NOT_AVAILABLE
         if entry is not None:
             return entry.group.check_commit(identity, version, is_transactional=is_transactional)
@@ -439,26 +435,6 @@ class GroupCoordinator:
             for topic, partitions in list(entry.offsets.by_topic.items()):
                 for partition, offset in list(partitions.items()):
                     yield CommittedOffset(group_id, topic, partition, offset.offset)
-
-    def new_offset(
-        self,
-        offset: int,
-        *,
-        leader_epoch: int,
-        metadata: str | None,
-        retention_ms: int | None,
-        topic_id: bytes = NO_TOPIC_ID,
-    ) -> OffsetCommitValue:
-        """Return an offset that is committed now; without a retention it has the broker's."""
-        now_ms = self._wall_clock_ms()
-        return OffsetCommitValue(
-            offset=offset,
-            leader_epoch=leader_epoch,
-            metadata=metadata or "",
-            commit_timestamp_ms=now_ms,
-            expire_timestamp_ms=NO_EXPIRY if retention_ms is None else now_ms + retention_ms,
-            topic_id=topic_id,
-        )
 
     def is_metadata_too_large(self, metadata: str | None) -> bool:
         return metadata is not None and len(metadata) > self._settings.limits.offset_metadata_max_bytes

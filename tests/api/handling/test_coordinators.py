@@ -33,6 +33,7 @@ from kafscale.cluster.registries.topics import NewTopic, TopicListener, TopicReg
 from kafscale.config import Settings
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes as e
+from kafscale.wire.internal_topics.consumer_offsets import OffsetCommitValue
 from kafscale.wire.messages.cluster import FindCoordinatorRequest
 from kafscale.wire.messages.groups import (
     DeleteGroupsRequest,
@@ -93,7 +94,7 @@ async def services(autojump_clock: MockClock, nursery: trio.Nursery) -> Any:
         internal=LOCAL_LOG,
     )
     for group_id in (HERE, *ELSEWHERE):
-        offset = groups.new_offset(5, leader_epoch=0, metadata=None, retention_ms=None)
+        offset = OffsetCommitValue(offset=5, leader_epoch=0, commit_timestamp_ms=groups.wall_clock_ms())
         assert await groups.commit(group_id, SIMPLE, {TopicPartition("t", 0): offset}).wait() == e.NONE
     assignment.groups.update({MOVED: assignment.other, NOBODYS: None})
     return services

@@ -292,9 +292,9 @@ async def test_an_administrator_ends_what_hangs_in_the_offsets_of_groups(autojum
 async def test_offsets_do_not_expire_while_a_transaction_may_replace_them(autojump_clock):
     async with broker(coordinator=CoordinatorSettings(offsets_retention_ms=60_000)) as (running, client):
         groups = running.broker.services.groups
-        began_ms, began = groups._wall_clock_ms(), trio.current_time()
-        groups._wall_clock_ms = lambda: began_ms + int((trio.current_time() - began) * 1000)
-        groups.deletion.context = attrs.evolve(groups.deletion.context, wall_clock_ms=groups._wall_clock_ms)
+        began_ms, began = groups.wall_clock_ms(), trio.current_time()
+        groups.wall_clock_ms = lambda: began_ms + int((trio.current_time() - began) * 1000)
+        groups.deletion.context = attrs.evolve(groups.deletion.context, wall_clock_ms=groups.wall_clock_ms)
         producer = await started(client)
         assert await commit(client, {0: 1, 1: 1}) == e.NONE
         await producer.commit_offsets(GROUP, {0: 2})

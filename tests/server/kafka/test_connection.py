@@ -37,6 +37,7 @@ from kafscale.wire import error_codes
 from kafscale.wire.batch_header import batches
 from kafscale.wire.codec import decode, encode
 from kafscale.wire.frames import RequestHeader, request_frame
+from kafscale.wire.internal_topics.consumer_offsets import OffsetCommitValue
 from kafscale.wire.messages.cluster import (
     ApiVersionsRequest,
     ApiVersionsResponse,
@@ -664,7 +665,7 @@ async def test_offsets_of_a_topic_whose_deletion_was_cut_short_are_forgotten(
         await _create_topic(running)
         await prepare_groups(running.broker.services)
         groups = running.broker.services.groups
-        offset = groups.new_offset(5, leader_epoch=-1, metadata=None, retention_ms=None)
+        offset = OffsetCommitValue(offset=5, commit_timestamp_ms=groups.wall_clock_ms())
         nobody = GroupMemberIdentity(member_id="")
         assert await groups.commit("g", nobody, {TopicPartition(TOPIC, 0): offset}).wait() == error_codes.NONE
     await parts.metadata.commit(Transaction(deletes=[f"topics/{TOPIC}"]))
