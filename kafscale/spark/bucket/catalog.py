@@ -196,12 +196,8 @@ class Catalog:
         return self.present.metadata
 
     @property
-    def log_read_count(self) -> int:
-        return self._reader.log.read_count
-
-    @property
     def log_contents(self) -> Mapping[NumberedKey, memoryview]:
-        return self.log_memory.newest.found
+        return self.log_memory.contents
 
     def look_again(self) -> None:
         self._present = None

@@ -143,30 +143,6 @@ class LogView:
         return sorted(found, key=attrgetter("leader_epoch", "base_offset"))
 
 
-NO_LOG = LogView()
-
-
-@attrs.define(eq=False, repr=False)
-class NewestContents:
-    """The bytes of the objects that were added last, KEPT_BYTES at most; from any thread."""
-
-    found: dict[NumberedKey, memoryview] = attrs.field(factory=dict, init=False)
-    _size_bytes: int = attrs.field(default=0, init=False)
-    _lock: Lock = attrs.field(factory=Lock, init=False)
-
-    def add(self, key: NumberedKey, data: memoryview) -> None:
-        with self._lock:
-            self._size_bytes += len(data) - len(self.found.pop(key, b""))
-            self.found[key] = data
-            while self._size_bytes > KEPT_BYTES:
-                self._size_bytes -= len(self.found.pop(next(iter(self.found))))
-
-    def leave_out_others(self, keys: Container[NumberedKey]) -> None:
-        with self._lock:
-            self.found = {key: data for key, data in self.found.items() if key in keys}
-            self._size_bytes = sum(map(len, self.found.values()))
-
-
 @attrs.frozen
 class Known:
     etag: str
@@ -175,10 +151,30 @@ class Known:
 
 @attrs.define(eq=False, repr=False)
 class LogMemory:
-    """Objects of one log that were read. Readers in any thread may share it."""
+    """Objects of one log that were read. Readers in any thread may share it.
+
+    contents: the bytes of the objects that were added last, KEPT_BYTES at most.
+    """
 
     objects: Mapping[NumberedKey, Known] = attrs.field(factory=dict, init=False)
-    newest: NewestContents = attrs.field(factory=NewestContents, init=False)
+    contents: dict[NumberedKey, memoryview] = attrs.field(factory=dict, init=False)
+    _size_bytes: int = attrs.field(default=0, init=False)
+    _lock: Lock = attrs.field(factory=Lock, init=False)
+
+    def add(self, key: NumberedKey, data: memoryview) -> None:
+        """Keep the bytes of an object, and drop the oldest ones."""
+        with self._lock:
+            self._size_bytes += len(data) - len(self.contents.pop(key, b""))
+            self.contents[key] = data
+            while self._size_bytes > KEPT_BYTES:
+                self._size_bytes -= len(self.contents.pop(next(iter(self.contents))))
+
+    def keep(self, objects: Mapping[NumberedKey, Known]) -> None:
+        """Keep these objects alone."""
+        with self._lock:
+            self.objects = objects
+            self.contents = {key: data for key, data in self.contents.items() if key in objects}
+            self._size_bytes = sum(map(len, self.contents.values()))
 
 
 @lru_cache(LOGS_MAX_COUNT)
@@ -217,8 +213,8 @@ class BucketLog:
         if not is_shared and any(position_of(key) > kept_until for key in new if key not in objects):
             raise LogMoved
         _check_order(objects, self._unchecked)
-        self.memory.objects, self._unchecked = objects, {}
-        self.memory.newest.leave_out_others(objects)
+        self.memory.keep(objects)
+        self._unchecked = {}
         contents = {key: object_.content for key, object_ in objects.items()}
         changing = [(key, content) for key, content in contents.items() if content.transactions and not is_shared]
         behind = [content.transactions for key, content in changing if position_of(key) > kept_until]
@@ -247,7 +243,7 @@ class BucketLog:
             except NotFound:
                 logger.debug("%s has been deleted since it was listed", key.key)
                 return None
-            self.memory.newest.add(key, data)
+            self.memory.add(key, data)
             return Known(listed[key].etag, LoggedObject.decode(key, data))
 
         self.read_count += len(keys)
@@ -323,7 +319,7 @@ class Present:
     """Metadata and log at one moment. `damage`: the reason why an existing log is not read."""
 
     metadata: Metadata = attrs.field(factory=Metadata)
-    log: LogView = NO_LOG
+    log: LogView = LogView()
     damage: DamagedObject | None = None
 
 

@@ -196,11 +196,6 @@ class TopicCreatedAgain(DataLoss):
     """Offsets are of a topic that was deleted, and another one has its name."""
 
 
-@attrs.define
-class _Reached:
-    next_offset: int
-
-
 @attrs.frozen
 class _Elsewhere:
     catalog: Catalog
@@ -257,30 +252,31 @@ class SplitReader:
             next_offset = end_offset
 
     def _read_or_find(self, ranges: Sequence[AnyRange], wanted: Wanted) -> Iterator[pa.RecordBatch]:
-        range, reached = ranges[0], _Reached(wanted.start_offset)
+        range, left = ranges[0], wanted
         if isinstance(range, BrokerRange):
             yield from self._fetch(range, wanted)
             return
         try:
-            if isinstance(range, SplitRange):
-                yield from self._read_range(range, wanted, reached)
-            else:
+            if not isinstance(range, SplitRange):
                 yield from self._read_logged([range_ for range_ in ranges if _is_logged(range_)], wanted)
+                return
+            for headers in batches_in(self.bucket, range):
+                yield from self._decode(range.key.key, headers, range, wanted)
+                reached = max(left.start_offset, int(headers.next_offsets[-1]))
+                left = attrs.evolve(left, start_offset=reached)
         except NotFound:
-            yield from self._read_elsewhere(range, attrs.evolve(wanted, start_offset=reached.next_offset))
+            yield from self._read_elsewhere(range, left)
         except DamagedObject as exc:
-            left = attrs.evolve(wanted, start_offset=reached.next_offset)
             self._lose(f"{exc}; {_named(left)} can't be read")
 
-    def _read_range(self, range: SplitRange, wanted: Wanted, reached: _Reached) -> Iterator[pa.RecordBatch]:
-        name = range.key.key
-        for headers in batches_in(self.bucket, range):
-            _check_offsets(headers, range)
-            try:
-                yield from decode_batches(headers, wanted, partial(self._leave_out, name, wanted))
-            except CorruptBatch as exc:
-                raise DamagedObject(f"{name}: {exc}") from exc
-            reached.next_offset = max(reached.next_offset, int(headers.next_offsets[-1]))
+    def _decode(
+        self, name: str, headers: BatchHeaders, range: SplitRange | LogRange | GivenRange, wanted: Wanted
+    ) -> Iterator[pa.RecordBatch]:
+        _check_offsets(headers, range)
+        try:
+            yield from decode_batches(headers, wanted, partial(self._leave_out, name, wanted))
+        except CorruptBatch as exc:
+            raise DamagedObject(f"{name}: {exc}") from exc
 
     def _read_logged(self, ranges: Sequence[LogRange | GivenRange], wanted: Wanted) -> Iterator[pa.RecordBatch]:
         first, last = ranges[0], ranges[-1]
@@ -297,12 +293,11 @@ class SplitReader:
         name = first.key.key if first.key == last_key else f"{first.key.key} to {last_key.key}"
         try:
             headers = BatchHeaders.of(data)
-            _check_offsets(headers, attrs.evolve(first, end_offset=last.end_offset))
-            if headers.cut_bytes:
-                raise DamagedObject(f"{name}: a batch is longer than its entry")
-            yield from decode_batches(headers, wanted, partial(self._leave_out, name, wanted))
         except CorruptBatch as exc:
             raise DamagedObject(f"{name}: {exc}") from exc
+        if headers.cut_bytes:
+            raise DamagedObject(f"{name}: a batch is longer than its entry")
+        yield from self._decode(name, headers, attrs.evolve(first, end_offset=last.end_offset), wanted)
 
     def _fetch(self, range: BrokerRange, wanted: Wanted) -> Iterator[pa.RecordBatch]:
         assert self.brokers is not None

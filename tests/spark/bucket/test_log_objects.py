@@ -168,11 +168,11 @@ def test_objects_are_got_once(bucket):
         bucket.log([batch(offset, b"%d" % offset)])
     catalog = bucket.catalog()
     assert len(bucket.read(catalog)) == 5
-    assert catalog.log_read_count == 6
+    assert catalog._reader.log.read_count == 6
     bucket.log([batch(5, b"5")])
     catalog.look_again()
     assert len(bucket.read(catalog)) == 6
-    assert catalog.log_read_count == 7
+    assert catalog._reader.log.read_count == 7
 
 
 def test_a_task_gets_an_object_once_for_all_of_its_partitions(tmp_path):

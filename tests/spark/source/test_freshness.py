@@ -190,15 +190,15 @@ def test_what_a_process_knows_of_the_log_it_reads_once(bucket):
     """As Spark plans one query after the other in the same process."""
     first, second, third = (planner(bucket)[1] for _ in range(3))
     assert [log.end_offset for log in first.logs().values()] == [5]
-    assert first.catalog.log_read_count == 3
+    assert first.catalog._reader.log.read_count == 3
     logged = bucket.log([batch(5, b"f")])
     assert [log.end_offset for log in second.logs().values()] == [6]
-    assert (second.catalog.log_read_count, logged in second.catalog.log_contents) == (1, True)
+    assert (second.catalog._reader.log.read_count, logged in second.catalog.log_contents) == (1, True)
     path = bucket.directory / logged.key
     path.write_bytes(path.read_bytes())  # the same, but for its time
     assert values(bucket) == [b"a", b"b", b"c", b"d", b"e", b"f"]
     assert [log.end_offset for log in third.logs().values()] == [6]
-    assert third.catalog.log_read_count == 0
+    assert third.catalog._reader.log.read_count == 0
 
 
 def test_an_object_of_the_same_name_in_a_new_bucket_is_another(bucket):
