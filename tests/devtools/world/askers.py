@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
-from random import Random
 
 import attrs
-import trio
 
 from kafscale.client.connection import Connection
 from kafscale.wire.messages.records import (
@@ -19,7 +16,7 @@ from kafscale.wire.messages.records import (
 from kafscale.wire.messages.topics import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tests.devtools.history.history import History
 from tests.devtools.world.producers import CLOCK_SKEW_MAX_MS
-from tests.devtools.world.workload import Connect, Topic, ask_offset, reconnecting, was_done
+from tests.devtools.world.workload import Repeating, Topic, ask_offset, was_done
 
 MAX_TIMESTAMP = -3  # ListOffsets' name of it (KIP-734)
 EPOCHS_COUNT = 12  # more than a short history of a topic has
@@ -27,26 +24,9 @@ LOOK_BACK_MAX_MS = 2 * CLOCK_SKEW_MAX_MS
 
 
 @attrs.define(eq=False, kw_only=True)
-class _Asking(ABC):
-    """A client that asks again and again, at random times."""
-
+class _Asking(Repeating):
     topic: Topic
-    connect: Connect
     history: History
-    random: Random
-    pause_max_seconds: float
-
-    async def run(self) -> None:
-        await reconnecting(self.connect, self._use, while_true=lambda: True)
-
-    async def _use(self, connection: Connection) -> None:
-        while True:
-            await trio.sleep(self.random.uniform(0, self.pause_max_seconds))
-            await self._ask(connection)
-
-    @abstractmethod
-    async def _ask(self, connection: Connection) -> None:
-        """Ask once, and write the answer down."""
 
     async def _ask_end(self, connection: Connection, index: int, *, epoch: int, leader_epoch: int | None) -> None:
         """Ask for the end of an epoch; named with the leader's epoch, the end is final."""
@@ -70,7 +50,7 @@ class Asker(_Asking):
     epoch's end.
     """
 
-    async def _ask(self, connection: Connection) -> None:
+    async def _step(self, connection: Connection) -> None:
         index = self.random.randrange(self.topic.partition_count)
         await self.random.choice([self._ask_time, self._ask_latest, self._ask_epoch])(connection, index)
 
@@ -105,7 +85,7 @@ class EpochAsker(_Asking):
     metadata.
     """
 
-    async def _ask(self, connection: Connection) -> None:
+    async def _step(self, connection: Connection) -> None:
         request = MetadataRequest(topics=[MetadataRequestTopic(name=self.topic.name)])
         (found,) = (await connection.request(request, MetadataResponse)).topics
         for partition in found.partitions:

@@ -37,6 +37,7 @@ from tests.devtools.world.workload import (
     Connect,
     Knows,
     Reader,
+    Repeating,
     Run,
     Topic,
     reconnecting,
@@ -55,32 +56,24 @@ FORGETFUL = {**COMPACTED, "delete.retention.ms": "1000"}
 
 
 @attrs.define(eq=False, kw_only=True)
-class Grower:
+class Grower(Repeating):
     """Adds partitions to a topic, one after the other, up to a maximum."""
 
     topic: Topic
-    connect: Connect
-    random: Random
     stopping: trio.Event
     partitions_max_count: int
-    pause_max_seconds: float
-
-    async def run(self) -> None:
-        await reconnecting(self.connect, self._use, while_true=self._goes_on)
 
     def _goes_on(self) -> bool:
         return self.topic.partition_count < self.partitions_max_count and not self.stopping.is_set()
 
-    async def _use(self, connection: Connection) -> None:
-        while self._goes_on():
-            await trio.sleep(self.random.uniform(0, self.pause_max_seconds))
-            count = self.topic.partition_count + 1
-            wanted = CreatePartitionsTopic(name=self.topic.name, count=count, assignments=None)
-            request = CreatePartitionsRequest(topics=[wanted], timeout_ms=TIMEOUT_MS)
-            answer = (await connection.request(request, CreatePartitionsResponse)).results[0]
-            is_there = answer.error_code == error_codes.INVALID_PARTITIONS  # the reply to an earlier try was lost
-            if is_there or was_done(answer.error_code, f"{count} partitions of {self.topic.name}"):
-                self.topic.partition_count = count
+    async def _step(self, connection: Connection) -> None:
+        count = self.topic.partition_count + 1
+        wanted = CreatePartitionsTopic(name=self.topic.name, count=count, assignments=None)
+        request = CreatePartitionsRequest(topics=[wanted], timeout_ms=TIMEOUT_MS)
+        answer = (await connection.request(request, CreatePartitionsResponse)).results[0]
+        is_there = answer.error_code == error_codes.INVALID_PARTITIONS  # the reply to an earlier try was lost
+        if is_there or was_done(answer.error_code, f"{count} partitions of {self.topic.name}"):
+            self.topic.partition_count = count
 
 
 @attrs.define(eq=False, kw_only=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from functools import lru_cache
@@ -314,25 +315,42 @@ class Committer:
 
 
 @attrs.define(eq=False, kw_only=True)
-class Deleter:
-    """Client that deletes the records before a random offset of a random partition, again and again."""
+class Repeating(ABC):
+    """A client that repeats a step after random pauses, over crashes of the broker."""
 
-    topic: Topic
     connect: Connect
-    history: History
     random: Random
-    stopping: trio.Event
     pause_max_seconds: float
 
     async def run(self) -> None:
-        await reconnecting(self.connect, self._use, while_true=lambda: not self.stopping.is_set())
+        """Raises KafkaError for a refusal that can't be retried."""
+        await reconnecting(self.connect, self._use, while_true=self._goes_on)
+
+    def _goes_on(self) -> bool:
+        return True
 
     async def _use(self, connection: Connection) -> None:
-        while not self.stopping.is_set():
+        while self._goes_on():
             await trio.sleep(self.random.uniform(0, self.pause_max_seconds))
-            await self._delete(connection, self.random.randrange(self.topic.partition_count))
+            await self._step(connection)
 
-    async def _delete(self, connection: Connection, index: int) -> None:
+    @abstractmethod
+    async def _step(self, connection: Connection) -> None: ...
+
+
+@attrs.define(eq=False, kw_only=True)
+class Deleter(Repeating):
+    """Client that deletes the records before a random offset of a random partition, again and again."""
+
+    topic: Topic
+    history: History
+    stopping: trio.Event
+
+    def _goes_on(self) -> bool:
+        return not self.stopping.is_set()
+
+    async def _step(self, connection: Connection) -> None:
+        index = self.random.randrange(self.topic.partition_count)
         end = await offset_at(connection, self.topic, index, LATEST)
         if end is None:
             return

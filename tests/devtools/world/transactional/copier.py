@@ -9,10 +9,8 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from random import Random
 
 import attrs
-import trio
 
 from kafscale.client.connection import Connection
 from kafscale.client.consumer import IsolationLevel
@@ -32,12 +30,11 @@ from tests.devtools.history.seen import Attempt, CommittedRead, Identity
 from tests.devtools.world.transactional.calls import Answer, Calls
 from tests.devtools.world.transactional.producer import ENDINGS, Batch, Ending, OutOfOffice, TransactionalProducer
 from tests.devtools.world.workload import (
-    Connect,
+    Repeating,
     Topic,
     batches_of,
     content_of,
     encode_value,
-    reconnecting,
     value_of,
     was_done,
 )
@@ -143,7 +140,7 @@ class Copier(TransactionalProducer):
 
 
 @attrs.define(eq=False, kw_only=True)
-class OffsetsAsker:
+class OffsetsAsker(Repeating):
     """Asks for the committed offsets of the copiers' group while they work, as a monitor of its lag does.
 
     asked: the offsets, by partition, of all requested commits; an answer must not show others.
@@ -152,21 +149,13 @@ class OffsetsAsker:
     group: str
     source: Topic
     asked: set[tuple[int, int]]
-    connect: Connect
-    random: Random
-    pause_max_seconds: float
     faults: list[str]
 
-    async def run(self) -> None:
-        await reconnecting(self.connect, self._use, while_true=lambda: True)
-
-    async def _use(self, connection: Connection) -> None:
-        while True:
-            await trio.sleep(self.random.uniform(0, self.pause_max_seconds))
-            offsets = await fetch_offsets(connection, self.group, self.source, require_stable=False)
-            for at in (offsets or {}).items():
-                if at[1] and at not in self.asked:
-                    self.faults.append(f"{self.group} is at {at}, which no commit has named")
+    async def _step(self, connection: Connection) -> None:
+        offsets = await fetch_offsets(connection, self.group, self.source, require_stable=False)
+        for at in (offsets or {}).items():
+            if at[1] and at not in self.asked:
+                self.faults.append(f"{self.group} is at {at}, which no commit has named")
 
 
 async def fetch_offsets(

@@ -7,10 +7,8 @@ transaction by an earlier decision.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from random import Random
 
 import attrs
-import trio
 
 from kafscale.client.connection import Connection
 from kafscale.client.consumer import EARLIEST
@@ -24,7 +22,7 @@ from kafscale.wire.messages.transactions import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from tests.devtools.world.workload import FETCH_MAX_BYTES, Connect, Topic, batches_of, offset_at, reconnecting, was_done
+from tests.devtools.world.workload import FETCH_MAX_BYTES, Repeating, Topic, batches_of, offset_at, was_done
 
 _REFUSED = frozenset({error_codes.INVALID_PRODUCER_EPOCH, error_codes.TRANSACTION_COORDINATOR_FENCED})
 
@@ -73,30 +71,22 @@ class _Looked:
 
 
 @attrs.define(eq=False, kw_only=True)
-class Latecomer:
+class Latecomer(Repeating):
     """Reads the epochs of partitions, and sends markers of earlier ones. `faults` are the accepted ones."""
 
     topics: Sequence[Topic]
-    connect: Connect
-    random: Random
-    pause_max_seconds: float
     faults: list[str]
     refused_count: int = attrs.field(default=0, init=False)
     _looked: dict[tuple[str, int], _Looked] = attrs.field(factory=dict, init=False)
 
-    async def run(self) -> None:
-        await reconnecting(self.connect, self._use, while_true=lambda: True)
-
-    async def _use(self, connection: Connection) -> None:
-        while True:
-            await trio.sleep(self.random.uniform(0, self.pause_max_seconds))
-            topic = self.random.choice(self.topics)
-            index = self.random.randrange(topic.partition_count)
-            looked = self._looked.setdefault((topic.name, index), _Looked())
-            await self._look(connection, topic, index, looked)
-            outdated = list(looked.outdated(is_commit=self.random.random() < 0.5))
-            if outdated:
-                await self._send(connection, topic, index, self.random.choice(outdated))
+    async def _step(self, connection: Connection) -> None:
+        topic = self.random.choice(self.topics)
+        index = self.random.randrange(topic.partition_count)
+        looked = self._looked.setdefault((topic.name, index), _Looked())
+        await self._look(connection, topic, index, looked)
+        outdated = list(looked.outdated(is_commit=self.random.random() < 0.5))
+        if outdated:
+            await self._send(connection, topic, index, self.random.choice(outdated))
 
     async def _look(self, connection: Connection, topic: Topic, index: int, looked: _Looked) -> None:
         wanted = FetchPartition(partition=index, fetch_offset=looked.offset, partition_max_bytes=FETCH_MAX_BYTES)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from random import Random
 
 import attrs
-import trio
 
 from kafscale.client.connection import Connection
 from kafscale.client.consumer import LATEST, IsolationLevel
@@ -16,15 +14,14 @@ from tests.devtools.fakes.transactions import counted_batches
 from tests.devtools.history.history import History
 from tests.devtools.history.seen import CommittedRead, TransactionsSeen
 from tests.devtools.world.workload import (
-    Connect,
     Knows,
     Reader,
+    Repeating,
     Topic,
     ask_offset,
     batches_of,
     content_of,
     knows_all,
-    reconnecting,
     value_of,
 )
 
@@ -79,26 +76,18 @@ class CommittedReader(UncommittedReader):
 
 
 @attrs.define(eq=False, kw_only=True)
-class StabilityAsker:
+class StabilityAsker(Repeating):
     """Asks for last stable offsets again and again, as a consumer does that begins at the end."""
 
     topics: Sequence[Topic]
-    connect: Connect
     history: History
-    random: Random
-    pause_max_seconds: float
     knows: Knows = knows_all
 
-    async def run(self) -> None:
-        await reconnecting(self.connect, self._use, while_true=lambda: True)
-
-    async def _use(self, connection: Connection) -> None:
-        while True:
-            await trio.sleep(self.random.uniform(0, self.pause_max_seconds))
-            topic = self.random.choice(self.topics)
-            index = self.random.randrange(topic.partition_count)
-            began = self.history.now()
-            answer = await ask_offset(connection, topic, index, LATEST, level=IsolationLevel.READ_COMMITTED)
-            if answer is not None:
-                where, is_known = topic.partition_name(index), self.knows(connection, topic, index)
-                self.history.saw_stable_offset(where, began=began if is_known else 0, last_stable_offset=answer.offset)
+    async def _step(self, connection: Connection) -> None:
+        topic = self.random.choice(self.topics)
+        index = self.random.randrange(topic.partition_count)
+        began = self.history.now()
+        answer = await ask_offset(connection, topic, index, LATEST, level=IsolationLevel.READ_COMMITTED)
+        if answer is not None:
+            where, is_known = topic.partition_name(index), self.knows(connection, topic, index)
+            self.history.saw_stable_offset(where, began=began if is_known else 0, last_stable_offset=answer.offset)
