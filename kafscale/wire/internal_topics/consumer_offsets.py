@@ -100,7 +100,7 @@ class PartitionMetadata:
 
 
 @attrs.define(kw_only=True)
-class TopicMetadata:
+class SubscribedTopicMetadata:
     topic_id: bytes = wire("uuid")
     topic_name: str = wire("string")
     num_partitions: int = wire("int32")
@@ -111,7 +111,7 @@ class TopicMetadata:
 class ConsumerGroupPartitionMetadataValue(Value):
     """The subscribed topics as Kafka 4.0 kept them: read and deleted, never written."""
 
-    topics: list[TopicMetadata] = wire(Array(TopicMetadata), factory=list)
+    topics: list[SubscribedTopicMetadata] = wire(Array(SubscribedTopicMetadata), factory=list)
 
 
 @attrs.frozen

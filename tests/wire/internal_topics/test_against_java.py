@@ -45,7 +45,7 @@ from kafscale.wire.internal_topics.consumer_offsets import (
     OffsetCommitKey,
     OffsetCommitValue,
     PartitionMetadata,
-    TopicMetadata,
+    SubscribedTopicMetadata,
     TopicPartitions,
 )
 from kafscale.wire.internal_topics.transaction_state import (
@@ -333,7 +333,7 @@ OTHER_VERSIONS = [
     (
         ConsumerGroupPartitionMetadataValue(
             topics=[
-                TopicMetadata(
+                SubscribedTopicMetadata(
                     topic_id=TOPIC_ID,
                     topic_name="a",
                     num_partitions=2,
