@@ -10,7 +10,7 @@ from bench.cluster.controller import COSTS_LOAD, FAIL_OVER_FIGURES, LATENCY_SECO
 from bench.cluster.findings import Findings
 from bench.cluster.jobs import CONTROLLER, SCALING
 from bench.cluster.scaling import CPU, POINTS, load_of, system_of
-from kafscale.cluster.membership.start.sharing_member import REST_SECONDS
+from kafscale.cluster.membership.start.member import REST_SECONDS
 from kafscale.config.units import KIB, MIB
 
 BATCHES = POINTS[0]  # of 16 KiB

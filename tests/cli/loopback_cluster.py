@@ -23,7 +23,7 @@ from kafscale.cli import output
 from kafscale.client.connection import Connection, connect_to
 from kafscale.cluster.membership.peers import heartbeats, lease
 from kafscale.cluster.membership.placement import controller, leaving
-from kafscale.cluster.membership.start import sharing_member
+from kafscale.cluster.membership.start import member
 from kafscale.config import Address, Durability, Listener
 from kafscale.log import load
 from kafscale.server.kafka.binding import bind
@@ -42,7 +42,7 @@ _WAITS = (
     (load, "SAMPLE_SECONDS"),
     (load, "MATURE_SECONDS"),
     (lease, "GIVEN_UP_WAIT_SECONDS"),
-    (sharing_member, "LOOK_SECONDS"),
+    (member, "LOOK_SECONDS"),
     (leaving, "PAUSE_SECONDS"),
     (output, "LOOK_SECONDS"),
 )

@@ -41,7 +41,7 @@ Listener = Callable[[Collection[bytes]], None]  # gets the ids of topics whose p
 class ClusterState:
     """Brokers and placements as the metadata has them. `load` it before use.
 
-    `broker_id` and `incarnation` are those of this broker, once it has registered.
+    `broker_id` and `incarnation` are those of this broker, once it has registered; `secret` proves that to others.
     `placements` are by topic id, in order of index. `recovering` partitions need earlier streams, `moving` ones have a
     target. `revision` grows with each change. `unreadable` are the keys of entries that only a later version can read.
     """
@@ -49,6 +49,7 @@ class ClusterState:
     store: MetadataStore
     broker_id: int = NOBODY
     incarnation: int = NOBODY
+    secret: bytes = attrs.field(default=b"", init=False)
     follower: Follower = attrs.field(init=False)
     brokers: dict[int, BrokerRecord] = attrs.field(factory=dict, init=False)
     controller: ControllerRecord | None = attrs.field(default=None, init=False)

@@ -19,7 +19,7 @@ from kafscale.formats.metadata_changes import PlannedFrom as PlannedFrom
 from kafscale.formats.metadata_changes import Transaction as Transaction
 
 LOCAL_PREFIX = "local/"  # of entries that are about the data directory, and stay in it
-POSITION_KEY = f"{LOCAL_PREFIX}position"  # up to where the local store has what is in the bucket
+POSITION_KEY = f"{LOCAL_PREFIX}position"  # up to where the local store has the metadata of the bucket
 
 Pair = tuple[bytes, bytes]  # a key, encoded, and its value
 Take = Callable[[Sequence[Pair], Sequence[bytes]], None]  # entries, and keys that were asked for and have none
@@ -134,7 +134,7 @@ class Change:
         return keys_bytes + sum(map(len, self.puts.values())) + KEY_BYTES * (len(self.puts) + len(self.deletes))
 
 
-Outcome = Change | Exception  # of a transaction: what it has changed, or why it had no effect
+Outcome = Change | Exception  # of a transaction: its change, or the reason why it had no effect
 Listener = Callable[[Change], None]  # must not wait
 
 

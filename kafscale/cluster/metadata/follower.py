@@ -152,7 +152,7 @@ class Follower:
         await self._wait_applied(revision)
 
     async def commit_planned(self, plan: Callable[[int], Awaitable[Transaction | None]]) -> None:
-        """Commit what is planned; plan it anew if the store says PlanOutdated.
+        """Commit a planned transaction; plan anew if the store raises PlanOutdated.
 
         `plan` gets the revision of memory, for its transaction's `planned_from`; it returns None if there is nothing to
         do. Raises as it and `commit` do, and KafkaError REQUEST_TIMED_OUT if others were faster again and again.
@@ -177,6 +177,6 @@ class Follower:
     async def settle(self) -> None:
         """Wait for an earlier commit whose outcome is not known; call it before deciding from memory."""
         if self._outcome_unknown:
-            # Takes effect, by doing nothing, after all that came before it. What is planned may be essential.
+            # An empty commit takes effect after all earlier ones; essential, as the next plan may be.
             await self.store.commit(Transaction(essential=True))
             self._outcome_unknown = False

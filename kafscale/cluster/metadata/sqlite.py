@@ -64,7 +64,7 @@ class SqliteMetadataStore:
 
     _database: Database
     _limiter: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(1), init=False)
-    _applying: trio.Lock = attrs.field(factory=trio.Lock, init=False)  # until what was applied is published
+    _applying: trio.Lock = attrs.field(factory=trio.Lock, init=False)  # until the outcomes are published
     _is_closed: bool = attrs.field(default=False, init=False)
     _failure: StorageFailed | None = attrs.field(default=None, init=False)
 
@@ -111,14 +111,12 @@ class SqliteMetadataStore:
         return revision_of(outcome)
 
     async def apply(self, transactions: Sequence[Transaction]) -> Sequence[Outcome]:
-        self._check_usable()
         async with self._applying:
             outcomes = await self._in_thread(lambda: self._database.apply(transactions))
             self._database.published.publish(outcomes)
         return outcomes
 
     async def check(self, transactions: Sequence[Transaction]) -> Sequence[PreconditionFailed | None]:
-        self._check_usable()
         async with self._applying:  # so that whatever is applied is published
             return await self._in_thread(lambda: self._database.check(transactions))
 
@@ -153,15 +151,13 @@ class SqliteMetadataStore:
             is_due = reserve.is_short
 
     async def _read(self, where: str, parameters: tuple[bytes, ...]) -> Sequence[Entry]:
-        self._check_usable()
         query = f"SELECT key, value, revision FROM entry{where} ORDER BY key"
         rows = await self._in_thread(lambda: self._database.connection.execute(query, parameters).fetchall())
         return [Entry(key.decode(), value, revision) for key, value, revision in rows]
 
     async def _in_thread(self, function: Callable[[], T]) -> T:
         """Call it in a worker thread, one at a time. Raises StorageFailed: once, and for every later call."""
-        if self._failure is not None:
-            raise self._failure
+        self._check_usable()
         try:
             return await trio.to_thread.run_sync(function, limiter=self._limiter)
         except sqlite3.Error as exc:
@@ -208,7 +204,7 @@ class Database:
     reserve: Reserve | None
     published: ChangeLog = attrs.field(init=False)
     _is_full: bool = attrs.field(default=False, init=False)
-    _lacks_reserve: bool = attrs.field(default=False, init=False)  # changes were refused to keep what is left of it
+    _lacks_reserve: bool = attrs.field(default=False, init=False)  # changes were refused to keep the rest of it
 
     def __attrs_post_init__(self) -> None:
         self.published = ChangeLog(self._revision())
@@ -233,7 +229,7 @@ class Database:
     def apply(self, transactions: Sequence[Transaction]) -> Sequence[Outcome]:
         """Apply them as `LocalMetadataStore.apply`. All that was applied before is published, and nothing meanwhile.
 
-        Raises sqlite3.Error: then it is unknown what has reached the disk.
+        Raises sqlite3.Error: then the outcome is unknown.
         """
         try:
             outcomes = self._apply_all(transactions)
@@ -296,7 +292,7 @@ class Database:
         return None
 
     def _apply(self, transaction: Transaction, revision: int) -> Change | None:
-        """Delete first, then put. Return what has changed, if anything."""
+        """Delete first, then put. Return the change, if any."""
         connection, changed_count = self.connection, 0
         deletes = list(transaction.deletes)
         for prefix in transaction.delete_prefixes:

@@ -13,7 +13,7 @@ from trio.testing import MockClock
 
 from kafscale.cluster.membership.peers.peer_connections import SECRET_BYTES, hash_of
 from kafscale.cluster.membership.records import BrokerRecord, BrokerState
-from kafscale.cluster.membership.start.sharing_member import SharingMember
+from kafscale.cluster.membership.start.member import SharingMember
 from kafscale.store.memory import MemoryStore
 from kafscale.testing.faulty_store import FaultyStore
 from kafscale.wire.error_codes import BROKER_ID_NOT_REGISTERED, CLUSTER_AUTHORIZATION_FAILED, NONE

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kafscale.api.handling.services import Services
-from kafscale.cluster.membership.start.sharing_member import SharingMember
+from kafscale.cluster.membership.start.member import SharingMember
 from kafscale.log.partition.partition import Partition
 
 

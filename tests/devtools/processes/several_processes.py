@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 import attrs
 import pytest
 
-from kafscale.cluster.membership.start.sharing_member import LOOK_SECONDS
+from kafscale.cluster.membership.start.member import LOOK_SECONDS
 from kafscale.config import Address
 from tests.devtools.external.s3_processes import S3Process
 from tests.devtools.processes import process

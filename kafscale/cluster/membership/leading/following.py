@@ -263,7 +263,7 @@ class Following:
         incarnation = self._streaming(placement)
         stream = None if incarnation is None else self.tails.stream(incarnation)
         if stream is not None:
-            await stream.catch_up()  # before segments are listed: what has gone of it since is in one
+            await stream.catch_up()  # before segments are listed: records that leave it are in one
         spec = attrs.evolve(self.spec(topic), leader_epochs={index: placement.epoch})
         partition = self.log.new_partition(spec, index)
         partition.journal = FollowedJournal(self.log.views.fetch)
@@ -340,7 +340,7 @@ TAIL_LOOK_LEAST_SECONDS = 0.05  # from one look at a stream to the next, when so
 TAIL_LOOK_MOST_SECONDS = 0.25  # when nothing comes for long: 4 GETs a second are 4 $ a month
 TAIL_LOOK_GROWTH = 1.25
 TAIL_RETRY_SECONDS = 1.0
-CONTENTS_MAX_BYTES = 64 << 20  # of objects that came last; what is older is read from the bucket when it is wanted
+CONTENTS_MAX_BYTES = 64 << 20  # of the latest objects; older ones are read from the bucket
 
 
 @attrs.define(eq=False, repr=False)

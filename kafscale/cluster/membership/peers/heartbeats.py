@@ -208,6 +208,7 @@ def heartbeat(own: ClusterState, revision: int) -> OwnHeartbeatRequest:
     return OwnHeartbeatRequest(
         broker_id=own.broker_id,
         broker_epoch=own.incarnation,
+        secret=own.secret,
         current_metadata_offset=revision,
         want_fence=False,
         want_shut_down=False,

@@ -147,31 +147,6 @@ def hash_of(secret: bytes) -> bytes:
     return sha256(secret).digest()
 
 
-def introduced(connect: Connect, broker_id: int, incarnation: int, secret: bytes) -> Connect:
-    """Return a `connect` whose connections put this incarnation and its secret in each heartbeat."""
-
-    async def connect_as_broker(to: int, record: BrokerRecord) -> PeerConnection:
-        return _IntroducedConnection(await connect(to, record), broker_id, incarnation, secret)
-
-    return connect_as_broker
-
-
-@attrs.frozen(eq=False, repr=False)
-class _IntroducedConnection:
-    connection: PeerConnection
-    broker_id: int
-    incarnation: int
-    secret: bytes
-
-    async def request(self, message: object, response_class: type[R]) -> R:
-        if isinstance(message, OwnHeartbeatRequest):
-            message.broker_id, message.broker_epoch, message.secret = self.broker_id, self.incarnation, self.secret
-        return await self.connection.request(message, response_class)
-
-    async def aclose(self) -> None:
-        await self.connection.aclose()
-
-
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Senders:
     """Tells genuine brokers from clients. `look_soon` makes this broker look for a later revision of the metadata."""

@@ -67,7 +67,7 @@ def leaders_of_new(
     total, own = {broker: led.get(broker, 0) for broker in brokers}, Counter(of_topic)
     chosen: list[int] = []
     for _ in range(count):
-        broker_id = min(brokers, key=lambda each: (own[each], total[each], each))
+        broker_id = min(brokers, key=lambda broker: (own[broker], total[broker], broker))
         chosen.append(broker_id)
         own[broker_id] += 1
         total[broker_id] += 1
@@ -230,7 +230,7 @@ class _MovePlan:
 
     def _new_leader(self, topic_id: bytes) -> int:
         own = self.of_topic[topic_id]
-        return min(self.brokers, key=lambda each: (own[each], self.weight[each], each))
+        return min(self.brokers, key=lambda broker: (own[broker], self.weight[broker], broker))
 
     # ---- balance ---------------------------------------------------------------------------------------------------
 
@@ -262,9 +262,9 @@ class _MovePlan:
     def _next_by_weight(self, far: Collection[int]) -> Move | None:
         """Choose the best move from a heavy broker to the lightest, until the far ones are close to the average."""
         weight, average = self.weight, self._average
-        target = min(self.brokers, key=lambda each: (weight[each], each))
+        target = min(self.brokers, key=lambda broker: (weight[broker], broker))
         is_light = target in far and weight[target] < (1 - END) * average
-        for source in sorted(self._sources(), key=lambda each: (-weight[each], each)):
+        for source in sorted(self._sources(), key=lambda broker: (-weight[broker], broker)):
             if weight[source] <= (1 if is_light else 1 + END) * average:
                 return None
             if not is_light and source not in far:
@@ -280,8 +280,8 @@ class _MovePlan:
     def _next_by_number(self) -> Move | None:
         """Choose a partition of a broker that leads more than another, if weights stay as even."""
         number, average, is_uneven = self.number, self._average, bool(self._far())
-        targets = sorted(self.brokers, key=lambda each: (number[each], self.weight[each], each))
-        for source in sorted(self._sources(), key=lambda each: (-number[each], each)):
+        targets = sorted(self.brokers, key=lambda broker: (number[broker], self.weight[broker], broker))
+        for source in sorted(self._sources(), key=lambda broker: (-number[broker], broker)):
             lightest = self._lightest(source)
             for target in targets:
                 if number[source] - number[target] < 2:
@@ -292,7 +292,7 @@ class _MovePlan:
                     most = max(most, min(above, below))
                 if lightest <= most:
                     fitting = [candidate for candidate in self._candidates(source, target) if candidate.weight <= most]
-                    best = max(fitting, key=lambda each: (each.surplus, -each.weight, each.partition_id))
+                    best = max(fitting, key=lambda found: (found.surplus, -found.weight, found.partition_id))
                     return self._take(source, best, target)
         return None
 
@@ -317,7 +317,7 @@ class _MovePlan:
             for partition_id, weight in self.busy.get(source, {}).items()
         ]
         if free := self.free.get(source):
-            topic_id = max(free, key=lambda each: (surplus(each), each))
+            topic_id = max(free, key=lambda candidate_id: (surplus(candidate_id), candidate_id))
             found.append(
                 _LeaderCandidate(self.weights.other(source), surplus(topic_id), (topic_id, free[topic_id][-1]))
             )

@@ -43,7 +43,7 @@ from kafscale.store.version_writer import VersionWriter
 from kafscale.store.versions import list_versions
 
 LOOK_SECONDS = 1.0
-LOOKS_COUNT = 4  # at who is lost, between two heartbeats
+LOOKS_COUNT = 4  # for lost brokers, between two heartbeats
 MOST_LEAST_COUNT = 3  # brokers; of two, each that loses the other has lost half
 BALANCE_SECONDS = 5.0  # between two looks; while a broker is drained, there is one every LOOK_SECONDS
 MOVES_AT_ONCE_COUNT = 50  # partitions that are on their way for the sake of balance
@@ -134,7 +134,8 @@ class Controller:
 
     async def _look_once(self) -> None:
         if why := self._why_others():
-            await self._leave_to_others(why)
+            if self.is_mine and self.state.controller is not None:
+                await self._step_down(self.state.controller, why)
             return
         if not self.is_mine and self._should_claim():
             await self._claim()
@@ -231,11 +232,6 @@ class Controller:
             if any(map(self.liveness.is_heard, others)):
                 return "its disk is full: another one is to be the controller"
         return ""
-
-    async def _leave_to_others(self, why: str) -> None:
-        if self.is_mine:
-            assert self.state.controller is not None
-            await self._step_down(self.state.controller, why)
 
     async def _step_down(self, mine: ControllerRecord, why: str) -> None:
         def plan() -> Transaction | None:

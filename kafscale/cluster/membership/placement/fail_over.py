@@ -75,7 +75,8 @@ class FailOver:
 
         Nothing happens unless `by` is the controller. Raises StoreError, KafkaError.
         """
-        if not lost and not back and not self._may_have_orphans():
+        is_unchanged = self._seen_revision == self.state.revision and trio.current_time() < self._next_at
+        if not lost and not back and is_unchanged:
             return
         plan = _FailOverPlan(self.state, lost, back, self._ripe(), self.loads())
 
@@ -92,9 +93,6 @@ class FailOver:
         if self._declared is not None:
             for record in plan.declared.values():
                 self._declared.of(record.state.value).value += 1
-
-    def _may_have_orphans(self) -> bool:
-        return self._seen_revision != self.state.revision or trio.current_time() >= self._next_at
 
     def _ripe(self) -> Collection[int]:
         """Return the brokers that have been in their state for long enough to fail over."""
@@ -212,7 +210,7 @@ class _FailOverPlan:
         weight_of = {orphan: weights.of_one(placements, orphan) for orphan in orphans}
         own = {topic_id: Counter(placement.leader for placement in placements[topic_id]) for topic_id, _ in orphans}
         chosen: dict[PartitionId, int] = {}
-        for partition_id in sorted(orphans, key=lambda each: -weight_of[each]):
+        for partition_id in sorted(orphans, key=lambda orphan: -weight_of[orphan]):
             able = new_leaders_with_stream if orphans[partition_id] else new_leaders
             (leader,) = leaders_of_new(1, able, of_brokers, own[partition_id[0]])
             of_brokers[leader] = of_brokers.get(leader, 0) + weight_of[partition_id]

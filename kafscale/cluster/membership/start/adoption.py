@@ -280,7 +280,7 @@ class _End:
     batch_count: int = 0
     producer_id_end: int = 0
     leader_epoch: int = -1
-    gap: str | None = None  # what is missing before a later batch
+    gap: str | None = None  # the missing offsets before a later batch
 
     def take(self, entry: WalEntry, header: BatchHeader) -> bool:
         """Append a batch if it is the next one; return whether it is."""

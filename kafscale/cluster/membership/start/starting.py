@@ -27,7 +27,7 @@ import trio
 import kafscale
 from kafscale.cluster.membership.node import Endpoint, advertised_endpoints
 from kafscale.cluster.membership.peers.lease import wait_seconds
-from kafscale.cluster.membership.peers.peer_connections import SECRET_BYTES, Connect, hash_of, introduced
+from kafscale.cluster.membership.peers.peer_connections import SECRET_BYTES, Connect, hash_of
 from kafscale.cluster.membership.records import (
     NEXT_NUMBER_KEY,
     UNDECIDED,
@@ -41,16 +41,14 @@ from kafscale.cluster.membership.records import (
 from kafscale.cluster.membership.start.claim import (
     SEVERAL,
     Claim,
-    Claimed,
     LeadCheck,
     SharedBucket,
     claim_key,
     decode_claim,
     read_claim,
 )
-from kafscale.cluster.membership.start.member import ClusterMember
+from kafscale.cluster.membership.start.member import ClusterMember, SharingMember
 from kafscale.cluster.membership.start.recovery import directory_id, find_head
-from kafscale.cluster.membership.start.sharing_member import SharingMember
 from kafscale.cluster.membership.start.takeover import StartSteps, open_bucket_log, take_lead
 from kafscale.cluster.membership.start.unsharing import Unsharing
 from kafscale.cluster.membership.state import ClusterState
@@ -115,7 +113,7 @@ async def join(
     Raises StartupError, DamagedObject, Fenced, StoreError, StorageFailed.
     """
     _check_reachable(endpoints)
-    joining = Joining(settings=settings, store=views.acknowledge, local=local, views=views, endpoints=endpoints)
+    joining = Joining(settings=settings, views=views, local=local, endpoints=endpoints)
     metadata = await joining.begin()
     state = ClusterState(metadata, settings.broker_id)
     incarnation = await joining.register(metadata, state)
@@ -126,8 +124,6 @@ async def join(
             "no listener is secured as --inter-broker-config says: this broker can't reach others, nor tell whether "
             "they are dead; see --inter-broker-listener and --inter-broker-config"
         )
-    else:
-        connect = introduced(connect, settings.broker_id, incarnation, joining.secret)
     own_views = views.guarded(DeletionGuard(confirm_lead=check.confirm))
     journal: S3Wal | None = None
     if settings.durability is Durability.S3_WAL:
@@ -195,7 +191,6 @@ class Joining(StartSteps):
     `endpoints` are the advertised ones. Other brokers know this start by its `secret`.
     """
 
-    views: StoreViews
     endpoints: Mapping[str, Endpoint | None]
     secret: bytes = attrs.field(factory=lambda: token_bytes(SECRET_BYTES), init=False)
 
@@ -222,7 +217,7 @@ class Joining(StartSteps):
             )
             await trio.sleep(seconds)
             await self._settle(metadata, state, incarnation)
-        state.incarnation = incarnation
+        state.incarnation, state.secret = incarnation, self.secret
         return incarnation
 
     async def _settle(self, metadata: SharedMetadataStore, state: ClusterState, incarnation: int) -> None:
@@ -313,8 +308,7 @@ class Joining(StartSteps):
         return current if current.unsettled_for(await directory_id(self.local)) else None
 
     async def _make_head(self) -> None:
-        claimed, versions = await self._end_claims()
-        epoch = claimed.claim.epoch
+        epoch, versions = await self._end_claims()
         position = WalPosition(epoch, 0)
         checkpointer = Checkpointer(versions=versions, local=self.local, position=lambda: position)
         await checkpointer.write()
@@ -338,32 +332,27 @@ class Joining(StartSteps):
             raise PreconditionFailed(f"{key} is that of another cluster, or a later one")
         await self.store.put_if_match(key, encode_head(head), found.etag)
 
-    async def _end_claims(self) -> tuple[Claimed, VersionWriter]:
+    async def _end_claims(self) -> tuple[int, VersionWriter]:
         """Replace the claim of a lone broker by one that no lone broker can follow, and recover the metadata.
 
         Raises Fenced if another broker has claimed the bucket meanwhile.
         """
-        key = claim_key(self.settings.namespace)
+        namespace = self.settings.namespace
         with suppress(NotFound):
-            current, _ = await read_claim(self.store, self.settings.namespace)
+            current, _ = await read_claim(self.store, namespace)
             if current.is_of_several:
-                claimed = Claimed(attrs.evolve(current, epoch=current.epoch - SEVERAL), None)
-                return claimed, await self._recover(claimed, ignores_later=True)
-        claimed = await self.claim()
-        versions = await self._recover(claimed, ignores_later=False)
-        current, etag = await read_claim(self.store, self.settings.namespace)
-        if current.nonce == claimed.claim.nonce:
-            last = attrs.evolve(claimed.claim, epoch=claimed.claim.epoch + SEVERAL)
+                epoch = current.epoch - SEVERAL
+                versions, _ = await self.recover(epoch, ignores_later=True)
+                return epoch, versions
+        own = (await self.claim()).claim
+        versions, _ = await self.recover(own.epoch)
+        current, etag = await read_claim(self.store, namespace)
+        if current.nonce == own.nonce:
+            last = attrs.evolve(own, epoch=own.epoch + SEVERAL)
             with suppress(PreconditionFailed):
-                await self.store.put_if_match(key, [encode(last)], etag)
-                return claimed, versions
-        raise Fenced(f"another broker has replaced {key}")
-
-    async def _recover(self, claimed: Claimed, *, ignores_later: bool) -> VersionWriter:
-        store, namespace, epoch = self.views.background, self.settings.namespace, claimed.claim.epoch
-        versions = VersionWriter(store=store, namespace=namespace, kind="checkpoint", epoch=epoch)
-        await self.recover(claimed, versions, ignores_later=ignores_later)
-        return versions
+                await self.store.put_if_match(claim_key(namespace), [encode(last)], etag)
+                return own.epoch, versions
+        raise Fenced(f"another broker has replaced {claim_key(namespace)}")
 
     async def _first_registration(self, incarnation: int) -> Transaction:
         """Lead every topic, and recover it from the log of the lone broker."""

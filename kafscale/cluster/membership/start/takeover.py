@@ -71,13 +71,11 @@ async def take_lead(
     Raises DamagedObject, Fenced, StartupError, StoreError, StorageFailed, SharedBucket.
     """
     store = views.acknowledge
-    claimed = await _claim(StartSteps(settings=settings, store=store, local=local), replaces_others)
+    claimed = await _claim(StartSteps(settings=settings, views=views, local=local), replaces_others)
     own = claimed.claim
     check = ClaimCheck(store=store, namespace=settings.namespace, own=own)
     looking = views.guarded(DeletionGuard(confirm_lead=check.confirm))  # its decisions are objects in the bucket
-    start = StartSteps(settings=settings, store=looking.acknowledge, local=local)
-    versions = VersionWriter(store=looking.background, namespace=settings.namespace, kind="checkpoint", epoch=own.epoch)
-    earlier = await start.recover(claimed, versions)
+    versions, earlier = await StartSteps(settings=settings, views=looking, local=local).recover(own.epoch)
     journal: S3Wal | None = None
     metadata = GroupCommit(local)
     position = partial(WalPosition, own.epoch, 0)
@@ -187,8 +185,12 @@ class StartSteps:
     """The steps of one start."""
 
     settings: Settings
-    store: ObjectStore
+    views: StoreViews
     local: LocalMetadataStore
+
+    @property
+    def store(self) -> ObjectStore:
+        return self.views.acknowledge
 
     async def claim(self, *, replaces_others: bool = True) -> Claimed:
         """Raises StartupError, StoreError, DamagedObject."""
@@ -216,16 +218,17 @@ class StartSteps:
         epochs = [key.epoch for key in (await find_checkpoints(self.store, namespace)).keys]
         return max([*epochs, *await list_log(self.store, namespace)], default=-1) + 1
 
-    async def recover(self, claimed: Claimed, versions: VersionWriter, *, ignores_later: bool = False) -> EarlierLog:
-        """Bring the local metadata to that of the bucket. `ignores_later` is as for `take_over`.
+    async def recover(self, epoch: int, *, ignores_later: bool = False) -> tuple[VersionWriter, EarlierLog]:
+        """Bring the local metadata to that of the bucket; return the writer of new checkpoints, and the earlier log.
 
-        Raises DamagedObject, Fenced, StoreError.
+        `ignores_later` is as for `take_over`. Raises DamagedObject, Fenced, StoreError.
         """
-        epoch = claimed.claim.epoch
         found, earlier = await undisturbed(partial(self._apply_earlier, epoch, ignores_later))
+        namespace = self.settings.namespace
+        versions = VersionWriter(store=self.views.background, namespace=namespace, kind="checkpoint", epoch=epoch)
         versions.inherit(found.keys)
         await self.local.commit(Transaction(puts={POSITION_KEY: encode(WalPosition(epoch, 0))}, essential=True))
-        return earlier
+        return versions, earlier
 
     async def _apply_earlier(self, epoch: int, ignores_later: bool) -> tuple[Versions[Checkpoint], EarlierLog]:
         found = await find_checkpoints(self.store, self.settings.namespace)

@@ -94,7 +94,7 @@ class Unsharing:
         await guarded(self.store).delete_in_turn(
             [manifest.key] for manifest in manifests if manifest.epoch < claim.epoch
         )
-        with suppress(PreconditionFailed):  # somebody else has finished
+        with suppress(PreconditionFailed):  # another process has finished
             await self.store.put_if_match(claim_key(self.namespace), [encode(claim)], etag)
         logger.info("broker %d has the bucket to itself again", claim.broker_id)
         return True
@@ -117,7 +117,7 @@ class Unsharing:
         versions = VersionWriter(store=self.store, namespace=self.namespace, kind="checkpoint", epoch=epoch)
         versions.inherit(found.keys)
         checkpointer = Checkpointer(versions=versions, local=self.local, position=lambda: position)
-        with suppress(PreconditionFailed):  # somebody else has written the same
+        with suppress(PreconditionFailed):  # another process has written the same
             for _ in range(KEPT_COUNT):
                 await checkpointer.write()
         checkpointer.close()
