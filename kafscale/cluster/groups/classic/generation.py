@@ -61,16 +61,16 @@ class JoinTime:
     def gather(self, rebalance_timeout_ms: int) -> None:
         self._newcomers = False
         self._delay_left_ms = max(rebalance_timeout_ms - self.initial_delay_ms, 0)
-        self._set(self.initial_delay_ms)
+        self.wait(self.initial_delay_ms)
 
     def newcomer(self) -> None:
         """Note that a member joins for the first time."""
         if self.gathers:
             self._newcomers = True
 
-    def wait(self, rebalance_timeout_ms: int) -> None:
+    def wait(self, timeout_ms: int) -> None:
         """Wait for all members, this long at most."""
-        self._set(rebalance_timeout_ms)
+        self.timers.set_after(self._timer, timeout_ms / 1000)
 
     def end(self) -> None:
         self.timers.cancel(self._timer)
@@ -82,12 +82,9 @@ class JoinTime:
             delay_ms = min(self.initial_delay_ms, left_ms)
             self._newcomers = False
             self._delay_left_ms = left_ms - delay_ms
-            self._set(delay_ms)
+            self.wait(delay_ms)
         else:
             self.is_up()
-
-    def _set(self, ms: int) -> None:
-        self.timers.set_after(self._timer, ms / 1000)
 
 
 @attrs.define(eq=False, repr=False)
