@@ -290,7 +290,6 @@ def encode_footer(footer: Footer) -> bytes:
     identity = footer.identity
     producers = encode_producers(footer.producers)
     columns = (footer.index.base_offsets, footer.index.positions, footer.index.max_timestamps_ms)
-    epochs_version = SECTION_VERSION if footer.version == VERSION else EPOCHS_VERSION_WITH_TRANSACTIONS
     assert footer.version == (VERSION_WITH_TRANSACTIONS if footer.aborted or footer.open_transactions else VERSION)
     sections = [
         (IDENTITY_SECTION, SECTION_VERSION, IDENTITY.pack(*attrs.astuple(identity))),
@@ -298,7 +297,7 @@ def encode_footer(footer: Footer) -> bytes:
         (PRODUCERS_SECTION, SECTION_VERSION, producers)
         if footer.has_all_producers
         else (PRODUCERS_SECTION, SOME_PRODUCERS_VERSION, PRODUCERS_FROM.pack(footer.producers_from) + producers),
-        (EPOCHS_SECTION, epochs_version, encode_epochs(footer.epochs)),
+        (EPOCHS_SECTION, _epochs_version(footer), encode_epochs(footer.epochs)),
     ]
     if footer.first_dirty_offset:
         sections.append((COMPACTION_SECTION, SECTION_VERSION, COMPACTION.pack(footer.first_dirty_offset)))
@@ -320,6 +319,10 @@ def encode_footer(footer: Footer) -> bytes:
     trailer = TRAILER.pack(len(encoded), 0, footer.last_offset, footer.record_count, VERSION, 0, TRAILER_MAGIC)
     crc = _trailer_crc(encoded, trailer)
     return encoded + trailer[:4] + crc.to_bytes(4, "big") + trailer[8:]
+
+
+def _epochs_version(footer: Footer) -> int:
+    return SECTION_VERSION if footer.version == VERSION else EPOCHS_VERSION_WITH_TRANSACTIONS
 
 
 def _trailer_crc(encoded: Buffer, trailer: Buffer) -> int:
