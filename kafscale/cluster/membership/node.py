@@ -88,7 +88,7 @@ async def register_node(
     """
     known_id = await _known_id(store)
     if known_id is None:
-        puts = {CLUSTER_ID_KEY: encode(cluster_id or random_cluster_id())}
+        puts = {CLUSTER_ID_KEY: encode(cluster_id or uuid_text(random_uuid()))}
         with suppress(PreconditionFailed):  # then another broker has just made one known
             await store.commit(Transaction(puts=puts, expect={CLUSTER_ID_KEY: 0}, essential=True))
         known_id = await _known_id(store)
@@ -104,7 +104,3 @@ async def register_node(
 async def _known_id(store: MetadataStore) -> str | None:
     entry = await store.get(CLUSTER_ID_KEY)
     return None if entry is None else decode(str, entry.value)
-
-
-def random_cluster_id() -> str:
-    return uuid_text(random_uuid())

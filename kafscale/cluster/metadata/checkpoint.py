@@ -171,7 +171,8 @@ class Checkpointer:
             if self._has_ended:
                 return  # later changes were not remembered
             revision, position = self.local.revision, self.position()
-            if self._is_base_due():
+            entries_count = max(self._base_count, CHANGES_LEAST_COUNT)
+            if self._changes_bytes > self._base_bytes or len(self._changed) > entries_count:
                 self._bases.clear()
                 self._changes_bytes = 0
             if not self._bases:
@@ -182,9 +183,6 @@ class Checkpointer:
                 await self._write_changes(position)
             self._revision = revision
             await self._trim()
-
-    def _is_base_due(self) -> bool:
-        return self._changes_bytes > self._base_bytes or len(self._changed) > max(self._base_count, CHANGES_LEAST_COUNT)
 
     async def _write_full(self, position: WalPosition) -> None:
         entries = _CheckpointEntries()

@@ -278,7 +278,7 @@ class Following:
         take_restored(partition, _without_producers(contents))
         if len(_whole(listed)) == len(listed):
             partition.lost_before = max(partition.lost_before, placement.decided_offset)
-        if stream is not None and not _follow_all(partition, stream):
+        if stream is not None and not all(follow_object(partition, followed) for followed in tuple(stream.objects)):
             stream.begin_anew()
             stream = None
         if partition.partition_id in self._known:
@@ -329,11 +329,6 @@ def _is_long(known: _Known) -> bool:
     """Tell whether most of a followed tail is in segments by now, so that the partition is to be listed again."""
     is_long = len(known.partition.tail.batches) > TAIL_MAX_COUNT
     return is_long and trio.current_time() > known.looked_at + TAIL_LEAST_SECONDS
-
-
-def _follow_all(partition: Partition, stream: FollowedStream) -> bool:
-    """Append the stream's objects to the tail; False if they don't continue the last segment."""
-    return all(follow_object(partition, number) for number in tuple(stream.objects))
 
 
 TAIL_LOOK_LEAST_SECONDS = 0.05  # from one look at a stream to the next, when something came

@@ -85,11 +85,8 @@ class SuspensionCheck:
 
     async def wait(self) -> None:
         """Return at once, without a checkpoint; after a suspension when it has looked. Raises Fenced."""
-        while self._was_paused():
+        while elapsed() - self._ticked_at > PAUSE_SECONDS:
             await self._look()
-
-    def _was_paused(self) -> bool:
-        return elapsed() - self._ticked_at > PAUSE_SECONDS
 
     async def _look(self) -> None:
         if self._has_looked is not None:

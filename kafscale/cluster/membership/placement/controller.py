@@ -86,11 +86,10 @@ class Controller:
     @property
     def is_mine(self) -> bool:
         """Tell whether this broker is the controller, as far as it knows; not if it can't read the record."""
-        controller = self.state.controller
-        return controller is not None and self._is_self(controller) and CONTROLLER_KEY not in self.state.unreadable
-
-    def _is_self(self, controller: ControllerRecord) -> bool:
-        return (controller.broker_id, controller.incarnation) == (self.state.broker_id, self.state.incarnation)
+        controller, own = self.state.controller, (self.state.broker_id, self.state.incarnation)
+        if controller is None or CONTROLLER_KEY in self.state.unreadable:
+            return False
+        return (controller.broker_id, controller.incarnation) == own
 
     def register(self, metrics: Metrics) -> None:
         state = self.state

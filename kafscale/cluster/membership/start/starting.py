@@ -284,7 +284,8 @@ class Joining(StartSteps):
         with trio.move_on_after(HEAD_WAIT_SECONDS):
             while other is not None:
                 await trio.sleep(LOOK_SECONDS)  # its broker may be starting at this moment, as the first
-                if await self._has_head():
+                head = await find_head(self.store, self.settings.namespace)
+                if head is not None and head.claim is None:
                     return
                 other = await self._other_directory()
         if other is not None:
@@ -294,10 +295,6 @@ class Joining(StartSteps):
                 "one once without that option, and it goes on from the bucket"
             )
         await self._make_head()
-
-    async def _has_head(self) -> bool:
-        head = await find_head(self.store, self.settings.namespace)
-        return head is not None and head.claim is None
 
     async def _other_directory(self) -> Claim | None:
         """Return the claim of a broker whose data directory, another one, may have records that the bucket lacks."""
