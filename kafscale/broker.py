@@ -103,7 +103,7 @@ class Broker:
             self.admin = await bind("ADMIN", self.settings.admin_listen, option="--admin-listen")
             async with trio.open_nursery() as nursery:
                 access = self.security.access
-                server = AdminServer(self.metrics, lambda: self._not_ready, lambda: self.services.log, access)
+                server = AdminServer(self.metrics, lambda: self._not_ready, lambda: self.services.log, access=access)
                 nursery.start_soon(server.server.accept, self.admin.sockets)
                 nursery.start_soon(self.security.run)
                 async with open_storage(self.settings, directory, self.metrics) as parts:

@@ -127,7 +127,9 @@ def load(flags: Mapping[str, Any], environment: Mapping[str, str], config_file: 
     given |= _from_environment(environment)
     given |= _from_flags(flags)
     values = {
-        option.attribute: _parse(option, given[option.attribute]) for option in options() if option.attribute in given
+        option.attribute: option.parse(found.raw, given_as=found.given_as)
+        for option in options()
+        if (found := given.get(option.attribute)) is not None
     }
     groups = {name: _take(values, options_class) for name, options_class in GROUPS.items()}
     settings = Settings(**groups, **values)
@@ -138,10 +140,6 @@ def _take(values: dict[str, Any], options_class: type) -> Any:
     """Move the values of a group's options out of `values` into an instance of the group."""
     names = [option.attribute for option in options_of(options_class) if option.attribute in values]
     return options_class(**{name: values.pop(name) for name in names})
-
-
-def _parse(option: Option, given: _Given) -> Any:
-    return option.parse(given.raw, given_as=given.given_as)
 
 
 def _from_flags(flags: Mapping[str, str | Sequence[str] | None]) -> dict[str, _Given]:

@@ -57,8 +57,8 @@ def _logical_lines(text: str) -> Iterator[str]:
 
 
 def _unescape(text: str) -> str:
-    return _ESCAPE.sub(lambda match: _meaning(match[1]), text)
+    def meaning(match: re.Match[str]) -> str:
+        escape = match[1]
+        return chr(int(escape[1:], 16)) if len(escape) > 1 else _ESCAPED.get(escape, escape)
 
-
-def _meaning(escape: str) -> str:
-    return chr(int(escape[1:], 16)) if len(escape) > 1 else _ESCAPED.get(escape, escape)
+    return _ESCAPE.sub(meaning, text)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import attrs
 
@@ -59,16 +59,13 @@ def fill(target: BlockObject, parts: Sequence[Buffer]) -> None:
     """Copy the joined parts into the object. May be called in a thread."""
     rooms = iter(target.blocks)
     room = memoryview(b"")
-    for source in _not_empty(parts):
+    for part in parts:
+        source = memoryview(part).cast("B")
         while source:
             room = room or next(rooms)
             size = min(len(room), len(source))
             _copy(room[:size], source[:size])
             room, source = room[size:], source[size:]
-
-
-def _not_empty(parts: Sequence[Buffer]) -> Iterator[memoryview]:
-    return (view for part in parts if (view := memoryview(part).cast("B")))
 
 
 def _copy(target: memoryview, source: memoryview) -> None:

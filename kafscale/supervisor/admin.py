@@ -22,9 +22,8 @@ import trio
 from kafscale.concurrency.nurseries import ungrouped
 from kafscale.config import Address
 from kafscale.metrics import Metrics
-from kafscale.server.http.access import AdminAccess, admin_server
-from kafscale.server.http.answers import EXPOSITION, FLUSHES_MAX_COUNT, JSON_LINES, FlushProgress, unavailable
-from kafscale.server.http.loop import HttpExchange, HttpServer, Page, Route, page_route, text_page
+from kafscale.server.http.answers import EXPOSITION, JSON_LINES, AdminPages, FlushProgress, unavailable
+from kafscale.server.http.loop import HttpExchange, Page, text_page
 from kafscale.supervisor.child import Child
 
 if TYPE_CHECKING:
@@ -37,24 +36,15 @@ _NAME = re.compile(r"[a-zA-Z_:][\w:]*")
 
 
 @attrs.define(eq=False, repr=False)
-class SupervisorAdmin:
+class SupervisorAdmin(AdminPages):
     """Serves requests about `children`, the brokers by id."""
 
     children: Sequence[Child]
-    access: AdminAccess
     _metrics: Metrics = attrs.field(factory=Metrics, init=False)
-    _flushes_count: int = attrs.field(default=0, init=False)
-    server: HttpServer = attrs.field(init=False)
     _client: BrokersClient | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
-        routes = [
-            page_route("/healthz", lambda: text_page(HTTPStatus.OK, "ok"), is_open=True),
-            Route("/readyz", self._answer_readiness, is_open=True),
-            Route("/metrics", self._answer_metrics),
-            Route("/flush", self._answer_flush, methods=("POST",), keeps_place=True),
-        ]
-        self.server = admin_server(routes, self.access)
+        AdminPages.__attrs_post_init__(self)
         self._metrics.callback(
             "kafscale_process_up",
             "Whether the broker's process runs and has been ready.",
@@ -69,42 +59,23 @@ class SupervisorAdmin:
             kind="counter",
         )
 
-    async def _answer_readiness(self, exchange: HttpExchange) -> None:
-        reasons = await self._not_ready()
-        page = unavailable(reasons) if reasons else text_page(HTTPStatus.OK, "ready")
-        await exchange.send_page(page)
+    async def not_ready(self) -> str:
+        answers = await self._ask_all("/readyz", silence_max_seconds=READINESS_SECONDS)
+        return ", ".join(
+            f"broker {broker_id}: {answer.text}"
+            for broker_id, answer in answers.items()
+            if answer.status != HTTPStatus.OK
+        )
 
-    async def _answer_metrics(self, exchange: HttpExchange) -> None:
+    async def answer_metrics(self, exchange: HttpExchange) -> None:
         answers = await self._ask_all("/metrics", _authorization(exchange))
         pages = {broker_id: answer.text for broker_id, answer in answers.items() if answer.status == HTTPStatus.OK}
         page = await trio.to_thread.run_sync(merged, pages)
         await exchange.send_page(Page(HTTPStatus.OK, EXPOSITION, page + self._metrics.expose()))
 
-    async def _answer_flush(self, exchange: HttpExchange) -> None:
-        self._flushes_count += 1
-        try:
-            refused = self.access.refused_change
-            if refused is not None:
-                await exchange.send_page(text_page(HTTPStatus.FORBIDDEN, refused))
-            elif self._flushes_count > FLUSHES_MAX_COUNT:
-                await exchange.send_page(unavailable(f"{FLUSHES_MAX_COUNT} flushes are under way already"))
-            elif reasons := await self._not_ready():
-                await exchange.send_page(unavailable(reasons))
-            else:
-                brokers = {child.broker_id: child.reached.admin for child in self.children if child.reached is not None}
-                await _flush_all(self._brokers_client(), brokers, exchange)
-        finally:
-            self._flushes_count -= 1
-
-    async def _not_ready(self) -> str:
-        """Return which brokers do not serve and why; empty if all do."""
-        answers = await self._ask_all("/readyz", silence_max_seconds=READINESS_SECONDS)
-        reasons = [
-            f"broker {broker_id}: {answer.text}"
-            for broker_id, answer in answers.items()
-            if answer.status != HTTPStatus.OK
-        ]
-        return ", ".join(reasons)
+    async def answer_allowed_flush(self, exchange: HttpExchange) -> None:
+        brokers = {child.broker_id: child.reached.admin for child in self.children if child.reached is not None}
+        await _flush_all(self._brokers_client(), brokers, exchange)
 
     async def _ask_all(
         self, path: str, headers: Headers = (), *, silence_max_seconds: float | None = None

@@ -109,7 +109,10 @@ def plan_brokers(loaded: Loaded, count: int) -> tuple[BrokerPlan, ...]:
         plans = [BrokerPlan(settings=_settings_of(settings, number, count), given=given) for number in range(count)]
     except ConfigError as exc:
         raise ConfigError(f"--processes: '{count}' leaves too little for each broker: {exc}") from exc
-    _check_ports(settings, plans)
+    listening = [("--listen", listener.address) for plan in plans for listener in plan.settings.listeners]
+    _check_apart([("--admin-listen", settings.admin_listen), *listening])
+    advertised = (listener.address for plan in plans for listener in plan.settings.advertised_listeners)
+    _check_apart([("--advertised-listener", address) for address in advertised])
     return tuple(plans)
 
 
@@ -160,13 +163,6 @@ def _moved(listeners: Sequence[Listener], number: int, flag: str) -> tuple[Liste
         if listener.port > PORT_MAX:
             raise ConfigError(f"{flag}: '{listener}' is not a port; allowed: up to {PORT_MAX}")
     return moved
-
-
-def _check_ports(settings: Settings, plans: Sequence[BrokerPlan]) -> None:
-    admin = ("--admin-listen", settings.admin_listen)
-    _check_apart([admin, *(("--listen", listener.address) for plan in plans for listener in plan.settings.listeners)])
-    advertised = (listener.address for plan in plans for listener in plan.settings.advertised_listeners)
-    _check_apart([("--advertised-listener", listener) for listener in advertised])
 
 
 def _check_apart(addresses: Sequence[tuple[str, Address]]) -> None:

@@ -81,7 +81,7 @@ class Supervisor:
         watch = FileWatch(watched, self.settings.ssl.ssl_reload_interval_seconds)
         admin = await bind("ADMIN", self.settings.admin_listen, option="--admin-listen")
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(SupervisorAdmin(self.children, access).server.accept, admin.sockets)
+            nursery.start_soon(SupervisorAdmin(self.children, access=access).server.accept, admin.sockets)
             nursery.start_soon(watch.run)
             nursery.start_soon(self._tell_ready, Address(admin.host, admin.port))
             nursery.start_soon(self._kill_late)

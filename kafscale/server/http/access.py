@@ -18,7 +18,6 @@ import attrs
 import h11
 
 from kafscale.config import Settings
-from kafscale.server.http.loop import HttpServer, Route
 from kafscale.server.tls.contexts import Tls, read_secret
 
 LOCAL_NAME = "localhost"
@@ -102,18 +101,6 @@ class AdminAccess:
             "this admin server can be reached from other machines and has no --admin-token-file: set one, or have "
             "--admin-listen on 127.0.0.1"
         )
-
-
-def admin_server(routes: Sequence[Route], access: AdminAccess) -> HttpServer:
-    """Return the admin server of a broker or a supervisor."""
-    tls = access.tls
-    return HttpServer(
-        "the admin server",
-        routes,
-        is_known=access.is_known,
-        refusal=access.refusal,
-        context=None if tls is None else lambda: tls.admin_context,
-    )
 
 
 def own_names(settings: Settings) -> set[str]:

@@ -7,7 +7,7 @@ POST /flush?topic=NAME    flushes these topics (`topic` may repeat) or all to th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final
 
@@ -20,77 +20,39 @@ from kafscale.escaping import bounded, escaped
 from kafscale.log.flush.flusher import FlushReport
 from kafscale.log.log import Log
 from kafscale.metrics import Metrics
-from kafscale.server.http.access import AdminAccess, admin_server
-from kafscale.server.http.answers import (
-    EXPOSITION,
-    FLUSH_PROGRESS_SECONDS,
-    FLUSHES_MAX_COUNT,
-    JSON_LINES,
-    FlushProgress,
-    unavailable,
-)
-from kafscale.server.http.loop import HttpExchange, HttpServer, Page, Route, page_route, text_page
+from kafscale.server.http.answers import EXPOSITION, FLUSH_PROGRESS_SECONDS, JSON_LINES, AdminPages, FlushProgress
+from kafscale.server.http.loop import HttpExchange, Page, text_page
 
 NAME_MAX_COUNT = 300  # characters of a topic's name that is quoted; those that can be have 249
 
 
 @attrs.define(eq=False, repr=False)
-class AdminServer:
-    """The admin server of a broker. `not_ready` returns why the broker does not serve, or None; `log` is called only
-    then.
-    """
+class AdminServer(AdminPages):
+    """The admin server of a broker. `reason` returns why it does not serve, or None; `log` is called only then."""
 
     metrics: Metrics
-    not_ready: Callable[[], str | None]
+    reason: Callable[[], str | None]
     log: Callable[[], Log]
-    access: AdminAccess = attrs.field(factory=AdminAccess)
-    _flushes_count: int = attrs.field(default=0, init=False)
-    server: HttpServer = attrs.field(init=False)
     _exposition: Exposition = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        routes = [
-            page_route("/healthz", lambda: text_page(HTTPStatus.OK, "ok"), is_open=True),
-            page_route("/readyz", self._readiness, is_open=True),
-            Route("/metrics", self._answer_metrics),
-            Route("/flush", self._answer_flush, methods=("POST",), keeps_place=True),
-        ]
+        AdminPages.__attrs_post_init__(self)
         self._exposition = Exposition(self.metrics)
-        self.server = admin_server(routes, self.access)
 
-    def _readiness(self) -> Page:
-        reason = self.not_ready()
-        return text_page(HTTPStatus.OK, "ready") if reason is None else unavailable(reason)
+    async def not_ready(self) -> str:
+        return self.reason() or ""
 
-    async def _answer_metrics(self, exchange: HttpExchange) -> None:
+    async def answer_metrics(self, exchange: HttpExchange) -> None:
         await exchange.send_page(Page(HTTPStatus.OK, EXPOSITION, await self._exposition.page()))
 
-    async def _answer_flush(self, exchange: HttpExchange) -> None:
-        self._flushes_count += 1
-        try:
-            topics = exchange.arguments("topic")
-            refused = self._refused_flush(exchange, topics)
-            if refused is not None:
-                await exchange.send_page(refused)
-            else:
-                await _flush_and_tell(self.log(), frozenset(topics) or None, exchange)
-        finally:
-            self._flushes_count -= 1
-
-    def _refused_flush(self, exchange: HttpExchange, topics: Collection[str]) -> Page | None:
-        refused = self.access.refused_change
-        if refused is not None:
-            return text_page(HTTPStatus.FORBIDDEN, refused)
-        reason = self.not_ready()
-        if reason is not None:
-            return unavailable(reason)
-        if self._flushes_count > FLUSHES_MAX_COUNT:
-            return unavailable(f"{FLUSHES_MAX_COUNT} flushes are under way already")
-        for topic in topics:
-            if topic not in self.log().by_name:
-                shown = escaped(bounded(topic, NAME_MAX_COUNT))
-                return text_page(HTTPStatus.NOT_FOUND, f"there is no topic '{shown}'")
-        return None
+    async def answer_allowed_flush(self, exchange: HttpExchange) -> None:
+        log, topics = self.log(), exchange.arguments("topic")
+        unknown = next((topic for topic in topics if topic not in log.by_name), None)
+        if unknown is None:
+            await _flush_and_tell(log, frozenset(topics) or None, exchange)
+        else:
+            shown = escaped(bounded(unknown, NAME_MAX_COUNT))
+            await exchange.send_page(text_page(HTTPStatus.NOT_FOUND, f"there is no topic '{shown}'"))
 
 
 async def _flush_and_tell(log: Log, topics: frozenset[str] | None, exchange: HttpExchange) -> None:

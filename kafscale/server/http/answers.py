@@ -1,4 +1,4 @@
-"""Answers of admin servers: content types, and the progress of a flush."""
+"""Common parts of the admin servers of brokers and supervisors: their pages, and the progress of a flush."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from http import HTTPStatus
 
 import attrs
 
-from kafscale.server.http.loop import Page, text_page
+from kafscale.server.http.access import AdminAccess
+from kafscale.server.http.loop import HttpExchange, HttpServer, Page, Route, text_page
 
 EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 JSON_LINES = "application/x-ndjson"
@@ -40,3 +41,59 @@ class FlushProgress:
 
 def unavailable(reason: str) -> Page:
     return text_page(HTTPStatus.SERVICE_UNAVAILABLE, reason)
+
+
+@attrs.define(eq=False, repr=False)
+class AdminPages:
+    """An admin server. A broker's and a supervisor's tell what differs."""
+
+    access: AdminAccess = attrs.field(factory=AdminAccess, kw_only=True)
+    server: HttpServer = attrs.field(init=False)
+    _flushes_count: int = attrs.field(default=0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        tls = self.access.tls
+        routes = [
+            Route("/healthz", self._answer_health, is_open=True),
+            Route("/readyz", self._answer_readiness, is_open=True),
+            Route("/metrics", self.answer_metrics),
+            Route("/flush", self._answer_flush, methods=("POST",), keeps_place=True),
+        ]
+        self.server = HttpServer(
+            "the admin server",
+            routes,
+            is_known=self.access.is_known,
+            refusal=self.access.refusal,
+            context=None if tls is None else lambda: tls.admin_context,
+        )
+
+    async def not_ready(self) -> str:
+        """Return why clients are not served; empty if they are."""
+        raise NotImplementedError
+
+    async def answer_metrics(self, exchange: HttpExchange) -> None:
+        raise NotImplementedError
+
+    async def answer_allowed_flush(self, exchange: HttpExchange) -> None:
+        raise NotImplementedError
+
+    async def _answer_health(self, exchange: HttpExchange) -> None:
+        await exchange.send_page(text_page(HTTPStatus.OK, "ok"))
+
+    async def _answer_readiness(self, exchange: HttpExchange) -> None:
+        reason = await self.not_ready()
+        await exchange.send_page(unavailable(reason) if reason else text_page(HTTPStatus.OK, "ready"))
+
+    async def _answer_flush(self, exchange: HttpExchange) -> None:
+        self._flushes_count += 1
+        try:
+            if refused := self.access.refused_change:
+                await exchange.send_page(text_page(HTTPStatus.FORBIDDEN, refused))
+            elif reason := await self.not_ready():
+                await exchange.send_page(unavailable(reason))
+            elif self._flushes_count > FLUSHES_MAX_COUNT:
+                await exchange.send_page(unavailable(f"{FLUSHES_MAX_COUNT} flushes are under way already"))
+            else:
+                await self.answer_allowed_flush(exchange)
+        finally:
+            self._flushes_count -= 1

@@ -106,15 +106,6 @@ class Route:
     is_open: bool = attrs.field(default=False, kw_only=True)
 
 
-def page_route(path: str, make: Callable[[], Page], *, is_open: bool = False) -> Route:
-    """Return a route that answers GET with a page."""
-
-    async def answer(exchange: HttpExchange) -> None:
-        await exchange.send_page(make())
-
-    return Route(path, answer, is_open=is_open)
-
-
 @attrs.define(eq=False, repr=False)
 class HttpServer:
     """Answers requests by its routes. `name` names it in the log.

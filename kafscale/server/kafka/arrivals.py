@@ -45,20 +45,20 @@ class Arrival:
     queued_bytes: int = attrs.field(default=0, init=False)  # of whole requests whose turn has not come
     pool_bytes: int = attrs.field(default=0, init=False)  # of the chunk pool, for the frame that is coming
     counted_bytes: int = attrs.field(default=0, init=False)
-    _begun_at: float = attrs.field(default=math.inf, init=False)
-    _got_on_at: float = attrs.field(default=math.inf, init=False)
+    begun_at: float = attrs.field(default=math.inf, init=False)
+    got_on_at: float = attrs.field(default=math.inf, init=False)
     _got_on_bytes: int = attrs.field(default=0, init=False)
 
     def note(self, frame_bytes: int) -> None:
         """Note the received bytes of the frame that is coming; 0 when it is complete."""
         now = trio.current_time()
         if not frame_bytes:
-            self._begun_at = math.inf
-            self._got_on_at = now
+            self.begun_at = math.inf
+            self.got_on_at = now
             self.arrivals.drop_favourite(self)
         elif not self.frame_bytes or frame_bytes - self._got_on_bytes >= PROGRESS_BYTES:
-            self._begun_at = min(self._begun_at, now)
-            self._got_on_at, self._got_on_bytes = now, frame_bytes
+            self.begun_at = min(self.begun_at, now)
+            self.got_on_at, self._got_on_bytes = now, frame_bytes
         self.frame_bytes = frame_bytes
         self.recount()
 
@@ -81,23 +81,19 @@ class Arrival:
     def excused(self) -> Iterator[None]:
         """Stop the clock of the deadlines while the block waits for something other than the peer."""
         since = trio.current_time()
-        begun_at, got_on_at = self._begun_at, self._got_on_at
-        self._begun_at = self._got_on_at = math.inf
+        begun_at, got_on_at = self.begun_at, self.got_on_at
+        self.begun_at = self.got_on_at = math.inf
         try:
             yield
         finally:
             waited_seconds = trio.current_time() - since
-            self._begun_at, self._got_on_at = begun_at + waited_seconds, got_on_at + waited_seconds
-
-    def excuse(self, seconds: float) -> None:
-        self._begun_at += seconds
-        self._got_on_at += seconds
+            self.begun_at, self.got_on_at = begun_at + waited_seconds, got_on_at + waited_seconds
 
     def is_late(self, now: float) -> bool:
-        return now > self._begun_at + self.arrivals.timeout_seconds + self.frame_bytes / SLOWEST_BYTES
+        return now > self.begun_at + self.arrivals.timeout_seconds + self.frame_bytes / SLOWEST_BYTES
 
     def has_stalled(self, now: float) -> bool:
-        return now > self._got_on_at + STALL_SECONDS
+        return now > self.got_on_at + STALL_SECONDS
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
@@ -192,16 +188,15 @@ class Arrivals:
         now = trio.current_time()
         for arrival in list(self._under_way):
             if since_seconds > STOOD_STILL_SECONDS:
-                arrival.excuse(since_seconds)
+                arrival.begun_at += since_seconds
+                arrival.got_on_at += since_seconds
             elif arrival.is_late(now):
                 self._give_up(arrival, f"a request came too slowly, {arrival.frame_bytes} bytes of it in time")
-            elif arrival.has_stalled(now) and self._is_in_the_way(arrival):
+            elif arrival.has_stalled(now) and (
+                (arrival.pool_bytes and (self.pool.waiting_count or self.pool_is_short()))
+                or (arrival.counted_bytes and self.waiting_count)
+            ):
                 self._give_up(arrival, "others wait for the room of a request that does not come on")
-
-    def _is_in_the_way(self, arrival: Arrival) -> bool:
-        if arrival.pool_bytes and (self.pool.waiting_count or self.pool_is_short()):
-            return True
-        return arrival.counted_bytes > 0 and self.waiting_count > 0
 
     def _give_up(self, arrival: Arrival, reason: str) -> None:
         self.given_up_count.value += 1

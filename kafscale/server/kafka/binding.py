@@ -123,7 +123,10 @@ def warn_of_listeners(
 ) -> None:
     """Warn of listeners that other machines reach without authentication, or with plain-text passwords."""
     exposed = [listener for listener in listeners if not listener.is_loopback]
-    if open_ := [listener for listener in exposed if _is_open(listener, client_auth)]:
+    authenticating = {SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL}
+    if client_auth is SslClientAuth.REQUIRED:
+        authenticating.add(SecurityProtocol.SSL)
+    if open_ := [listener for listener in exposed if listener.protocol not in authenticating]:
         logger.warning(
             "anyone who reaches %s may read, write and delete all topics: clients do not authenticate there; listen "
             "on 127.0.0.1, or with --ssl-client-auth required or SASL",
@@ -142,8 +145,3 @@ def warn_of_listeners(
 
 def _shown(listeners: Sequence[BoundListener]) -> str:
     return " and ".join(f"{listener.name}={listener.host}:{listener.port}" for listener in listeners)
-
-
-def _is_open(listener: BoundListener, client_auth: SslClientAuth) -> bool:
-    by_certificate = listener.protocol.uses_tls and client_auth is SslClientAuth.REQUIRED
-    return not (listener.protocol.uses_sasl or by_certificate)

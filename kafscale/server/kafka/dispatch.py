@@ -22,7 +22,7 @@ from kafscale.api.handling.calls import Api, Call, ListedApi, Peer
 from kafscale.api.handling.quotas import RateQuota
 from kafscale.api.handling.refusals import handle_guarded, refusal
 from kafscale.api.handling.services import Services
-from kafscale.api.produce import Pending, PendingProduce, ProduceGroup, ShortWay
+from kafscale.api.produce import Pending, PendingProduce, ProduceGroup
 from kafscale.api.records import fetch
 from kafscale.api.records.fetch import FetchReply
 from kafscale.concurrency.byte_budget import ByteBudget, Share
@@ -222,9 +222,6 @@ class Dispatcher:
         return await produce.begin_in_turns(
             self.services, call, message, size_bytes=size_bytes, frame_lease=frame_lease
         )
-
-    def short_way(self, peer: Peer) -> ShortWay:
-        return ShortWay(self.services, peer)
 
     def request_of(self, group: ProduceGroup, received_at: float) -> Request:
         """Return the queue's entry for an empty group."""

@@ -269,7 +269,7 @@ class Handshakes:
 
     def _fail_by(self, exc: OSError, address: str) -> None:
         if isinstance(exc, _CLOSED_ERRORS) or not isinstance(exc, ssl.SSLError):
-            self._count_failure(HandshakeFailure.CLOSED)
+            self.failed[HandshakeFailure.CLOSED].value += 1
             logger.debug("%s went away during its handshake", address)  # as a probe of the port does
             return
         name = exc.reason or "an unknown error"
@@ -282,11 +282,8 @@ class Handshakes:
 
     def fail(self, reason: HandshakeFailure, address: str, why: str) -> None:
         """Count and log a connection that was refused."""
-        self._count_failure(reason)
+        self.failed[reason].value += 1
         shown = escaped(bounded(why, REASON_MAX_COUNT))
         self.quiet.tell(
             "TLS handshakes", "closing the connection of %s, whose TLS handshake failed: %s", address, shown
         )
-
-    def _count_failure(self, reason: HandshakeFailure) -> None:
-        self.failed[reason].value += 1

@@ -43,7 +43,7 @@ class SliceWriter:
                 slice_bytes = size_of(buffers)
                 if direct and not (slice_bytes == SLICE_BYTES and self._write_directly(descriptor, buffers)):
                     direct = False
-                    _unset_direct(descriptor)
+                    fcntl.fcntl(descriptor, fcntl.F_SETFL, 0)
                 if not direct:
                     write_all(descriptor, buffers, written_bytes)
                 written_bytes += slice_bytes
@@ -68,10 +68,6 @@ def _set_direct(descriptor: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def _unset_direct(descriptor: int) -> None:
-    fcntl.fcntl(descriptor, fcntl.F_SETFL, 0)
 
 
 def write_all(descriptor: int, buffers: Sequence[Buffer], position: int) -> int:

@@ -109,13 +109,6 @@ class _ClassQueue:
     def may_take(self, allowed_count: float) -> bool:
         return self.in_use_count + 1 <= max(1.0, self.policy.share * allowed_count)
 
-    def is_its_turn(self) -> bool:
-        return self.passed_over_count >= self.policy.patience_count
-
-    def take_first(self) -> trio.lowlevel.Task:
-        self.passed_over_count = 0
-        return self.waiting.pop(next(iter(self.waiting)))
-
     def leave(self, token: StoreToken) -> None:
         """Remove a cancelled wait; those behind it keep the turn of the queue."""
         del self.waiting[token]
@@ -198,13 +191,18 @@ class StoreLimiter:
             for other in self._lines.values():
                 if other is not line and other.waiting and other.may_take(self.allowance.count):
                     other.passed_over_count += 1
-            self._grant(line, next(iter(line.waiting)))
-            trio.lowlevel.reschedule(line.take_first())
+            token = next(iter(line.waiting))
+            self._grant(line, token)
+            line.passed_over_count = 0
+            trio.lowlevel.reschedule(line.waiting.pop(token))
 
     def _next_line(self) -> _ClassQueue | None:
         """Return the most important queue whose turn it is, else the most important one that may have a token."""
         waiting = [line for line in self._lines.values() if line.waiting and line.may_take(self.allowance.count)]
-        return next((line for line in waiting if line.is_its_turn()), waiting[0] if waiting else None)
+        return next(
+            (line for line in waiting if line.passed_over_count >= line.policy.patience_count),
+            waiting[0] if waiting else None,
+        )
 
     def _grant(self, line: _ClassQueue, token: StoreToken) -> None:
         self._capacity.acquire_on_behalf_of_nowait(token)

@@ -48,7 +48,7 @@ def test_a_server_that_others_reach_changes_nothing_without_a_token_and_warns(
 
 
 async def status(log: Log, access: AdminAccess, request_line: str, *headers: str) -> int:
-    server = AdminServer(Metrics(), lambda: None, lambda: log, access)
+    server = AdminServer(Metrics(), lambda: None, lambda: log, access=access)
     ours, theirs = memory_stream_pair()
 
     async with trio.open_nursery() as nursery:

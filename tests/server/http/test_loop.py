@@ -22,7 +22,6 @@ from kafscale.server.http.loop import (
     HttpServer,
     Page,
     Route,
-    page_route,
     text_page,
 )
 
@@ -32,6 +31,13 @@ Stream = trio.StapledStream
 
 def hello() -> Page:
     return text_page(HTTPStatus.OK, "hello")
+
+
+def page_route(path: str, make: Callable[[], Page]) -> Route:
+    async def answer(exchange: HttpExchange) -> None:
+        await exchange.send_page(make())
+
+    return Route(path, answer)
 
 
 class Site:
