@@ -21,7 +21,8 @@ import trio
 
 from kafscale.cluster.metadata.group_commit import GroupCommit
 from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
-from kafscale.cluster.registries.topics import NewTopic, Topic, TopicPolicy, TopicRegistry
+from kafscale.cluster.registries.topics import NewTopic, Topic, TopicRegistry
+from kafscale.config import Limits, Settings
 
 
 @attrs.frozen(kw_only=True)
@@ -58,8 +59,8 @@ async def open_topics(directory: Path, topic_count: int) -> AsyncIterator[TopicR
     async with SqliteMetadataStore.open(directory / "metadata.db") as local, trio.open_nursery() as nursery:
         store = GroupCommit(local)
         await nursery.start(store.run)
-        policy = TopicPolicy(topic_max_count=topic_count, partition_max_count=topic_count)
-        topics = TopicRegistry(store=store, policy=policy)
+        settings = Settings(limits=Limits(max_topics_count=topic_count, max_partitions_count=topic_count))
+        topics = TopicRegistry(store=store, settings=settings)
         await topics.load()
         yield topics
         nursery.cancel_scope.cancel()

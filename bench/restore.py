@@ -30,7 +30,8 @@ from bench.places import LOCAL_RESULTS
 from bench.report import machine
 from kafscale import __version__
 from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
-from kafscale.cluster.registries.topics import NewTopic, TopicPolicy, TopicRegistry
+from kafscale.cluster.registries.topics import NewTopic, TopicRegistry
+from kafscale.config import Limits, Settings
 from kafscale.store.paths import SegmentKey
 from tests.devtools.fakes.s3_server import CREDENTIALS, S3Server
 from tests.devtools.fakes.segment_objects import make_batches, version_2_objects
@@ -144,7 +145,9 @@ async def register_topics(data_dir: Path, shape: Shape) -> None:
     """Register topics as the broker that made this bucket would have them."""
     data_dir.mkdir()
     async with SqliteMetadataStore.open(data_dir / "metadata.db") as metadata:
-        topics = TopicRegistry(store=metadata, policy=TopicPolicy(topic_max_count=1 << 20, partition_max_count=1 << 20))
+        topics = TopicRegistry(
+            store=metadata, settings=Settings(limits=Limits(max_topics_count=1 << 20, max_partitions_count=1 << 20))
+        )
         await topics.load()
         for topic in range(shape.topics):
             wanted = NewTopic(

@@ -1,4 +1,4 @@
-"""Builds the services of a broker: its log, registries and coordinators, and what handlers need beside them."""
+"""Builds the services of a broker: its log, registries, coordinators and the parts that only handlers need."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from kafscale.wire.messages.cluster import ApiVersion
 async def build_services(
     settings: Settings, member: ClusterMember, local: LocalLog, *, token_keys: TokenKeys, metrics: Metrics
 ) -> Services:
-    """Make all components but those of the network. Registers this broker; nothing else is read or written yet."""
+    """Make all components except those of the network. Registers this broker, and reads and writes nothing else."""
     registries = Registries.of(settings, member)
     log = _open_log(settings, member, local, registries, metrics)
     registries.producer_ids.remembered = log.producer_ids
@@ -88,7 +88,13 @@ async def build_services(
         heard_of=member.heard,
         plan_balance=member.plan_balance,
     )
-    services.following = _following(services, member)
+    services.following = Following(
+        state=member.state,
+        log=log,
+        spec=services.topic_spec,
+        log_start_offsets=services.topics.log_start_offsets,
+        refresh=member.check.confirm,
+    )
     services.broker_configs.follow(partial(_use_broker_configs, services))
     return services
 
@@ -102,16 +108,6 @@ async def _register(settings: Settings, member: ClusterMember) -> Node:
         cluster_id=settings.cluster_id,
         advertised=member.endpoints,
         rack=settings.rack,
-    )
-
-
-def _following(services: Services, member: ClusterMember) -> Following:
-    return Following(
-        state=member.state,
-        log=services.log,
-        spec=services.topic_spec,
-        log_start_offsets=services.topics.log_start_offsets,
-        refresh=member.check.confirm,
     )
 
 
@@ -132,7 +128,7 @@ def _open_log(
 
 
 def _use_broker_configs(services: Services) -> None:
-    """Put in force what was set on the broker at run time; the acceptor takes limits of connections by itself."""
+    """Apply the broker configs set at run time. The acceptor applies limits of connections itself."""
     settings, compactor = services.broker_configs.settings, services.log.compactor
     services.topics.use_defaults(BrokerDefaults.of(settings, services.broker_configs.dynamic))
     compactor.interval_seconds = settings.compaction_check_interval_seconds

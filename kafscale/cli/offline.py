@@ -54,9 +54,9 @@ async def previewed_topics(
 
 
 async def loaded_topics(metadata: MetadataStore, settings: Settings) -> TopicRegistry:
-    from kafscale.cluster.registries.topics import TopicPolicy, TopicRegistry
+    from kafscale.cluster.registries.topics import TopicRegistry
 
-    topics = TopicRegistry(store=metadata, policy=TopicPolicy.of(settings))
+    topics = TopicRegistry(store=metadata, settings=settings)
     await topics.load()
     return topics
 

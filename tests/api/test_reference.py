@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import pytest
 
 from kafscale.api.cluster.api_versions import LEVELS
-from kafscale.api.reference import NOT_SERVED, protocol_page
 from kafscale.api.table import APIS, every_api
 from tests.api.kafka_apis import BROKER_APIS, CONTROLLER_APIS
+from tests.docs.reference_pages import FOLDER, NOT_SERVED, PAGES
 from tests.wire.wire_messages import message_versions
 
 DECLARED_ONLY: set[str] = set()  # messages whose APIs are not served: who serves one takes it out of here
@@ -22,11 +22,10 @@ BEYOND_KAFKA = {  # the newest version of calls for which it is not stable in Ka
 NEWEST = {"BrokerHeartbeat": 0}  # the next one has failed log directories, of which nobody would know what to do
 OLDEST = {"Produce": 0}  # as Kafka advertises it: librdkafka needs to see it
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "protocol.md"
 
-
-def test_the_page_is_made_from_the_code() -> None:
-    assert PAGE.read_text() == protocol_page(), "run: python -m kafscale.api.reference > docs/reference/protocol.md"
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_made_from_the_code(name: str) -> None:
+    assert (FOLDER / name).read_text() == PAGES[name](), "run: python -m tests.docs.reference_pages"
 
 
 def test_a_row_says_what_its_module_does() -> None:

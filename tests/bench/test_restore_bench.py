@@ -6,7 +6,8 @@ from pathlib import Path
 
 from bench.restore import Shape, make_bucket, register_topics
 from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
-from kafscale.cluster.registries.topics import TopicPolicy, TopicRegistry
+from kafscale.cluster.registries.topics import TopicRegistry
+from kafscale.config import Settings
 from kafscale.log.log import TopicSpec
 from kafscale.log.partition.log_config import LogConfig
 from kafscale.store.file.store import FileStore
@@ -20,7 +21,7 @@ async def test_a_broker_reads_the_bucket_to_its_end(tmp_path: Path) -> None:
     make_bucket(tmp_path / "bucket", SHAPE)
     await register_topics(tmp_path / "data", SHAPE)
     async with SqliteMetadataStore.open(tmp_path / "data" / "metadata.db") as metadata:
-        topics = TopicRegistry(store=metadata, policy=TopicPolicy())
+        topics = TopicRegistry(store=metadata, settings=Settings())
         await topics.load()
         specs = [
             TopicSpec(

@@ -24,9 +24,9 @@ from kafscale.cluster.registries.topics import (
     NewTopic,
     Topic,
     TopicListener,
-    TopicPolicy,
     TopicRegistry,
 )
+from kafscale.config import Limits, Settings
 from kafscale.errors import KafkaError, StorageFull, StoreUnavailable
 from kafscale.testing.metadata import MemoryMetadataStore
 from tests.cluster.late_metadata import LateMetadataStore
@@ -106,8 +106,8 @@ class Broker:
 
     @classmethod
     def on(cls, store: LateMetadataStore) -> Broker:
-        policy = TopicPolicy(topic_max_count=TOPIC_MAX_COUNT)
-        broker = cls(TopicRegistry(store=store, policy=policy), ClientQuotas(store))
+        settings = Settings(limits=Limits(max_topics_count=TOPIC_MAX_COUNT))
+        broker = cls(TopicRegistry(store=store, settings=settings), ClientQuotas(store))
         broker.topics.follow(
             TopicListener(on_created=broker.on_created, on_changed=broker.on_changed, on_deleted=broker.on_deleted)
         )

@@ -62,7 +62,6 @@ async def _sizes(log: Log, topic: Topic, indexes: Collection[int], turns: Turns)
 
 
 def _volume(data_dir: Path) -> tuple[int, int]:
-    """Return the total and the usable bytes."""
     try:
         usage = shutil.disk_usage(data_dir)
     except OSError:

@@ -87,7 +87,6 @@ async def _asked(registry: TopicRegistry, names: Collection[str], cursor: Cursor
 
 
 async def _split(services: Services, call: Call, topics: Sequence[Topic]) -> tuple[list[Topic], list[str]]:
-    """Return the topics that the client may be told of, and the names of the others."""
     visible, hidden = [], []
     async for topic in in_turns(topics):
         if services.access.allows(call, DESCRIBE_TOPIC, topic.name, tells=False):

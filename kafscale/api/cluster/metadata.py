@@ -13,13 +13,12 @@ v11 no more authorized operations of the cluster (DescribeCluster has them)
 v12 topics may be asked for by id
 v13 an error code of the whole, which is always 0: no client is told to bootstrap again
 
-Who leads a partition is the assignment's answer; the leader's id fills replicas and ISR as often as the topic's
-replication factor says. Brokers are those that the client can connect to by the listener that it used; a partition that
-none of them leads is LEADER_NOT_AVAILABLE, and its replica the broker that it waits for. Topics with as many partitions
-and replicas and the same leaders share them, encoded once.
+The leader fills replicas and ISR as often as the topic's replication factor says. An answer has only brokers that the
+client can connect to by its listener. A partition without such a leader is LEADER_NOT_AVAILABLE, and its replica the
+broker that it waits for. Topics with the same layout share their encoded partitions.
 
-A topic that is created as a client asks for it is durable and described in the first answer. Kafka's first answer is an
-error (UNKNOWN_TOPIC_OR_PARTITION or LEADER_NOT_AVAILABLE), after which clients ask again; none waits for that error.
+A topic that is created for a client is durable and described in the first answer. Kafka's first answer is an error,
+after which clients ask again.
 """
 
 from __future__ import annotations
@@ -63,10 +62,10 @@ NO_BROKER = -1
 
 @attrs.frozen(kw_only=True)
 class Layout:
-    """All that the partitions of a topic depend on, so that topics share them.
+    """Everything that the answered partitions of a topic depend on, so that topics can share them.
 
-    `leaders` are as of the assignment. `waiting` has the broker that each partition waits for, or NO_BROKER; it is
-    empty if all are led. `brokers` are those that the client can connect to: any other leads nothing in its answer.
+    `waiting` has the broker that each partition waits for, or NO_BROKER; it is empty if all are led. `brokers` are
+    those that the client can connect to.
     """
 
     partition_count: int
@@ -87,25 +86,21 @@ class Layout:
         )
 
     def leader(self, index: int) -> Leader | None:
-        """Return the leader of a partition; None if it has none now."""
         leader = self.leaders[index if len(self.leaders) > 1 else 0]
         return leader if leader is not None and leader.node_id in self.brokers else None
 
     def offline(self, index: int) -> list[int]:
-        """Return the replicas of a partition without a leader: the broker that it waits for, if that is known."""
+        """Return the replicas of a partition without a leader: the known broker that it waits for."""
         broker_id = self.waiting[index] if self.waiting else NO_BROKER
         return [] if broker_id == NO_BROKER else [broker_id] * self.replication_factor
 
     def replicas(self, leader: Leader) -> list[int]:
-        """Return the broker ids of a partition's replicas: those that it is assigned to.
-
-        Without an assignment it is the leader's id, as often as the replication factor says.
-        """
+        """Return the replicas of a partition: the assigned ones, or the leader, as often as the replication factor."""
         return list(leader.replicas) or [leader.node_id] * self.replication_factor
 
 
 NO_ID = bytes(16)
-KEPT_PARTITIONS_MAX_COUNT = 10_000  # of a topic whose encoded partitions are kept: 26 bytes each, 8 more for a replica
+KEPT_PARTITIONS_MAX_COUNT = 10_000  # of a topic with kept encoded partitions: 26 bytes each, 8 more for a replica
 KEPT_LAYOUTS_COUNT = 64
 
 
@@ -137,7 +132,7 @@ async def handle(services: Services, call: Call, request: MetadataRequest) -> Me
 
 
 def cluster_operations(services: Services, call: Call, is_asked: bool) -> int:
-    """The bits of what the client may do with the cluster; none if it may not be told of it."""
+    """Return the client's operations on the cluster in bits (KIP-430), 0 without the right to describe it."""
     if not is_asked:
         return NOT_ASKED
     access = services.access
@@ -145,7 +140,6 @@ def cluster_operations(services: Services, call: Call, is_asked: bool) -> int:
 
 
 async def _visible(services: Services, call: Call) -> Sequence[Topic]:
-    """All topics that the client may be told of."""
     topics = services.topics.all()
     if services.access.authorizer is None:
         return topics
@@ -154,7 +148,6 @@ async def _visible(services: Services, call: Call) -> Sequence[Topic]:
 
 
 async def _missing(services: Services, asked: Sequence[MetadataRequestTopic]) -> Sequence[MetadataRequestTopic]:
-    """Return those that are asked for by name or id, and not known here."""
     return [topic async for topic in in_turns(asked) if not _is_known(services.topics, topic)]
 
 
@@ -165,7 +158,7 @@ def _is_known(topics: TopicRegistry, asked: MetadataRequestTopic) -> bool:
 
 
 async def _create_missing(services: Services, call: Call, asked: Sequence[MetadataRequestTopic]) -> Mapping[str, int]:
-    """Create what was asked for by name, is still missing and may be created. The errors of those that stay so."""
+    """Create missing topics that were named and may be created. Return the errors of the others."""
     if not services.settings.auto_create_topics:
         return {}
     missing = [
@@ -183,9 +176,8 @@ async def _create_missing(services: Services, call: Call, asked: Sequence[Metada
         refused = {name: code for name, code in codes.items() if code}
         missing = [name for name in missing if name not in refused]
     charges = services.quotas.charges(call, strict_since=0)
-    charge = None if charges is None else charges.charge
     try:
-        created = await services.topics.create_in_passing(missing, charge=charge)
+        created = await services.topics.create_in_passing(missing, charge=charges.charge)
     except StoreError:  # clients ask again
         created = dict.fromkeys(missing, LEADER_NOT_AVAILABLE)
     return {**refused, **created}
@@ -209,7 +201,7 @@ def _answer(
         return MetadataResponseTopic(error_code=INVALID_REQUEST, name="")
     if not services.access.allows(call, DESCRIBE_TOPIC, asked.name):  # nor whether there is one
         return MetadataResponseTopic(error_code=TOPIC_AUTHORIZATION_FAILED, name=asked.name)
-    topic = services.topics.get(asked.name)  # also if another request created it while this one tried to
+    topic = services.topics.get(asked.name)  # another request may have created it meanwhile
     if topic is not None:
         return describe(topic)
     error_code = refused.get(asked.name)

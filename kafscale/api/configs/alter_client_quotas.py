@@ -53,8 +53,6 @@ NAME_MAX_LENGTH: Final = 1000  # of a user or client id with a quota. Kafka: 32,
 
 @attrs.frozen
 class _ValueKind:
-    """Values of a quota key, by Kafka's type."""
-
     name: str
     most: float
     is_whole: bool = True
@@ -99,7 +97,6 @@ async def handle(services: Services, call: Call, request: AlterClientQuotasReque
 
 
 def _change(entry: AlterClientQuotasEntry) -> QuotaChange:
-    """Raise KafkaError INVALID_REQUEST for the first fault, in Kafka's order."""
     twice = [key for key, count in Counter(op.key for op in entry.ops).items() if count > 1]
     if twice:
         raise KafkaError(
@@ -151,7 +148,6 @@ def _value(op: AlterClientQuotasOp, keys: Mapping[str, _ValueKind]) -> float:
 
 
 def _shown(entity: Sequence[ClientQuotasEntity]) -> str:
-    """Write an entity as Kafka does in messages."""
     names = ", ".join(f"{part.entity_type}={part.entity_name}" for part in entity)
     return f"ClientQuotaEntity(entries={{{names}}})"
 

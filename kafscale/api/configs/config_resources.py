@@ -155,7 +155,6 @@ def check_broker_id(services: Services, name: str, *, expected: str = "") -> int
 async def _change_broker(
     services: Services, name: str, overrides: Callable[[Configs], Configs], *, validate_only: bool
 ) -> None:
-    """Replace the configs of a broker, or without a name those of all brokers. Raises KafkaError."""
     membership, configs = services.membership, services.broker_configs
     if not name:
         await configs.alter(ALL_BROKERS, overrides, validate_only=validate_only)

@@ -111,8 +111,6 @@ ALL_OPERATIONS: Final = {resource_type: _bits(operations) for resource_type, ope
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Access:
-    """The rights of all clients."""
-
     authorizer: AclAuthorizer | None = None
     audit: AuditLog = attrs.field(factory=AuditLog)
 

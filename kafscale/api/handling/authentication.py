@@ -56,8 +56,6 @@ class NoTokenKeys:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Authenticator:
-    """Authenticates the clients of all connections of a broker."""
-
     settings: SaslSettings
     users: ScramUsers
     metrics: Metrics

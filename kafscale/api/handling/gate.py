@@ -31,8 +31,6 @@ NONE_REFUSED: Final[Mapping[int, KafkaError]] = MappingProxyType({})
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Gate:
-    """The gate of a broker."""
-
     quotas: Quotas
     access: Access = attrs.field(factory=Access)
 

@@ -40,8 +40,6 @@ from kafscale.wire.messages.records import (
 
 @attrs.frozen
 class ReachableBroker:
-    """A broker, and its address for a client."""
-
     node: Node
     at: Endpoint
 

@@ -52,8 +52,6 @@ class _Window:
 
 @attrs.define(eq=False, repr=False)
 class Rate:
-    """Amounts of the last windows."""
-
     _windows: deque[_Window] = attrs.field(factory=deque, init=False)
 
     def add(self, amount: float, now: float) -> None:
@@ -146,7 +144,6 @@ class RateQuota:
     _rates: Remembered[Sharers, Rate] = attrs.field(factory=lambda: Remembered(Rate), init=False)
 
     def applies_to(self, call: Call) -> bool:
-        """Tell whether the client has a limit."""
         return self.limit(call) is not None
 
     def burst(self, call: Call) -> float:
@@ -176,34 +173,17 @@ class RateQuota:
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
-class MutationQuota:
-    """Limit of partitions that clients create and delete in a second (KIP-599)."""
-
-    limit: FindLimit
-    throttled_seconds: Histogram
-    _buckets: Remembered[Sharers, TokenBucket] = attrs.field(factory=lambda: Remembered(TokenBucket), init=False)
-
-    def charges(self, call: Call, *, is_strict: bool) -> MutationCharges | None:
-        """Return the charges of one request; None if its client has no quota."""
-        limit = self.limit(call)
-        if limit is None:
-            return None
-        bucket = self._buckets.of(_sharers(limit))
-        return MutationCharges(bucket=bucket, per_second=limit.value, is_strict=is_strict, quota=self)
-
-
-@attrs.define(eq=False, kw_only=True, repr=False)
 class MutationCharges:
     """Charges of one request, topic by topic; a topic that is planned anew is not charged again.
 
     A strict request, whose version knows the error, changes nothing more once the bucket is empty. Any other one does,
-    and its client holds back afterwards.
+    and its client holds back afterwards. Without a quota there is no bucket.
     """
 
-    bucket: TokenBucket
-    per_second: float
-    is_strict: bool
-    quota: MutationQuota
+    bucket: TokenBucket | None = None
+    per_second: float = math.inf
+    is_strict: bool = False
+    throttled_seconds: Histogram | None = None
     _refusals: dict[str, KafkaError | None] = attrs.field(factory=dict, init=False)  # by topic
     _held_back_until: float = attrs.field(default=0.0, init=False)
 
@@ -217,6 +197,8 @@ class MutationCharges:
 
     def _take(self, count: int) -> KafkaError | None:
         now = trio.current_time()
+        if self.bucket is None:
+            return None
         if not self.is_strict:
             self.bucket.take(count, self.per_second, now)
         missing_seconds = self.bucket.missing_seconds(self.per_second, now)
@@ -230,9 +212,9 @@ class MutationCharges:
     def throttle_ms(self) -> int:
         """Return how long the client must hold back after the request."""
         throttle_ms = _milliseconds(self._held_back_until - trio.current_time(), THROTTLE_MAX_MS)
-        if throttle_ms <= 0:
+        if throttle_ms <= 0 or self.throttled_seconds is None:
             return 0
-        self.quota.throttled_seconds.observe(throttle_ms / 1000)
+        self.throttled_seconds.observe(throttle_ms / 1000)
         return throttle_ms
 
 
@@ -246,7 +228,8 @@ class Quotas:
     producer: RateQuota | None = attrs.field(default=None, init=False)  # bytes
     consumer: RateQuota | None = attrs.field(default=None, init=False)  # bytes
     request: RateQuota | None = attrs.field(default=None, init=False)  # hundredths of seconds
-    mutation: MutationQuota | None = attrs.field(default=None, init=False)
+    _mutation_limit: FindLimit | None = attrs.field(default=None, init=False)
+    _mutations: Remembered[Sharers, TokenBucket] = attrs.field(factory=lambda: Remembered(TokenBucket), init=False)
     throttled_seconds: HistogramFamily = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -259,26 +242,28 @@ class Quotas:
         self.client_quotas.follow(self._update)
         self._update()
 
-    def charges(self, call: Call, *, strict_since: int) -> MutationCharges | None:
-        """Return the charges of a request that creates or deletes partitions; None if its client has no quota.
+    def charges(self, call: Call, *, strict_since: int) -> MutationCharges:
+        """Return the charges of a request that creates or deletes partitions (KIP-599).
 
         `strict_since` is the first version that knows the error of an exceeded quota.
         """
-        quota = self.mutation
-        return None if quota is None else quota.charges(call, is_strict=call.version >= strict_since)
+        limit = None if self._mutation_limit is None else self._mutation_limit(call)
+        if limit is None:
+            return MutationCharges()
+        return MutationCharges(
+            bucket=self._mutations.of(_sharers(limit)),
+            per_second=limit.value,
+            is_strict=call.version >= strict_since,
+            throttled_seconds=self._throttled(CONTROLLER_MUTATION_RATE),
+        )
 
     def _update(self) -> None:
         """Use new quotas. Counted amounts stay, so that a lower quota acts at once."""
         self.producer = self._rates(self.producer, PRODUCER_BYTE_RATE, setting=self.settings.producer_byte_rate)
         self.consumer = self._rates(self.consumer, CONSUMER_BYTE_RATE, setting=self.settings.consumer_byte_rate)
         self.request = self._rates(self.request, REQUEST_PERCENTAGE, throttle_max_ms=REQUEST_THROTTLE_MAX_MS)
-        if not self.client_quotas.has(CONTROLLER_MUTATION_RATE):
-            self.mutation = None
-        elif self.mutation is None:
-            self.mutation = MutationQuota(
-                limit=self._limit(CONTROLLER_MUTATION_RATE, setting=0),
-                throttled_seconds=self._throttled(CONTROLLER_MUTATION_RATE),
-            )
+        has_mutations = self.client_quotas.has(CONTROLLER_MUTATION_RATE)
+        self._mutation_limit = self._limit(CONTROLLER_MUTATION_RATE, setting=0) if has_mutations else None
 
     def _rates(
         self, present: RateQuota | None, key: str, *, setting: int = 0, throttle_max_ms: int = THROTTLE_MAX_MS

@@ -40,8 +40,6 @@ Begun: TypeAlias = tuple[RecordCheck | None, int]
 
 @attrs.define(eq=False, repr=False)
 class RecordChecks:
-    """Checks the records of produced batches."""
-
     unpacking: Unpacking
     shapes: Shapes = attrs.field(factory=Shapes, init=False)
     _steps: FairTurns = attrs.field(factory=FairTurns, init=False)

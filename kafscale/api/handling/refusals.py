@@ -160,7 +160,6 @@ async def handle_guarded(services: Services, api: Api, call: Call, request: Any)
 async def _split(
     services: Services, call: Call, check: RightCheck, elements: Sequence[Any]
 ) -> tuple[list[Any], list[Any]]:
-    """Return the elements that the client has the right to, and the others."""
     allowed: list[Any] = []
     denied: list[Any] = []
     async for element in in_turns(elements):

@@ -7,20 +7,20 @@
                                                          12  enrols partitions in the producer's transaction
                                                          13  topics by id (KIP-516)
 
-The one API that does not run at its turn in the writer: a connection's reader takes each Produce through these steps as
-soon as it is read, so that many are in flight to the disk at once.
+Produce does not run at its turn in the writer. A connection's reader takes each Produce through these steps as soon as
+it is read, so that many are in flight to the disk at once:
 
     begin      ask the gate, validate, copy into chunks. Nothing is decided yet.                           no await
-               (Where a request above 64 KiB names many partitions, others run after each 256 of them.)
+               (Other tasks run after each 256 partitions of a request above 64 KiB.)
     complete   only if begin could not finish: check batches that take long, and wait for the pool.
                Only later requests of this connection wait.                                                awaits
     order      check sequences, assign offsets, hand to the journal. The order of these calls is
                the order of the log.                                                                       no await
     wait       in the writer: until every round of the journal that the reply needs is durable.            awaits
 
-`produce` does this for any request. `group` is a shorter way for requests that repeat earlier ones (`patterns`): gate,
-checks and order are the same functions (`batches`), in one call. Either way leaves a `Pending` in the connection's
-queue. Gate and long checks are `kafscale.api.handling.gate` and `kafscale.api.handling.record_checks`.
+`produce` does this for any request: read it first. `group` is a shorter way for requests that repeat earlier ones
+(`patterns`), by the same functions for gate, checks and order (`batches`), in one call. Both leave a `Pending` in the
+connection's queue.
 """
 
 from kafscale.api.produce.batches import Pending

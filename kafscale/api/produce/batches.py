@@ -1,16 +1,16 @@
-"""Batches on their way into the logs of their partitions, by the same steps for either way of a request.
+"""Steps of a produced batch into the log of its partition, for both ways of a request.
 
-    led_partition    the partition that a request means, or why it can't be written to here (`handling.partitions`)
+    led_partition    find the partition, or why it can't be written to here (`handling.partitions`)
     begin_batch      header, CRC, limits; the records as far as the event loop has time for; keys and times
     append_batch     the sequence number, memory unless it was found before, offsets, the journal
 
-The short way does all three in one call; a batch that is refused or not finished there goes the general way from the
-start. The general way may finish long checks, and wait for memory, between the last two.
+The short way makes all three in one call; a batch that it can't finish goes the general way from the start. The general
+way may finish long checks, and wait for memory, between the last two.
 
-A batch of a transaction that is open in its partition is enrolled there, as nothing else opens one. For the first batch
-the coordinator is asked: Produce 12 enrols the partition, and earlier versions ask whether AddPartitionsToTxn has
-(KIP-890). Enrolment and batch follow each other in the write-ahead log; under `segment`, and where another broker
-coordinates the transaction, the batch waits for the enrolment.
+A batch of a transaction that is open in its partition needs no question: nothing else opens one. For the first batch
+Produce 12 enrols the partition at the coordinator, and earlier versions ask whether AddPartitionsToTxn has (KIP-890).
+Enrolment and batch follow each other in the write-ahead log. Under `segment`, and with another broker as coordinator,
+the batch waits for the enrolment.
 """
 
 from __future__ import annotations
@@ -46,30 +46,29 @@ from kafscale.wire.records import first_batch, validate_header
 
 
 class Pending(Protocol):
-    """One or more Produces that are in the log, or were refused: what is left is to `wait`, and then to reply."""
+    """One or more Produces that are in the log or refused, in the queue of replies."""
 
     @property
     def ready(self) -> bool:
         """Tell whether `wait` would return at once."""
 
     async def wait(self) -> None:
-        """Wait until the replies are true, and may be sent."""
+        """Wait until the replies may be sent."""
 
     @property
     def responses(self) -> Sequence[ProduceResponse]:
-        """Return the responses that may hold errors, which are counted."""
+        """The responses that may contain errors, which are counted."""
 
     @property
     def unencoded(self) -> ProduceResponse | None:
-        """The response that is still to be encoded and sent, if there is one."""
+        """The response to encode and send, if there is one."""
 
     @property
     def replies(self) -> Sequence[bytes]:
-        """Whole replies that are to be sent as they are."""
+        """Encoded replies to send."""
 
 
 def refuse(response: PartitionProduceResponse, exc: KafkaError) -> None:
-    """Answer a batch with an error."""
     response.error_code = exc.code
     response.error_message = exc.message
     response.base_offset = -1
@@ -81,10 +80,10 @@ def refuse(response: PartitionProduceResponse, exc: KafkaError) -> None:
 
 
 async def refusal_of(round: Round) -> KafkaError | None:
-    """Wait for a round; None if it became durable, and otherwise the error that its batches are answered with.
+    """Wait for a round; return the error of its batches, or None if it is durable.
 
-    Both errors are retriable. After REQUEST_TIMED_OUT it may yet become durable: a producer without idempotence may
-    then repeat it.
+    Both possible errors are retriable. After REQUEST_TIMED_OUT the round may still become durable: a producer without
+    idempotence may then repeat its records.
     """
     if round.done:
         return None
@@ -99,22 +98,21 @@ async def refusal_of(round: Round) -> KafkaError | None:
 
 FIRST_VERSION_WITH_ZSTD = 7
 STORED_ATTRIBUTES = CODEC_MASK | TRANSACTIONAL
-"""The bits that are kept of the attributes of clients' batches."""
+# Control batches are refused. Copiers also send LogAppendTime, delete horizons and unused bits, which Kafka accepts. It
+# keeps the horizon, by which compaction would drop tombstones at a time chosen by the client.
 OTHER_ATTRIBUTES = ~STORED_ATTRIBUTES
-"""Control batches are refused. Copiers send LogAppendTime, delete horizons and unused bits, too, which Kafka takes. It
-keeps the horizon, by which compaction would drop tombstones at a time of the client's."""
 MAX_INT64 = (1 << 63) - 1
 NO_PRODUCER_EPOCH = -1
 
 
 @attrs.define(eq=False, repr=False)
 class Batch:
-    """A batch whose header was found to be right.
+    """A batch with a valid header.
 
-    `check` is that of its records: None while they are compressed, and once it has ended. `left_units` is what it has
-    left of its share of the event loop. `placed` is memory that lasts until the batch is in the bucket. After
-    `append_batch`, `round` is when it becomes durable, None if it is already. Attributes that are set later have no
-    default, which would cost each batch as much as all the rest.
+    `check` is that of its records: None while they are compressed, and after its end. `left_units` are the units left
+    to the request. `placed` is memory until the batch is in the bucket. After `append_batch`, `round` is the round to
+    wait for, None if the batch is durable. Attributes that are set later have no default: setting them would take as
+    long as all the others.
     """
 
     partition: Partition
@@ -124,14 +122,14 @@ class Batch:
     left_units: int
     is_checked: bool = False
     placed: Placed | None = None
-    max_timestamp_ms: int = attrs.field(init=False)  # what the records say
-    min_timestamp_ms: int = attrs.field(init=False)  # alike, NO_TIMESTAMP_MS among them
+    max_timestamp_ms: int = attrs.field(init=False)  # of the records
+    min_timestamp_ms: int = attrs.field(init=False)  # of the records, of which some may have NO_TIMESTAMP_MS
     base_offset: int = attrs.field(init=False)
-    log_append_time_ms: int = attrs.field(init=False)  # -1 but for topics with LogAppendTime
+    log_append_time_ms: int = attrs.field(init=False)  # -1 without LogAppendTime
     round: Round | None = attrs.field(init=False)
 
     def judge(self, check: RecordCheck) -> None:
-        """Check keys and times of records that were found to be whole. Raises KafkaError."""
+        """Check the keys and times of whole records. Raises KafkaError."""
         if check.null_keys_count and self.partition.config.compact:
             reason = f"Compacted topic cannot accept message without key in topic partition {self.partition}."
             raise InvalidRecord(
@@ -139,10 +137,10 @@ class Batch:
                 tuple((index, reason) for index in check.null_keys),
             )
         self.judge_times(check.max_timestamp_ms, check.min_timestamp_ms)
-        self.min_timestamp_ms = check.first_timestamp_ms  # some records may have none
+        self.min_timestamp_ms = check.first_timestamp_ms
 
     def judge_times(self, latest_ms: int, earliest_ms: int | None) -> None:
-        """Check the times of records that are whole and have the keys that they need. Raises KafkaError."""
+        """Check the times of whole records with the necessary keys. Raises KafkaError."""
         _check_times(self.partition.config, latest_ms, earliest_ms)
         self.max_timestamp_ms, self.check, self.is_checked = latest_ms, None, True
         self.min_timestamp_ms = NO_TIMESTAMP_MS if earliest_ms is None else earliest_ms
@@ -163,9 +161,9 @@ def begin_batch(
     units: int,
     transactional: bool = False,
 ) -> Batch:
-    """Check a batch as far as `units` allow: `is_checked` says whether that was all. Raises KafkaError.
+    """Check a batch as far as `units` allow; `is_checked` tells whether the check is complete. Raises KafkaError.
 
-    `transactional` says that the request has a transactional id, without which no batch of a transaction is taken.
+    `transactional` tells that the request has a transactional id, which batches of transactions need.
     """
     if not records:
         raise InvalidRecord("the request has no record batch for this partition")
@@ -186,11 +184,11 @@ def begin_batch(
 
 
 def append_batch(batch: Batch, now_ms: int, *, is_enrolled: bool = False, is_early: bool = False) -> bool:
-    """Append a checked batch, or find that it repeats an earlier one: either way its offset is known then.
+    """Append a checked batch, or find that it repeats an earlier one, and set its offset and round.
 
-    False if it has no memory yet, and the pool has none: then nothing has happened. Raises KafkaError if it is refused.
-    `is_enrolled` says that the coordinator has made this partition part of the producer's transaction, `is_early` that
-    the batch was so when its request came (`ProducerStates.is_early`).
+    Returns False, and does nothing, if the batch has no memory and the pool is empty. Raises KafkaError to refuse it.
+    `is_enrolled` tells that the coordinator has enrolled the partition, `is_early` is `ProducerStates.is_early` at the
+    arrival of the batch.
     """
     partition, header = batch.partition, batch.header
     try:
@@ -226,9 +224,9 @@ def append_batch(batch: Batch, now_ms: int, *, is_enrolled: bool = False, is_ear
 
 
 def _stamp(batch: Batch, placed: Placed, now_ms: int) -> BatchHeader:
-    """Write the time that readers and retention go by: that of the append, or the latest of the records.
+    """Write the maximum timestamp into a batch: the time of the append, or the latest one of the records.
 
-    Bits of the attributes that are not stored are cleared.
+    Clears attributes that are not stored.
     """
     attributes = batch.header.attributes & STORED_ATTRIBUTES
     if attributes != batch.header.attributes:
@@ -242,7 +240,7 @@ def _stamp(batch: Batch, placed: Placed, now_ms: int) -> BatchHeader:
 
 
 def _validated(config: LogConfig, records: memoryview, version: int) -> tuple[BatchHeader, memoryview]:
-    """Check a batch, but for its records; return it without bytes that stand behind it. Raises KafkaError."""
+    """Check a batch except its records; return it without bytes behind it. Raises KafkaError."""
     if len(records) > config.max_message_bytes:
         records = _not_too_large(config, records)
     try:
@@ -262,7 +260,7 @@ def _validated(config: LogConfig, records: memoryview, version: int) -> tuple[Ba
 
 
 def _not_too_large(config: LogConfig, records: memoryview) -> memoryview:
-    """Return the batch without bytes behind it, if it has no more than `max.message.bytes`. Raises KafkaError."""
+    """Return a batch without bytes behind it. Raises KafkaError if it is larger than `max.message.bytes`."""
     batch = first_batch(records)
     if len(batch) > config.max_message_bytes:
         raise KafkaError(
@@ -281,7 +279,6 @@ def _check_transactional(header: BatchHeader, transactional: bool) -> None:
 
 
 def _check_attributes(config: LogConfig, header: BatchHeader) -> None:
-    """Refuse control batches, and LogAppendTime where Kafka does. Raises KafkaError."""
     if header.is_control:
         raise InvalidRecord("clients may not write control batches")
     if not header.is_log_append_time:
@@ -292,7 +289,6 @@ def _check_attributes(config: LogConfig, header: BatchHeader) -> None:
 
 
 def _check_stamp(header: BatchHeader) -> None:
-    """Refuse a producer without sequence number, or an epoch that there is not. Raises KafkaError."""
     if header.base_sequence < 0:
         raise InvalidRecord(f"producer {header.producer_id} sent no sequence number")
     if header.producer_epoch < NO_PRODUCER_EPOCH:
@@ -301,7 +297,6 @@ def _check_stamp(header: BatchHeader) -> None:
 
 
 def _check_times(config: LogConfig, latest_ms: int, earliest_ms: int | None) -> None:
-    """Refuse timestamps that are too far from now, unless they are replaced. Raises KafkaError INVALID_TIMESTAMP."""
     if config.log_append_time:
         return
     now_ms = time.time_ns() // 1_000_000
@@ -319,7 +314,7 @@ def _check_times(config: LogConfig, latest_ms: int, earliest_ms: int | None) -> 
 
 @attrs.define(eq=False, repr=False)
 class TransactionalProduce:
-    """One Produce with a transactional id; some of its batches may be of no transaction all the same."""
+    """The enrolment of one Produce with a transactional id. Some of its batches may be in no transaction."""
 
     services: Services
     transactional_id: str
@@ -327,7 +322,7 @@ class TransactionalProduce:
     _enrolment: ProducerEnrolment | None = attrs.field(default=None, init=False)
 
     def check(self, batch: Batch) -> None:
-        """Check that all batches of transactions are one producer's. Raises KafkaError INVALID_PRODUCER_ID_MAPPING."""
+        """Raise KafkaError INVALID_PRODUCER_ID_MAPPING if batches of transactions have different producers."""
         header = batch.header
         if not header.is_transactional:
             return
@@ -340,25 +335,24 @@ class TransactionalProduce:
             raise KafkaError(error_codes.INVALID_PRODUCER_ID_MAPPING, reason)
 
     def waits(self, batches: Sequence[Batch]) -> bool:
-        """Tell whether enrolment has to be waited for."""
         return self._enrolment is not None and self._enrolment.waits(_partitions(batches))
 
     async def enrol(self, batches: Sequence[Batch]) -> None:
-        """Enrol partitions durably where that takes a wait; `enrol_nowait` then tells the outcome."""
+        """Enrol partitions durably if that needs a wait; `enrol_nowait` returns the outcome."""
         if self._enrolment is not None:
             await self._enrolment.ask(_partitions(batches))
 
     def enrol_alone(self, batch: Batch) -> bool:
-        """Enrol the partition of the only batch, which is appended next; False if that is refused, or takes a wait.
+        """Enrol the partition of the only batch, which is appended next. Raises KafkaError as `check`.
 
-        Then it goes the general way, which tells why. Raises KafkaError as `check`.
+        Returns False if that is refused or needs a wait: then the batch goes the general way.
         """
         self.check(batch)
         enrolment, partitions = self._enrolment, [batch.partition]
         return enrolment is None or (not enrolment.waits(partitions) and not enrolment.take_nowait(partitions))
 
     def enrol_nowait(self, batches: Sequence[Batch]) -> Mapping[Batch, KafkaError]:
-        """Enrol the partitions of batches that are appended next. Return the refused batches, and why."""
+        """Enrol the partitions of batches that are appended next; return the refused batches with their errors."""
         if self._enrolment is None:
             return {}
         refused = self._enrolment.take_nowait(_partitions(batches))
@@ -370,5 +364,4 @@ class TransactionalProduce:
 
 
 def _partitions(batches: Sequence[Batch]) -> Sequence[Partition]:
-    """The partitions that get something of a transaction."""
     return [batch.partition for batch in batches if batch.header.is_transactional]

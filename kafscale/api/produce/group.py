@@ -1,13 +1,12 @@
-"""The short way of Produces that repeat earlier ones but for their records, and that nothing refuses: nearly all.
+"""The short way of Produces that repeat earlier ones except for their records, as nearly all do.
 
-A request that fits a pattern of its connection (`kafscale.api.produce.patterns`) is not decoded. It is taken into the
-log by the same functions as any other, in one call, and its reply is made at once. The requests of one read that become
-durable together then have one place in the queue, one wait and one buffer to send. With 64 in flight a request of 1 KiB
-takes the broker 26 us of CPU instead of 69, one of 16 KiB on 16 partitions 65 instead of 107
-(`docs/decisions/0001-plain-produce.md`).
+A request that matches a pattern of its connection (`kafscale.api.produce.patterns`) is not decoded. The same functions
+as for any other append it, in one call, and its reply is made at once. The requests of one read that become durable
+together have one place in the queue, one wait and one buffer to send. With 64 in flight a request of 1 KiB takes 26 us
+of CPU instead of 69, one of 16 KiB on 16 partitions 65 instead of 107 (`docs/decisions/0001-plain-produce.md`).
 
-A request that is refused, held back or delayed, or is not plain in any other respect, goes the general way, untouched.
-Its partition may be enrolled in its transaction by then, which changes nothing for the general way.
+Any request that is refused, delayed or different goes the general way. Its partition may already be enrolled in its
+transaction, which changes nothing there.
 """
 
 from __future__ import annotations
@@ -32,10 +31,9 @@ from kafscale.wire.messages.records import ProduceResponse
 
 @attrs.define(eq=False, repr=False)
 class ProduceGroup:
-    """Requests that are in the log, and their replies, which are true when `round` is done.
+    """Requests of one version in the log, and their replies, which may be sent when `round` is done.
 
-    They have the version of `call` in common, which is that of the first. `responses` stand in place of the replies if
-    the round fails.
+    `call` is that of the first request. `responses` are set if the round fails.
     """
 
     call: Call
@@ -46,11 +44,9 @@ class ProduceGroup:
 
     @property
     def ready(self) -> bool:
-        """Tell whether the replies may be sent without waiting."""
         return self.round.done
 
     async def wait(self) -> None:
-        """Wait until the replies may be sent."""
         refusal = await refusal_of(self.round)
         if refusal is not None:
             self._refuse(refusal)
@@ -70,7 +66,7 @@ class ProduceGroup:
 
 @attrs.define(eq=False, repr=False)
 class _Allowed:
-    """A pattern that the gate allows, with its partitions that were found to be led here."""
+    """A pattern that the gate allows, with its partitions that this broker leads."""
 
     call: Call
     transactional: bool
@@ -81,7 +77,7 @@ class _Allowed:
 class ShortWay:
     """The short way of one connection: its patterns, and the group that may still grow.
 
-    Between one `interrupt` and the next, what is known of a pattern holds: nothing is awaited meanwhile.
+    Answers of the gate are kept from one `interrupt` to the next: nothing is awaited meanwhile.
     """
 
     services: Services
@@ -91,19 +87,16 @@ class ShortWay:
     _group: ProduceGroup | None = attrs.field(default=None, init=False)
 
     def learn(self, frame: memoryview) -> None:
-        """Learn from a Produce that has taken the general way: later ones like it may be plain."""
+        """Learn the pattern of a Produce that has taken the general way."""
         self._patterns.learn(frame)
 
     def interrupt(self) -> None:
-        """End the group: something was awaited, or another request has come in between."""
+        """End the group, after an await or another request."""
         self._group = None
         self._allowed.clear()
 
     def take(self, frame: memoryview) -> ProduceGroup | None:
-        """Append a request, and return its group: a new one, or that of the request before.
-
-        None if it has to take the general way; then nothing has happened to the partition's log.
-        """
+        """Append a request and return its group; None if it must take the general way and is not in the log."""
         plain = self._patterns.match(frame)
         if plain is None:
             return None
@@ -116,7 +109,7 @@ class ShortWay:
             if partition is None:
                 partition = led_partition(self.services, pattern.topic, index, topic_id=pattern.topic_id)
                 allowed.partitions[index] = partition
-            if partition.config.log_append_time:  # which the reply tells, and a pattern does not
+            if partition.config.log_append_time:  # the reply has the time, a pattern has not
                 return None
             batch = begin_batch(
                 self.services,
@@ -133,7 +126,7 @@ class ShortWay:
         except KafkaError:
             return None
         group, round = self._group, batch.round
-        if round is None:  # it repeats one that is durable already
+        if round is None:  # it repeats a durable batch
             return None
         if group is None or group.round is not round or group.call.version != pattern.version:
             group = self._group = ProduceGroup(allowed.call, round)
@@ -141,10 +134,7 @@ class ShortWay:
         return group
 
     def _is_enrolled(self, pattern: PlainProduce, batch: Batch) -> bool:
-        """Tell whether the batch's partition takes part in its transaction, if it has one: the first batch enrols it.
-
-        Raises KafkaError.
-        """
+        """Tell whether the partition is enrolled in the batch's transaction, if it has one. Raises KafkaError."""
         header, transactional_id = batch.header, pattern.request.transactional_id
         if not header.is_transactional:
             return True
@@ -154,7 +144,7 @@ class ShortWay:
         return TransactionalProduce(self.services, transactional_id, pattern.version).enrol_alone(batch)
 
     def _ask(self, pattern: PlainProduce, correlation_id: int) -> _Allowed | None:
-        """Tell whether requests of this pattern need not be looked at one by one: by the gate, or for want of room."""
+        """Ask the gate, once for all requests of a pattern, unless the log is full."""
         call = Call(ProduceResponse.API_KEY, pattern.version, correlation_id, pattern.client_id, self.peer)
         topic = pattern.topic if pattern.topic_id is None else name_of(self.services, pattern.topic_id)
         if self.services.log.is_full or not self.services.gate.takes_plain(call, pattern.request, topic):

@@ -1,12 +1,12 @@
-"""A shortcut past the codec for Produce requests that repeat an earlier one, but for their records.
+"""A shortcut past the codec for Produce requests that repeat an earlier one except for their records.
 
-A producer sends the same bytes again and again, with other values in four places; so does the broker in its replies:
+A producer repeats the same bytes with other values in four places, and so does the broker in its replies:
 
     API key, version | CORRELATION ID | same (client id, acks, timeout, topic) | PARTITION | LENGTH, RECORDS | same
     size | CORRELATION ID | same (topic) | PARTITION, error code, BASE OFFSET, time, LOG START OFFSET | same
 
-Any other request is left to the codec, and only a request that the codec has decoded becomes a pattern, so that
-requests are interpreted in one place.
+The codec decodes any other request. Only a request that it has decoded becomes a pattern, so that requests are
+interpreted in one place.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kafscale.wire.messages.records import (
 from kafscale.wire.primitives import read_uvarint
 
 PATTERNS_MAX_COUNT: Final = 4  # of a connection
-LEARNED_EVERY_COUNT: Final = 8  # learning costs as much as a request: who has very many topics must not always learn
+LEARNED_EVERY_COUNT: Final = 8  # learning costs as much as a request, so with many topics it must be rare
 
 _START_BYTES: Final = 8  # API key, version, correlation id
 _LOG_START_OFFSET_SINCE: Final = 5
@@ -37,19 +37,19 @@ _LOG_START_OFFSET_SINCE: Final = 5
 
 @attrs.frozen(eq=False, repr=False)
 class PlainProduce:
-    """One pattern: requests of one batch each for one topic, each of which has a reply.
+    """A pattern of requests with one batch for one topic and a reply.
 
-    `request` is what all of them say, with a partition of none of them and without records.
+    `request` has their common fields, without records and with partition -1.
     """
 
     request: ProduceRequest
     topic: str
-    topic_id: bytes | None  # from version 13 on, where the topic has no name here
+    topic_id: bytes | None  # from version 13 on, instead of the name
     version: int
     client_id: str
     _head: bytes  # API key and version
     _same: bytes  # between correlation id and partition
-    _start: struct.Struct  # all up to the length of the records, or the first byte of it
+    _start: struct.Struct  # everything up to the length of the records, or its first byte
     _tail: bytes
     _reply_head: bytes  # between correlation id and partition
     _reply: struct.Struct
@@ -57,7 +57,7 @@ class PlainProduce:
 
     @classmethod
     def of(cls, frame: memoryview) -> PlainProduce | None:
-        """The pattern of a Produce that can be decoded; None if there is more to it than a pattern has."""
+        """Return the pattern of a valid Produce, or None if it has more than a pattern."""
         header = parse_request_header(frame, lambda _key: ProduceRequest.FLEXIBLE_SINCE)
         version, flexible = header.api_version, header.api_version >= ProduceRequest.FLEXIBLE_SINCE
         request = codec.decoder(ProduceRequest, version)(frame, header.body_offset)[0]
@@ -92,7 +92,7 @@ class PlainProduce:
         )
 
     def match(self, frame: memoryview) -> tuple[int, int, memoryview] | None:
-        """Correlation id, partition and records of a request of this pattern; None for any other."""
+        """Return the correlation id, partition and records of a matching request."""
         position = self._start.size
         if len(frame) < position:
             return None
@@ -112,7 +112,6 @@ class PlainProduce:
         return correlation_id, index, frame[position:end]
 
     def reply(self, correlation_id: int, index: int, base_offset: int, log_start_offset: int) -> bytes:
-        """The whole reply to a request whose batch was appended."""
         pack, size_bytes = self._reply.pack, self._reply.size - SIZE_BYTES
         if self.version < _LOG_START_OFFSET_SINCE:
             return pack(size_bytes, correlation_id, self._reply_head, index, 0, base_offset, -1, self._reply_tail)
@@ -133,7 +132,7 @@ class PlainProduces:
     _unlike_count: int = attrs.field(default=0, init=False)
 
     def learn(self, frame: memoryview) -> None:
-        """A Produce that is like no pattern has been decoded: now and then one of these makes a new pattern."""
+        """Make a pattern of every LEARNED_EVERY_COUNT-th Produce that matched none."""
         if self._unlike_count % LEARNED_EVERY_COUNT == 0:
             pattern = PlainProduce.of(frame)
             if pattern is not None:
@@ -141,7 +140,6 @@ class PlainProduces:
         self._unlike_count += 1
 
     def match(self, frame: memoryview) -> PlainRequest | None:
-        """A request that is like one of the patterns; None for any other."""
         for pattern in self._patterns:
             found = pattern.match(frame)
             if found is not None:
@@ -150,12 +148,12 @@ class PlainProduces:
 
 
 def _answer_codes(version: int) -> str:
-    """Partition, error code, base offset, log append time, and in later versions log start offset."""
+    """Return the codes of partition, error code, base offset, log append time, and later log start offset."""
     return "ihqqq" if version >= _LOG_START_OFFSET_SINCE else "ihqq"
 
 
 def _around_answer(topic: TopicProduceData, version: int, *, flexible: bool) -> tuple[bytes, bytes]:
-    """Return what the codec writes into a reply between the correlation id and the answer, and behind that."""
+    """Return the bytes of a reply between the correlation id and the answer, and those behind the answer."""
     answer = PartitionProduceResponse(index=-1)
     of_topic = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=[answer])
     response = ProduceResponse(responses=[of_topic])

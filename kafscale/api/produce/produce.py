@@ -1,4 +1,4 @@
-"""The general way of any Produce request, from its arrival to its reply: the steps are in `kafscale.api.produce`."""
+"""The general way of any Produce request, by the steps in `kafscale.api.produce`."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ OLDEST_VERSION_SERVED = 3
 FIRST_VERSION_WITH_TOPIC_IDS = ProduceRequest.NEWEST_WITH_NAMES + 1
 ACKS_NONE = 0
 VALID_ACKS = (-1, 0, 1)
-REFUSED_BYTES = 300  # of memory, for the answer to a batch that is refused: of the request that may be 6
+REFUSED_BYTES = 300  # of memory, for the answer to a refused batch, which may take 6 bytes of the request
 REFUSED_RECORD_BYTES = 100
-FATAL_TO_PRODUCERS = frozenset(  # what ends a producer, or its transaction
+FATAL_TO_PRODUCERS = frozenset(  # errors that end a producer or its transaction
     {
         error_codes.INVALID_PRODUCER_EPOCH,
         error_codes.INVALID_PRODUCER_ID_MAPPING,
@@ -52,22 +52,22 @@ FATAL_TO_PRODUCERS = frozenset(  # what ends a producer, or its transaction
 
 @attrs.frozen(eq=False, repr=False)
 class _Candidate:
-    """A batch, and where the answer to it goes; `is_early` as it was when it came (`ProducerStates.is_early`)."""
+    """A batch and its answer. `is_early` is `ProducerStates.is_early` at the arrival of the batch."""
 
     batch: Batch
     response: PartitionProduceResponse
     is_early: bool
 
     def note_refused(self, now_ms: int) -> None:
-        """Note a batch that is refused before it is checked: later ones wait until its producer sends it again."""
+        """Note a batch that is refused unchecked: later ones wait until its producer sends it again."""
         self.batch.partition.producers.refuse(self.batch.header, now_ms, is_early=self.is_early)
 
 
 @attrs.define(eq=False, repr=False)
 class PendingProduce:
-    """A Produce request between its arrival and its reply. Nothing of it is in the log before `order`.
+    """A Produce request between its arrival and its reply. Nothing is in the log before `order`.
 
-    `frame_lease` holds the frame until then, if it was received into the pool: batches stay where they are in it.
+    `frame_lease` holds the frame until then, if it was received into the pool: batches stay in its memory.
     """
 
     services: Services
@@ -75,26 +75,24 @@ class PendingProduce:
     version: int
     acks: int
     frame_lease: Lease | None
-    transaction: TransactionalProduce | None  # where the request has a transactional id
+    transaction: TransactionalProduce | None  # if the request has a transactional id
     response: ProduceResponse = attrs.field(factory=ProduceResponse)
     candidates: list[_Candidate] = attrs.field(factory=list)
     unchecked: list[_Candidate] = attrs.field(factory=list)
-    left_units: int = AT_ONCE_UNITS  # of checks on the event loop, for `begin`
-    unpacked_bytes: int = 0  # in all, by `complete`
-    headers_left: int = 0  # that may be looked at by `complete`
-    rounds: dict[Round, list[PartitionProduceResponse]] = attrs.field(factory=dict)  # and who waits for each
-    incomplete: bool = False  # whether `complete` must be awaited before `order`
-    unconfirmed: list[PartitionProduceResponse] = attrs.field(factory=list)  # refused, unless we have been superseded
+    left_units: int = AT_ONCE_UNITS  # units of checks that `begin` may make
+    unpacked_bytes: int = 0  # by `complete`
+    headers_left: int = 0  # record headers that `complete` may look at
+    rounds: dict[Round, list[PartitionProduceResponse]] = attrs.field(factory=dict)  # with the answers that wait
+    incomplete: bool = False  # `complete` must be awaited before `order`
+    unconfirmed: list[PartitionProduceResponse] = attrs.field(factory=list)  # refused if this broker still leads
     not_led: list[tuple[str, PartitionProduceResponse]] = attrs.field(factory=list)  # refused, with their topics
 
     @property
     def throttle_ms(self) -> int:
-        """Return for how long the client is to hold back, by its quota."""
         return self.response.throttle_time_ms
 
     @property
     def refused_bytes(self) -> int:
-        """Estimate the memory of the answers to refused batches. Batches in the log have room of their own."""
         return sum(
             REFUSED_BYTES + REFUSED_RECORD_BYTES * len(partition.record_errors)
             for topic in self.response.responses
@@ -105,7 +103,7 @@ class PendingProduce:
     # ---- begin ------------------------------------------------------------------------------------------------
 
     def begin(self, topic: TopicProduceData, data: PartitionProduceData, response: PartitionProduceResponse) -> None:
-        """Validate one batch of the request as far as that can be done at once. Raises KafkaError."""
+        """Validate one batch of the request as far as possible without waiting. Raises KafkaError."""
         if self.acks not in VALID_ACKS:
             raise KafkaError(error_codes.INVALID_REQUIRED_ACKS, f"acks is {self.acks}, not -1, 0 or 1")
         topic_id = topic.topic_id if self.version >= FIRST_VERSION_WITH_TOPIC_IDS else None
@@ -127,7 +125,7 @@ class PendingProduce:
             self.unchecked.append(candidate)
 
     def place(self) -> None:
-        """Find memory for all batches, unless something has to be waited for, which makes it `incomplete`."""
+        """Find memory for all batches; if that or something else needs a wait, the request is `incomplete`."""
         waits = self.transaction is not None and self.transaction.waits(self._batches())
         self.incomplete = bool(self.unchecked) or self.services.log.is_full or waits
         for candidate in self.candidates:
@@ -139,7 +137,7 @@ class PendingProduce:
         return [candidate.batch for candidate in self.candidates]
 
     def _place(self, batch: Batch) -> bool:
-        """Find memory for a batch that lasts until it is in the bucket; a large frame has been received into some."""
+        """Find memory for a batch until it is in the bucket: that of the frame, or a chunk of the pool."""
         if self.frame_lease is not None:
             self.frame_lease.retain()
             batch.placed = Placed(batch.data, self.frame_lease, ALONE)
@@ -150,9 +148,9 @@ class PendingProduce:
     # ---- complete ---------------------------------------------------------------------------------------------
 
     async def complete(self, patience_seconds: float) -> bool:
-        """Check what takes long, and wait until the log and the pool have room for all of it.
+        """Finish the checks, and wait until the log and the pool have room for all batches.
 
-        False if they had not in time: then everything is refused with KAFKA_STORAGE_ERROR, which producers retry.
+        Returns False after `patience_seconds`: all batches are refused with KAFKA_STORAGE_ERROR, which producers retry.
         """
         self.headers_left = FREE_HEADERS_COUNT + sum(len(candidate.batch.data) for candidate in self.candidates)
         for candidate in self.unchecked:
@@ -188,7 +186,7 @@ class PendingProduce:
             batch.judge(check)
 
     async def _finish_plain(self, batch: Batch) -> None:
-        """Check a batch in which nothing is compressed; one whose offset deltas are wrong is renumbered first."""
+        """Check an uncompressed batch; renumber it first if its offset deltas are wrong."""
         checks, check = self.services.record_checks, batch.check
         try:
             if check is not None:
@@ -198,13 +196,13 @@ class PendingProduce:
         if check is None:
             batch.data = await checks.renumbered(batch.header, batch.data, self.peer.principal)
             batch.header = parse_header(batch.data)
-            self.frame_lease = None  # the batch is not in the frame any more: it is placed by copying
+            self.frame_lease = None  # the batch is no longer in the frame, so it must be copied
             check = check_of(batch.data[HEADER_BYTES:], batch.header, needs_keys=batch.partition.config.compact)
             await self._walk(check)
         batch.judge(check)
 
     async def _walk(self, check: RecordCheck) -> None:
-        """Finish a check, within the bound of headers that all batches of the request have. Raises KafkaError."""
+        """Finish a check within the bound of headers of the request. Raises KafkaError."""
         check.headers_left = self.headers_left
         try:
             await self.services.record_checks.walk(check, self.peer.principal)
@@ -220,7 +218,6 @@ class PendingProduce:
                 batch.placed = Placed(lease.view, lease, ALONE)
 
     def refuse(self, exc: KafkaError) -> None:
-        """Refuse every batch, before `order`, with an error that producers retry."""
         now_ms = time.time_ns() // 1_000_000
         for candidate in self.candidates:
             refuse(candidate.response, exc)
@@ -228,7 +225,7 @@ class PendingProduce:
         self.abandon()
 
     def abandon(self) -> None:
-        """Refused, or the connection has gone before `order`: give back what was placed."""
+        """Free the memory of all batches, before `order`."""
         for candidate in self.candidates:
             candidate.batch.give_back()
         self.candidates.clear()
@@ -236,7 +233,6 @@ class PendingProduce:
     # ---- order ------------------------------------------------------------------------------------------------
 
     def order(self) -> None:
-        """Append every batch that passed, in the order of the request."""
         now_ms = time.time_ns() // 1_000_000
         if self.transaction is not None:
             self._refuse_unenrolled(self.transaction, now_ms)
@@ -259,7 +255,7 @@ class PendingProduce:
             self._end_if_refused()
 
     def _refuse_unenrolled(self, transaction: TransactionalProduce, now_ms: int) -> None:
-        """Enrol partitions in the same step as their batches; refuse the batches that the coordinator does not take."""
+        """Enrol partitions in the same step as their batches; refuse batches as the coordinator says."""
         refusals = transaction.enrol_nowait(self._batches())
         enrolled = []
         for candidate in self.candidates:
@@ -278,7 +274,7 @@ class PendingProduce:
             self.unconfirmed.append(response)
 
     def _end_if_refused(self) -> None:
-        """A producer that wants no replies learns of a refusal by losing its connection, as in Kafka."""
+        """End the connection if a batch was refused: a producer without replies learns it only so, as in Kafka."""
         for topic in self.response.responses:
             for partition in topic.partition_responses:
                 if partition.error_code:
@@ -286,21 +282,17 @@ class PendingProduce:
                     at = f"{topic.name or topic.topic_id.hex()}-{partition.index}"
                     raise ProtocolError(f"produce with acks=0 to {at} was refused: {name}")
 
-    # ---- in the queue: `kafscale.api.produce.batches` -----------------------------------------------------------
+    # ---- in the queue, as `Pending` -----------------------------------------------------------------------------
 
     @property
     def ready(self) -> bool:
-        """Tell whether the reply may be sent without waiting."""
         for journal_round in self.rounds:
             if not journal_round.done:
                 return False
         return not self.unconfirmed
 
     async def wait(self) -> None:
-        """Wait until everything is durable.
-
-        A partition whose journal failed answers KAFKA_STORAGE_ERROR (retriable).
-        """
+        """Wait until all batches are durable. Partitions whose journal failed answer KAFKA_STORAGE_ERROR."""
         if self.unconfirmed:
             await self._confirm_refusals()
         for journal_round, responses in self.rounds.items():
@@ -311,14 +303,13 @@ class PendingProduce:
         self._tell_leaders()
 
     def _tell_leaders(self) -> None:
-        """Name the leaders of partitions that this broker does not lead, as they are known by now."""
         for name, response in self.not_led:
             topic = self.services.topics.get(name)
             leader = None if topic is None else leader_elsewhere(self.services, topic, response.index)
             tell_leader(self.services, self.peer, leader, response, self.response)
 
     async def _confirm_refusals(self) -> None:
-        """Check that no other broker has taken over, which may accept what is fatal to a producer here."""
+        """Check that no other broker has taken over, which might accept batches with a fatal error here."""
         try:
             await self.services.check_lead()
         except (Fenced, StoreError, DamagedObject) as exc:
@@ -327,27 +318,23 @@ class PendingProduce:
 
     @property
     def responses(self) -> Sequence[ProduceResponse]:
-        """The one response, which may hold errors."""
         return (self.response,)
 
     @property
     def unencoded(self) -> ProduceResponse | None:
-        """The response, unless the client wants none."""
         return None if self.acks == ACKS_NONE else self.response
 
     @property
     def replies(self) -> Sequence[bytes]:
-        """None: the codec makes the reply."""
         return ()
 
 
 def begin(
     services: Services, call: Call, request: ProduceRequest, *, size_bytes: int, frame_lease: Lease | None
 ) -> PendingProduce:
-    """Ask whether the client may, validate every batch, and find memory for it, as far as can be without waiting.
+    """Check rights, validate every batch and find memory for it, as far as possible without waiting.
 
-    `frame_lease` holds the frame, of `size_bytes`, if it was received into the pool; it stays the caller's.
-    Raises ProtocolError for what ends the connection.
+    `frame_lease` is that of `PendingProduce`, and stays the caller's. Raises ProtocolError to end the connection.
     """
     pending = _pending(services, call, request, frame_lease)
     for _ in _begin_each(pending, call, request):
@@ -358,7 +345,7 @@ def begin(
 async def begin_in_turns(
     services: Services, call: Call, request: ProduceRequest, *, size_bytes: int, frame_lease: Lease | None
 ) -> PendingProduce:
-    """Do the same for a request that may name very many partitions: others run in between, as by `complete`."""
+    """Do the same for a request with very many partitions; other tasks run in between."""
     pending = _pending(services, call, request, frame_lease)
     try:
         for _ in _begin_each(pending, call, request):
@@ -379,7 +366,7 @@ def _pending(services: Services, call: Call, request: ProduceRequest, frame_leas
 
 
 def _begin_each(pending: PendingProduce, call: Call, request: ProduceRequest) -> Iterator[None]:
-    """Begin each batch, and yield after every STEPS_PER_TURN of them and of topics."""
+    """Begin all batches; yield after every STEPS_PER_TURN of them and of topics."""
     services, left = pending.services, STEPS_PER_TURN
     for topic in request.topic_data:
         is_known = True

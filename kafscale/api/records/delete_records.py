@@ -1,6 +1,6 @@
 """DeleteRecords (key 21), versions 0 to 2 (2: flexible encoding): move a partition's log start forward (KIP-107).
 
-The new log start is durable before it is acknowledged, and holds for readers from then on.
+The new log start is durable before it is acknowledged.
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ async def handle(services: Services, call: Call, request: DeleteRecordsRequest) 
 
 
 async def _delete(services: Services, topic: str, index: int, before_offset: int) -> int:
-    """Returns the log start offset as it is then. Raises KafkaError."""
     partition = led_partition(services, topic, index)
     if is_internal(topic):
         raise KafkaError(error_codes.INVALID_TOPIC_EXCEPTION, f"Cannot delete records of internal topic {topic}")

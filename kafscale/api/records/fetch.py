@@ -6,17 +6,15 @@
                                                    16  where other leaders are (KIP-951)
                                                    17, 18  what replicas of Kafka's metadata tell (ignored)
 
-With `read_committed` a fetch ends at the last stable offset, and names the aborted transactions among the records
-that it returns.
+With `read_committed` a fetch ends at the last stable offset, and names the aborted transactions in its records.
 
-A consumer that says its rack is told a broker in that rack to read from, where the leader is in another one. In
-`s3-wal` all that is acknowledged is in the bucket, which any broker reads: the consumer stays there. Otherwise it is
-told so where at least NEARBY_LEAST_BYTES that it wants are in the bucket, and served up to the end of that; behind it
-is NOT_LEADER_OR_FOLLOWER, after which a consumer goes to the leader. A consumer that comes back at once is not sent
-away again for a while (`kafscale.api.handling.fetch_sessions`).
+A consumer with a rack is told a broker in that rack to read from, unless the leader is there. In `s3-wal` all
+acknowledged records are in the bucket, which any broker reads. Otherwise the consumer goes there if it wants at least
+NEARBY_LEAST_BYTES that are in the bucket; at their end NOT_LEADER_OR_FOLLOWER sends it to the leader. A consumer that
+returns at once is not sent away again for a while (`kafscale.api.handling.fetch_sessions`).
 
-Waits until `min_bytes` can be read, `max_wait_ms` have passed, something went wrong, or the broker stops. It is woken
-by records that become durable, without polling. The reply tells a client above its quota to hold back
+A fetch waits until `min_bytes` can be read, `max_wait_ms` have passed, there is an error, or the broker stops. Records
+that become durable wake it, without polling. The reply tells a client above its quota to hold back
 (`kafscale.api.handling.quotas`).
 """
 
@@ -73,7 +71,7 @@ READ_COMMITTED = 1
 NEARBY_LEAST_BYTES = 16 << 20  # in the bucket; for less, two more round trips are not worth it
 SHARES_WHILE_SHORT = 16  # of the fetch budget
 FIRST_VERSION_WITH_TOPIC_IDS = 13
-# Of partitions that no session keeps.
+# Errors of partitions that no session keeps.
 LASTING_ERRORS = (
     error_codes.UNKNOWN_TOPIC_OR_PARTITION,
     error_codes.UNKNOWN_TOPIC_ID,
@@ -83,31 +81,29 @@ LASTING_ERRORS = (
 
 @attrs.define(eq=False, repr=False)
 class FetchReply:
-    """A response, and the memory that its records are in, which must be released once they have been sent."""
+    """A response with the memory of its records, to be released after sending."""
 
     response: FetchResponse
     held: list[Releasable] = attrs.field(factory=list)
 
     def release(self) -> None:
-        """The response has been sent."""
         _release(self.held)
 
 
 @attrs.define(eq=False, repr=False)
 class _Pass:
-    """One look at all partitions of a fetch, of which at most `left_bytes` more are to be returned."""
+    """One look at all partitions of a fetch, which may return `left_bytes` more."""
 
     left_bytes: int
-    committed: bool = False  # nothing of transactions that are not decided, and which were aborted
+    committed: bool = False  # end at the last stable offset, and name aborted transactions
     results: list[tuple[FetchedPartition, PartitionData]] = attrs.field(factory=list)
     held: list[Releasable] = attrs.field(factory=list)
-    moved: list[tuple[PartitionData, Leader | None]] = attrs.field(factory=list)  # led elsewhere, and by whom
+    moved: list[tuple[PartitionData, Leader | None]] = attrs.field(factory=list)  # with leaders elsewhere
     size_bytes: int = 0
     has_lasting_error: bool = False
-    complete: bool = False  # something is worth telling at once, however little it is
+    complete: bool = False  # answer at once, however little there is
 
     def add(self, slices: Slices | FileSlice, data: PartitionData) -> None:
-        """Return these records for a partition."""
         data.records = slices.buffers
         if slices.aborted and self.committed:
             told = sorted((transaction.first_offset, transaction.producer_id) for transaction in slices.aborted)
@@ -117,7 +113,6 @@ class _Pass:
         self.left_bytes -= slices.size_bytes
 
     def refuse(self, data: PartitionData, exc: KafkaError) -> None:
-        """Return an error for a partition."""
         data.error_code = exc.code
         self.has_lasting_error |= exc.code in LASTING_ERRORS
         if isinstance(exc, NotLeader):
@@ -125,7 +120,7 @@ class _Pass:
         self.complete = True
 
     def let_go(self) -> bool:
-        """Drop all records that were read, as others need the memory; tell whether there were any."""
+        """Drop all read records, as others need the memory; tell whether there were any."""
         had_records = bool(self.held)
         _release(self.held)
         if had_records:
@@ -133,12 +128,11 @@ class _Pass:
         return had_records
 
     def is_enough(self, min_bytes: int) -> bool:
-        """Tell whether there is nothing to wait for."""
         return self.complete or self.size_bytes >= min_bytes
 
 
 async def handle(services: Services, call: Call, request: FetchRequest) -> FetchReply:
-    """Read, and wait if there is too little. The caller owes a release of what the reply holds."""
+    """Read, and wait if there is too little. The caller must release the reply."""
     try:
         context = services.fetch_sessions.resolve(
             request,
@@ -149,7 +143,7 @@ async def handle(services: Services, call: Call, request: FetchRequest) -> Fetch
     except KafkaError as exc:
         return FetchReply(FetchResponse(error_code=exc.code))
     quota = services.quotas.consumer
-    if quota is not None:  # as in Kafka: what is above this would hold the client back whatever it did before
+    if quota is not None:  # as in Kafka: more would hold back even a silent client
         request.max_bytes = int(min(request.max_bytes, quota.burst(call)))
         request.min_bytes = min(request.min_bytes, request.max_bytes)
     look = await _read_until_enough(services, call, request, context)
@@ -167,7 +161,7 @@ async def handle(services: Services, call: Call, request: FetchRequest) -> Fetch
 async def _read_until_enough(services: Services, call: Call, request: FetchRequest, context: FetchContext) -> _Pass:
     deadline = trio.current_time() + request.max_wait_ms / 1000
     look = await _read_all(services, call, request, context)
-    if look.is_enough(request.min_bytes):  # as for most, which then need no watch
+    if look.is_enough(request.min_bytes):  # the usual case, without a watch
         return look
     look.let_go()
     waiter = FetchWaiter(0, committed_only=request.isolation_level == READ_COMMITTED)
@@ -177,7 +171,7 @@ async def _read_until_enough(services: Services, call: Call, request: FetchReque
             look = await _read_all(services, call, request, context)
             if look.is_enough(request.min_bytes) or services.draining.is_set() or watch.is_outdated:
                 return look
-            watch.waiter.became_readable(look.size_bytes)  # with what came during the look it may be enough
+            watch.waiter.became_readable(look.size_bytes)  # it may be enough with the records that came during the look
             had_records = look.let_go()
             with trio.move_on_at(deadline) as timeout:
                 await watch.waiter.event.wait()
@@ -187,13 +181,13 @@ async def _read_until_enough(services: Services, call: Call, request: FetchReque
 
 @attrs.define(eq=False, repr=False)
 class _Watch:
-    """Registers a fetch with its partitions and with the broker's stop, for as long as it runs."""
+    """Registers a waiting fetch with its partitions and the broker."""
 
     services: Services
     context: FetchContext
     waiter: FetchWaiter
     _partitions: list[Partition] = attrs.field(factory=list, init=False)
-    _elsewhere: list[FetchedPartition] = attrs.field(factory=list, init=False)  # followed here, led by others
+    _elsewhere: list[FetchedPartition] = attrs.field(factory=list, init=False)  # followed here
     _followed: ExitStack = attrs.field(factory=ExitStack, init=False)
 
     def __enter__(self) -> _Watch:
@@ -212,14 +206,11 @@ class _Watch:
 
     @property
     def is_outdated(self) -> bool:
-        """Tell whether this broker now leads a partition that it followed: its waiter would not be woken."""
+        """Tell whether this broker now leads a followed partition, which would not wake the waiter."""
         return any(_find(self.services, fetched) is not None for fetched in self._elsewhere)
 
     def begin(self, min_bytes: int) -> None:
-        """Begin to watch.
-
-        Called before each look at the partitions, so that what becomes readable meanwhile is not missed.
-        """
+        """Reset the waiter before a look at the partitions, so that it misses no records of that time."""
         self.waiter.missing_bytes = min_bytes
         self.waiter.event.clear()
 
@@ -262,7 +253,7 @@ async def _read_all(services: Services, call: Call, request: FetchRequest, conte
             look.results.append((fetched, data))
             try:
                 partition = _check(services, call, fetched, data)
-                if nearby and _is_to_go(services, call, partition, fetched.wanted.fetch_offset, committed):
+                if nearby and _should_go(services, call, partition, fetched.wanted.fetch_offset, committed):
                     data.preferred_read_replica = nearby[partition.index % len(nearby)]
                     look.complete = True
                 else:
@@ -279,22 +270,22 @@ async def _read_all(services: Services, call: Call, request: FetchRequest, conte
 
 
 def _nearby(services: Services, call: Call, request: FetchRequest) -> Sequence[int]:
-    """Return the other brokers in the consumer's rack, if it has one and this broker is not in it."""
+    """Return the other brokers in the consumer's rack, unless this broker is there."""
     if not request.rack_id or request.rack_id == services.node.rack:
         return ()
     brokers = reachable_brokers(services, call.peer)
     return [broker.node.node_id for broker in brokers if broker.node.rack == request.rack_id]
 
 
-def _is_to_go(services: Services, call: Call, partition: Partition, offset: int, committed: bool) -> bool:
-    """Tell whether a consumer is to read from a broker of its rack."""
+def _should_go(services: Services, call: Call, partition: Partition, offset: int, committed: bool) -> bool:
+    """Tell whether to send a consumer to a broker of its rack."""
     can_read = services.following.has_tail(partition.partition_id)
     can_read = can_read or _behind_bytes(partition, offset, committed) >= NEARBY_LEAST_BYTES
     return can_read and services.referrals.may_send(call.peer, partition.partition_id)
 
 
 def _behind_bytes(partition: Partition, offset: int, committed: bool) -> int:
-    """Return how much is in the bucket behind an offset, or enough of it; nothing before that is decided there."""
+    """Return the bytes in the bucket behind an offset, or NEARBY_LEAST_BYTES or more of them."""
     size_bytes, segments = 0, partition.manifest.segments
     if committed and segments and segments[-1].stable_end <= offset:
         return 0
@@ -306,12 +297,11 @@ def _behind_bytes(partition: Partition, offset: int, committed: bool) -> int:
 
 
 def _follows(services: Services, request: FetchRequest) -> Following | None:
-    """Return what reads for consumers of this broker's rack, of whom the one that asks is."""
+    """Return the follower of other leaders, if the consumer is in this broker's rack."""
     return services.following if request.rack_id and request.rack_id == services.node.rack else None
 
 
 async def _look_nearby(services: Services, request: FetchRequest, context: FetchContext) -> None:
-    """Look at what others lead and is not known here, of all partitions together."""
     following = _follows(services, request)
     if following is not None:
         others = (partition for partition in context.partitions if _find(services, partition) is None)
@@ -326,7 +316,7 @@ async def _look_nearby(services: Services, request: FetchRequest, context: Fetch
 async def _read_nearby(
     services: Services, request: FetchRequest, look: _Pass, fetched: FetchedPartition, data: PartitionData
 ) -> bool:
-    """Read what another broker leads from the bucket, for a consumer of this rack; False if it is to ask the leader."""
+    """Read a partition of another leader from the bucket; return False to send the consumer to the leader."""
     following, topic, wanted = _follows(services, request), _topic_of(services, fetched), fetched.wanted
     if following is None or topic is None:
         return False
@@ -339,7 +329,7 @@ async def _read_nearby(
         data.log_start_offset = partition.log_start_offset
         try:
             await _read_into(look, services.log.reader, partition, wanted, data)
-        except KafkaError:  # what is known of it here has been merged, flushed or deleted since
+        except KafkaError:  # known segments have been merged, flushed or deleted since
             following.forget(partition)
         else:
             return True
@@ -347,27 +337,25 @@ async def _read_nearby(
 
 
 def _most_bytes(services: Services) -> int:
-    """Return what one fetch may return: little while others wait for memory, so that not a few who are slow hold all of
-    it.
-    """
+    """Return the maximum bytes of one fetch: few while others wait for memory, so that slow clients can't hold all."""
     budget = services.log.reader.ranges.budget
     most = services.settings.limits.fetch_max_bytes
     return min(most, budget.size_bytes // SHARES_WHILE_SHORT) if budget.waiting_count else most
 
 
 def _check(services: Services, call: Call, fetched: FetchedPartition, data: PartitionData) -> Partition:
-    """The partition, if this fetch of it is in order; fills in its offsets. Raises KafkaError."""
+    """Return the partition, and set its offsets in the answer. Raises KafkaError to refuse the fetch."""
     topic, wanted = fetched.topic, fetched.wanted
     if services.access.authorizer is not None:
         name = topic.name or name_of(services, topic.topic_id)
-        if name:  # an id that no topic has tells nothing
+        if name:  # an unknown id reveals nothing
             services.access.check(call, READ_TOPIC, name)
     topic_id = None if topic.name else topic.topic_id
     epoch = wanted.current_leader_epoch
     partition = led_partition(services, topic.name, wanted.partition, topic_id=topic_id, leader_epoch=epoch)
     if not partition.log_start_offset <= wanted.fetch_offset <= partition.high_watermark:
         if wanted.fetch_offset > partition.high_watermark and not services.has_led_lately():
-            raise NotLeader(None)  # another leader may have written that: the consumer must not begin anew
+            raise NotLeader(None)  # another leader may have written it: the consumer must not begin anew
         raise KafkaError(error_codes.OFFSET_OUT_OF_RANGE)
     data.high_watermark = partition.high_watermark
     data.last_stable_offset = partition.last_stable_offset
@@ -378,7 +366,6 @@ def _check(services: Services, call: Call, fetched: FetchedPartition, data: Part
 async def _read_into(
     look: _Pass, reader: LogReader, partition: Partition, wanted: FetchPartition, data: PartitionData
 ) -> None:
-    """Put the available records of a partition into the response, as far as there is room."""
     offset, max_bytes = wanted.fetch_offset, min(wanted.partition_max_bytes, look.left_bytes)
     committed = look.committed
     end_offset = data.last_stable_offset if committed else partition.high_watermark
@@ -387,28 +374,28 @@ async def _read_into(
     slices: Slices | FileSlice | None = reader.read_nowait(partition, offset, max_bytes, committed=committed)
     if slices is None:
         try:
-            # Who may hold some of the fetch budget does not wait for more: those who do could wait for each other.
+            # A fetch that holds some of the budget must not wait for more: fetches could wait for each other.
             may_wait = not look.size_bytes
             slices = await reader.read(partition, offset, max_bytes, may_wait=may_wait, committed=committed)
         except (NotFound, DamagedObject, StoreError) as exc:
             logger.error("fetch of %s at offset %d failed: %s", partition, offset, exc)
             raise KafkaError(error_codes.KAFKA_STORAGE_ERROR) from exc
     if slices is None:
-        look.complete = True  # there is more, for which there was no room: for the next fetch
+        look.complete = True  # there are more records, but no room
     elif look.size_bytes and slices.size_bytes > max_bytes:
-        slices.release()  # only the first batch of a response may be larger than asked for
+        slices.release()  # only the first batch of a response may be too large
     elif slices.buffers:
         look.add(slices, data)
         partition.recent_bytes += slices.size_bytes
         partition.traffic.bytes_out.value += slices.size_bytes
         if not slices.is_hole:
             partition.traffic.records_out.value += slices.end_offset - offset
-        # as in Kafka: more follows what was read from an older segment, so there is nothing to wait for
+        # as in Kafka: more records follow those of an older segment, so there is no need to wait
         look.complete |= offset < partition.flushed_offset
 
 
 async def _response(context: FetchContext, look: _Pass) -> FetchResponse:
-    """Group the results by topic, and remember what a session has been told."""
+    """Group the results by topic, and remember the answers of a session."""
     response = FetchResponse(session_id=context.session_id)
     topics: dict[TopicName, FetchableTopicResponse] = {}
     for start in range(0, len(look.results), STEPS_PER_TURN):
@@ -431,7 +418,7 @@ async def _response(context: FetchContext, look: _Pass) -> FetchResponse:
 
 
 async def _give_way(look: _Pass) -> None:
-    """Let others run; drop all records that were read if that is cancelled."""
+    """Let other tasks run; drop all read records if that is cancelled."""
     try:
         await trio.lowlevel.checkpoint()
     except BaseException:

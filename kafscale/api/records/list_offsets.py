@@ -5,11 +5,10 @@
     6  flexible encoding                         9  the latest tiered offset (KIP-1005)
                                                 10  a timeout of reads from remote storage (ignored)
 
-With `read_committed`, "latest" is the last stable offset, and no record behind it is found. A partition that is asked
-for twice is refused, as in Kafka.
-The largest timestamp is that of a record that can be read, where Kafka may name a deleted one until its segment goes.
-The log is in one piece, wherever its parts are stored, so versions 8 and 9 are answered as Kafka does where a topic has
-no remote storage: the earliest local offset is the log start offset, and there is no tiered one.
+With `read_committed`, "latest" is the last stable offset, and records behind it are not found. A partition that is
+named twice is refused, as in Kafka. The largest timestamp is that of a readable record; Kafka may name a deleted one
+until its segment goes. Versions 8 and 9 are answered as by Kafka for a topic without remote storage: the earliest local
+offset is the log start offset, and there is no tiered one.
 """
 
 from __future__ import annotations
@@ -40,8 +39,13 @@ EARLIEST = -2
 MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
-FIRST_VERSIONS = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
-"""From which version on a negative timestamp means something."""
+FIRST_VERSIONS = {  # of negative timestamps
+    LATEST: 1,
+    EARLIEST: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+}
 READ_COMMITTED = 1
 NOTHING_FOUND = FoundOffset(-1, -1, -1)
 
@@ -76,7 +80,6 @@ async def handle(services: Services, call: Call, request: ListOffsetsRequest) ->
 
 
 async def _repeated(request: ListOffsetsRequest) -> set[tuple[str, int]]:
-    """The partitions that are asked for more than once."""
     turns = Turns()
     seen: set[tuple[str, int]] = set()
     repeated: set[tuple[str, int]] = set()
@@ -93,7 +96,7 @@ async def _repeated(request: ListOffsetsRequest) -> set[tuple[str, int]]:
 async def _find(
     services: Services, call: Call, partition: Partition, wanted: ListOffsetsPartition, isolation_level: int
 ) -> FoundOffset:
-    """The answer for one partition. No record late enough: offset and timestamp -1. Raises KafkaError."""
+    """Return the answer for one partition, NOTHING_FOUND if no record is late enough. Raises KafkaError."""
     timestamp_ms = wanted.timestamp
     if timestamp_ms < 0 and call.version < FIRST_VERSIONS.get(timestamp_ms, NEVER):
         raise KafkaError(error_codes.UNSUPPORTED_VERSION)

@@ -2,7 +2,7 @@
 
     2  current leader epoch      3  replica id      4  flexible encoding
 
-A consumer whose last record was of an older epoch asks this to see whether what it has read is still in the log.
+A consumer whose last record has an older epoch asks whether that record is still in the log.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _find(services: Services, topic: str, wanted: OffsetForLeaderPartition) -> E
     except KafkaError as exc:
         answer.error_code = exc.code
         return answer
-    # A client that knows no epoch asks for -1: that is none of the past, which would end where the log begins.
+    # A client without an epoch asks for -1, which is not an earlier epoch that ends where the log begins.
     end = partition.epoch_end(wanted.leader_epoch) if wanted.leader_epoch >= 0 else None
     if end is not None:
         answer.leader_epoch, answer.end_offset = end.epoch, end.end_offset

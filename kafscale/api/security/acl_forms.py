@@ -14,7 +14,6 @@ SECURITY_IS_DISABLED: Final = KafkaError(SECURITY_DISABLED, "No Authorizer is co
 
 
 def check_enabled(services: Services) -> None:
-    """Raise KafkaError SECURITY_DISABLED on a broker without access control lists."""
     if services.access.authorizer is None:
         raise SECURITY_IS_DISABLED
 

@@ -76,7 +76,6 @@ async def handle(
 def _change(
     services: Services, asked: ScramCredentialDeletion | ScramCredentialUpsertion
 ) -> tuple[CredentialKey, ScramVerifier | None]:
-    """Raises KafkaError."""
     if not asked.name:
         raise KafkaError(UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
     if asked.mechanism not in SCRAM_TYPES:
@@ -90,7 +89,6 @@ def _change(
 
 
 def _verifier(key: CredentialKey, asked: ScramCredentialUpsertion) -> ScramVerifier:
-    """Raises KafkaError UNACCEPTABLE_CREDENTIAL."""
     try:
         check_user_name(asked.name)
     except ValueError as exc:

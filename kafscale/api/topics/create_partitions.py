@@ -31,17 +31,16 @@ from kafscale.wire.schema import mapped
 
 async def handle(services: Services, call: Call, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
     charges = services.quotas.charges(call, strict_since=3)
-    charge = None if charges is None else charges.charge
     await know_topics(services, (topic.name for topic in request.topics))
     await know_brokers(
         services, (assignment.broker_ids for topic in request.topics for assignment in topic.assignments or ())
     )
-    add = partial(services.topics.create_partitions, validate_only=request.validate_only, charge=charge)
+    add = partial(services.topics.create_partitions, validate_only=request.validate_only, charge=charges.charge)
     outcomes = await outcomes_by_name(request.topics, partial(_more_partitions, services), add)
     if not request.validate_only:
         await _lead_as_assigned(services, request.topics, outcomes)
     return CreatePartitionsResponse(
-        throttle_time_ms=0 if charges is None else charges.throttle_ms(),
+        throttle_time_ms=charges.throttle_ms(),
         results=mapped(lambda name: _result(name, outcomes[name]), outcomes),
     )
 

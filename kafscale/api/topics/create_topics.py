@@ -52,13 +52,12 @@ async def handle(services: Services, call: Call, request: CreateTopicsRequest) -
         services, (assignment.broker_ids for topic in request.topics for assignment in topic.assignments)
     )
     charges = services.quotas.charges(call, strict_since=6)
-    charge = None if charges is None else charges.charge
-    create = partial(services.topics.create, validate_only=request.validate_only, charge=charge)
+    create = partial(services.topics.create, validate_only=request.validate_only, charge=charges.charge)
     outcomes = await outcomes_by_name(request.topics, new_topic, create)
     if not request.validate_only:
         await _lead_as_assigned(services, request.topics, outcomes)
     return CreateTopicsResponse(
-        throttle_time_ms=0 if charges is None else charges.throttle_ms(),
+        throttle_time_ms=charges.throttle_ms(),
         topics=mapped(lambda name: _result(services, call, name, outcomes[name]), outcomes),
     )
 

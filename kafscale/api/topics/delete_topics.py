@@ -58,16 +58,14 @@ async def handle(services: Services, call: Call, request: DeleteTopicsRequest) -
         except KafkaError as exc:
             result.error_code, result.error_message = exc.code, exc.message
     charges = services.quotas.charges(call, strict_since=5)
-    charge = None if charges is None else charges.charge
-    outcomes = await services.topics.delete(by_name, topic_ids=topic_ids, charge=charge)
+    outcomes = await services.topics.delete(by_name, topic_ids=topic_ids, charge=charges.charge)
     for result, outcome in zip(by_name.values(), outcomes, strict=True):
         if isinstance(outcome, KafkaError):
             result.error_code, result.error_message = outcome.code, outcome.message
-    return DeleteTopicsResponse(throttle_time_ms=0 if charges is None else charges.throttle_ms(), responses=results)
+    return DeleteTopicsResponse(throttle_time_ms=charges.throttle_ms(), responses=results)
 
 
 def _check_access(services: Services, call: Call, result: DeletableTopicResult, *, is_by_id: bool) -> None:
-    """Raises KafkaError where the client may not delete the topic, of which it then learns nothing new."""
     assert result.name is not None
     if services.access.allows(call, DELETE_TOPIC, result.name):
         return
@@ -79,7 +77,6 @@ def _check_access(services: Services, call: Call, result: DeletableTopicResult, 
 
 
 def _counted(asked: Iterable[DeleteTopicState]) -> Iterable[tuple[DeleteTopicState, int]]:
-    """Return each topic once, with how often it was given."""
     counts = Counter((topic.name, topic.topic_id) for topic in asked)
     return [(DeleteTopicState(name=name, topic_id=topic_id), count) for (name, topic_id), count in counts.items()]
 

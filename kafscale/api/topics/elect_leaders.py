@@ -169,7 +169,6 @@ async def _not_preferred(services: Services, asked: Asked) -> list[_Election]:
 
 
 async def _give_up(services: Services, asked: Asked) -> dict[_Election, KafkaError | None]:
-    """Give up the brokers that partitions wait for."""
     refusals: dict[int, KafkaError | None] = {}
     found = {}
     for name, indexes in asked.items():

@@ -74,7 +74,6 @@ async def handle(services: Services, call: Call, request: AddPartitionsToTxnRequ
 async def _add(
     services: Services, call: Call, wanted: AddPartitionsToTxnTransaction
 ) -> list[AddPartitionsToTxnTopicResult]:
-    """Add, or verify, the partitions of one transaction. Returns the result of each."""
     version = call.version
     errors = await _refused(services, call, wanted.topics)
     if version < ADD_PARTITIONS_BUMP_VERSION and (

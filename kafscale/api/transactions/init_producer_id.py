@@ -52,7 +52,6 @@ async def handle(services: Services, call: Call, request: InitProducerIdRequest)
 
 
 def _check_access(services: Services, call: Call, transactional_id: str | None) -> None:
-    """Raises KafkaError where the client may not have a producer id."""
     access = services.access
     if transactional_id is not None:
         access.check(call, WRITE_TRANSACTION, transactional_id)

@@ -56,7 +56,6 @@ async def handle(services: Services, call: Call, request: WriteTxnMarkersRequest
 
 
 async def _append(services: Services, marker: WritableTxnMarker, topic: str, index: int) -> Appended:
-    """Append one, as soon as there is room. Raises KafkaError."""
     partition = led_partition(services, topic, index)
     end = EndMarker(
         producer_id=marker.producer_id,

@@ -22,7 +22,7 @@ from kafscale.cluster.registries.dynamic_configs import BrokerConfigs
 from kafscale.cluster.registries.producer_ids import ProducerIds
 from kafscale.cluster.registries.scram_users import ScramUsers
 from kafscale.cluster.registries.topic_names import CONSUMER_OFFSETS_NAME, TRANSACTION_STATE_NAME
-from kafscale.cluster.registries.topics import TopicPolicy, TopicRegistry
+from kafscale.cluster.registries.topics import TopicRegistry
 from kafscale.cluster.transactions.hanging import CoordinatedBy, HangingSearch, Knowledge
 from kafscale.cluster.transactions.offset_commits import TransactionalOffsets
 from kafscale.cluster.transactions.service import TransactionService
@@ -48,7 +48,7 @@ class Registries:
     def of(cls, settings: Settings, member: ClusterMember) -> Registries:
         metadata = member.metadata
         return cls(
-            topics=TopicRegistry(store=metadata, policy=TopicPolicy.of(settings), place=member.place),
+            topics=TopicRegistry(store=metadata, settings=settings, place=member.place),
             producer_ids=ProducerIds(metadata, member.epoch),
             client_quotas=ClientQuotas(metadata),
             broker_configs=BrokerConfigs(metadata, settings),

@@ -83,7 +83,6 @@ class AclRegistry(EntryRegistry):
         return outcomes
 
     def _plan(self, binding: AclBinding, added: dict[str, AclBinding]) -> KafkaError | None:
-        """Add an ACL to `added`, or return why it is refused."""
         try:
             _check(binding)
         except KafkaError as exc:

@@ -77,7 +77,6 @@ class QuotaEntity:
 
     @property
     def names(self) -> Mapping[str, Name]:
-        """Names of the entity by type."""
         all_names = {USER: self.user, CLIENT_ID: self.client_id, IP: self.ip}
         return {entity_type: name for entity_type, name in all_names.items() if name is not None}
 
@@ -114,8 +113,6 @@ class Limit:
 
 @attrs.define(eq=False, repr=False)
 class QuotaLimits:
-    """The values of one quota key."""
-
     _by_names: dict[tuple[Name | None, Name | None], float]  # user and client id
     _by_ip: dict[Name, float]
 
@@ -174,8 +171,6 @@ class QuotaChange:
 
 @attrs.define(eq=False, repr=False)
 class ClientQuotas(EntryRegistry):
-    """All client quotas."""
-
     PREFIXES: ClassVar = (CLIENT_PREFIX, OTHERS_PREFIX)
 
     _by_entity: dict[QuotaEntity, Values] = attrs.field(factory=dict, init=False)  # a new one after each change

@@ -120,7 +120,6 @@ def broker_synonyms(name: str, value: str | None, default: str | None) -> list[C
 
 @cache
 def _usual_settings() -> Settings:
-    """Return the settings of a broker that was started without options."""
     return Settings()
 
 
@@ -136,7 +135,6 @@ def _text(value: object) -> str | None:
 def _setting(
     name: str, type: ConfigType, default: str | None, value: Callable[[Settings], object], documentation: str
 ) -> tuple[ConfigDefinition, Callable[[Settings], object]]:
-    """Return a row of the table: a config with its default in Kafka, and where its value is in the settings."""
     return ConfigDefinition(name, type, default, documentation=documentation), value
 
 

@@ -29,7 +29,7 @@ from kafscale.cluster.registries.config_definitions import (
     DynamicConfigs,
     split_list,
 )
-from kafscale.cluster.registries.topic_configs import TOPIC_CONFIGS, valid_values
+from kafscale.cluster.registries.topic_configs import TOPIC_CONFIGS
 from kafscale.config import IpConnections, Settings
 from kafscale.errors import ConfigError, KafkaError
 from kafscale.wire.error_codes import INVALID_CONFIG, INVALID_REQUEST
@@ -178,38 +178,6 @@ def readable_dynamic(configs: Mapping[str, str]) -> dict[str, str]:
 
 def _set(settings: Settings, name: str, text: str) -> Settings:
     return _SETTERS[name](settings, DYNAMIC_CONFIGS[name].parse(text))
-
-
-def reference_page() -> str:
-    """Return the text of `docs/reference/broker-configs.md`."""
-    topic_configs = {definition.broker_name: definition.name for definition in TOPIC_CONFIGS.values()}
-    rows = []
-    for name, definition in sorted(DYNAMIC_CONFIGS.items()):
-        topic = topic_configs.get(name)
-        documentation = definition.documentation if topic is None else f"The default of topics' `{topic}`."
-        acts = "yes" if definition.acts else "no"
-        rows.append(
-            f"| `{name}` | {definition.type.name.lower()} | {valid_values(definition)} | {acts} | {documentation} |"
-        )
-    return "\n".join([_REFERENCE_HEAD, *rows, ""])
-
-
-_REFERENCE_HEAD = """\
-# Broker configs at run time
-
-AlterConfigs and IncrementalAlterConfigs set these configs on one broker, or on all brokers (a resource without a name;
-`kafka-configs.sh --entity-default`), as in Kafka 4.1. They are kept in the metadata, hold from the answer on and after
-a restart, and DescribeConfigs tells them as DYNAMIC_BROKER_CONFIG and DYNAMIC_DEFAULT_BROKER_CONFIG. What is set on a
-broker goes before what is set on all, and that before the options that the broker was started with. The column *acts*
-says which of them change what KafScale does; the others are kept and told, since tools set them. Kafka's configs of
-listeners, TLS and SASL can't be set at run time, and neither can any config that is not in this list.
-
-With `--processes` each process is a broker with an id of its own, and has its own `max.connections`.
-
-This page is made from `kafscale/cluster/registries/dynamic_configs.py`; a test holds it to the code.
-
-| name | type | values | acts | what it is |
-|---|---|---|---|---|"""
 
 
 ALL_BROKERS: Final = None

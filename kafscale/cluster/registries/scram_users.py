@@ -96,7 +96,6 @@ class ScramUsers(EntryRegistry):
 
     @property
     def usual_mechanism(self) -> SaslMechanism:
-        """The mechanism of most passwords."""
         return self._decoys.usual_mechanism
 
     def has(self, key: CredentialKey) -> bool:
@@ -141,7 +140,6 @@ class ScramUsers(EntryRegistry):
             self._planned.clear()
 
     async def _keys_to_seal(self) -> SecretKeys:
-        """Return the keys, from a new key file if there is none. Raises KafkaError."""
         if self._secret_keys is None:
             try:
                 keys = await trio.to_thread.run_sync(make_key_file, self.key_file)
@@ -180,7 +178,6 @@ class ScramUsers(EntryRegistry):
         self._decoys.add(credential.mechanism, verifier)
 
     def _open(self, name: str, value: bytes) -> ScramVerifier:
-        """Return the verifier in an entry of the metadata. Raises DamagedObject."""
         planned = self._planned.get(name)
         if planned is not None and planned.value == value:
             return planned.verifier

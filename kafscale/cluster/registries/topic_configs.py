@@ -5,7 +5,6 @@ A topic stores only the configs set on it, as text (`overrides`). All others com
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -216,43 +215,3 @@ def _definition(name: str) -> ConfigDefinition:
     if definition is None:
         raise KafkaError(INVALID_CONFIG, f"Unknown topic config name: {name}")
     return definition
-
-
-def reference_page() -> str:
-    """Return the text of `docs/reference/topic-configs.md`."""
-    rows = [
-        f"| `{d.name}` | {d.type.name.lower()} | {_shown(d.default)} | {valid_values(d)} | "
-        f"{'yes' if d.acts else 'no'} | {d.documentation} |"
-        for d in _TABLE
-    ]
-    return "\n".join([_REFERENCE_HEAD, *rows, ""])
-
-
-_REFERENCE_HEAD = """\
-# Topic configs
-
-Every topic config of Kafka 4.1 can be set, is checked as Kafka checks it, and is listed by DescribeConfigs as the
-value that it means (`100000` for ` +100000 `). The column *acts* says which of them change what KafScale does today;
-the others are kept for the day when they do. Three defaults are the broker's: `max.message.bytes`
-(`--max-message-bytes`), `segment.bytes` (`--segment-bytes`) and `file.delete.delay.ms` (`--segment-delete-delay`). All
-defaults can be [changed at run time](broker-configs.md).
-
-This page is made from `kafscale/cluster/registries/topic_configs.py`; a test holds it to the code.
-
-| name | type | Kafka's default | values | acts | what it is |
-|---|---|---|---|---|---|"""
-
-
-def _shown(default: str | None) -> str:
-    return f"`{default}`" if default else "empty"
-
-
-def valid_values(definition: ConfigDefinition) -> str:
-    """Return the accepted values of a config for a reference page; empty if all are accepted."""
-    if definition.allowed:
-        return ", ".join(f"`{value}`" for value in definition.allowed)
-    if definition.item_pattern is not None:
-        return "`*`, or `PARTITION:BROKER,…`"
-    if definition.most != math.inf:
-        return f"{definition.least} to {definition.most}"
-    return "" if definition.least == -math.inf else f"at least {definition.least}"

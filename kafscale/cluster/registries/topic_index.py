@@ -32,8 +32,6 @@ class Topic:
 
 @attrs.define(eq=False, repr=False)
 class TopicIndex:
-    """The existing topics by name and by id."""
-
     by_name: dict[str, Topic] = attrs.field(factory=dict, init=False)
     by_id: dict[bytes, Topic] = attrs.field(factory=dict, init=False)
     names_by_collision_key: dict[str, str] = attrs.field(factory=dict, init=False)

@@ -107,7 +107,6 @@ def lost_offset_key(topic_id: bytes, partition: int) -> str:
 
 
 def parse_offset_key(key: str) -> tuple[bytes, int]:
-    """Return the topic's id and the partition."""
     _, topic_id, partition = key.split("/")
     return bytes.fromhex(topic_id), int(partition)
 
@@ -200,7 +199,6 @@ class TopicListener:
     on_deleted: Callable[[Topic], None] = _ignore
 
     def tell(self, event: TopicEvent) -> None:
-        """Call the callback of an event."""
         if event.after is not None:
             tell = self.on_created if event.before is None else self.on_changed
             tell(event.after)
@@ -272,7 +270,6 @@ class FollowedTopics(MetadataRegistry):
         return [self.index.by_name[name] for name in sorted(self.index.by_name)]
 
     def has(self, topic_id: bytes, partition: int) -> bool:
-        """Tell whether the partition exists."""
         topic = self.by_id(topic_id)
         return topic is not None and partition < topic.partition_count
 
@@ -342,7 +339,6 @@ class FollowedTopics(MetadataRegistry):
         self._tell(events)
 
     def _offsets_of(self, key: str) -> dict[bytes, dict[int, int]] | None:
-        """Return the offsets that a key belongs to, if it is the key of one."""
         if key.startswith(LOG_START_OFFSETS):
             return self._log_start_offsets
         return self._lost_offsets if key.startswith(LOST_OFFSETS) else None

@@ -63,7 +63,6 @@ __all__ = [
     "Outcome",
     "Topic",
     "TopicListener",
-    "TopicPolicy",
     "TopicRegistry",
 ]
 
@@ -131,39 +130,6 @@ class NewConfigs:
     overrides: Callable[[Mapping[str, str]], Mapping[str, str]]
 
 
-@attrs.frozen(kw_only=True)
-class TopicPolicy:
-    """The broker's settings of topics."""
-
-    default_partition_count: int = 1
-    topic_max_count: int = 10_000
-    partition_max_count: int = 100_000
-    created_in_passing_per_minute: int = 600
-    defaults: BrokerDefaults = attrs.field(factory=BrokerDefaults)
-    offsets_topic_partition_count: int = 50
-    transaction_state_partition_count: int = 50
-
-    @classmethod
-    def of(cls, settings: Settings) -> TopicPolicy:
-        return cls(
-            default_partition_count=settings.default_partitions_count,
-            topic_max_count=settings.limits.max_topics_count,
-            partition_max_count=settings.limits.max_partitions_count,
-            created_in_passing_per_minute=settings.auto_create_topics_per_minute_count,
-            defaults=BrokerDefaults.of(settings),
-            offsets_topic_partition_count=settings.offsets_topic_partitions_count,
-            transaction_state_partition_count=settings.transaction_state_partitions_count,
-        )
-
-    def partition_count_of(self, name: str) -> int:
-        """Return the partition count of a topic that is created without one."""
-        if name == CONSUMER_OFFSETS_NAME:
-            return self.offsets_topic_partition_count
-        return (
-            self.transaction_state_partition_count if name == TRANSACTION_STATE_NAME else self.default_partition_count
-        )
-
-
 Outcome = Topic | KafkaError  # the new topic, or the deleted one; or why nothing was done
 Wanted = TypeVar("Wanted", NewTopic, MorePartitions, NewConfigs, str)
 
@@ -177,13 +143,13 @@ def leave_unplaced(_draft: TopicDraft, transaction: Transaction) -> Transaction:
 class TopicRegistry(FollowedTopics):
     """Changes topics. `place` adds the leaders of new partitions to a transaction."""
 
-    policy: TopicPolicy = attrs.field(factory=TopicPolicy)
+    settings: Settings = attrs.field(factory=Settings)
     place: Callable[[TopicDraft, Transaction], Transaction] = leave_unplaced
     _pace: CreationPace = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._pace = CreationPace(self.policy.created_in_passing_per_minute)
-        self.defaults = self.policy.defaults
+        self._pace = CreationPace(self.settings.auto_create_topics_per_minute_count)
+        self.defaults = BrokerDefaults.of(self.settings)
         super().__attrs_post_init__()
 
     async def create(
@@ -326,7 +292,7 @@ class TopicRegistry(FollowedTopics):
         config = log_config(overrides, self.defaults)
         replication_factor = self._replication_factor(new.replication_factor)
         partition_count = self._partition_count(new.name, new.partition_count)
-        if draft.topic_count >= self.policy.topic_max_count:
+        if draft.topic_count >= self.settings.limits.max_topics_count:
             raise KafkaError(POLICY_VIOLATION, f"There are {draft.topic_count} topics already, as many as are allowed.")
         self._check_room(draft, partition_count)
         _check_request(draft, partition_count)
@@ -395,17 +361,20 @@ class TopicRegistry(FollowedTopics):
 
     def _partition_count(self, name: str, wanted: int) -> int:
         if wanted == DEFAULT:
-            return self.policy.partition_count_of(name)
+            return {
+                CONSUMER_OFFSETS_NAME: self.settings.offsets_topic_partitions_count,
+                TRANSACTION_STATE_NAME: self.settings.transaction_state_partitions_count,
+            }.get(name, self.settings.default_partitions_count)
         if wanted < 1:
             raise KafkaError(INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value.")
         return wanted
 
     def _check_room(self, draft: TopicDraft, more: int) -> None:
-        if draft.partition_count + more > self.policy.partition_max_count:
+        max_count = self.settings.limits.max_partitions_count
+        if draft.partition_count + more > max_count:
             raise KafkaError(
                 POLICY_VIOLATION,
-                f"{more} more partitions are too many: there are {draft.partition_count} of at most "
-                f"{self.policy.partition_max_count}.",
+                f"{more} more partitions are too many: there are {draft.partition_count} of at most {max_count}.",
             )
 
 

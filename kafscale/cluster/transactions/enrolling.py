@@ -1,8 +1,8 @@
-"""Enrolment of partitions that are led here in a producer's transaction, wherever that is coordinated.
+"""Enrols partitions of this broker in a producer's transaction, wherever it is coordinated.
 
-Where that is here, coordinator and partition are asked in one step. Otherwise the coordinator is asked before, and the
-transaction may be over when its answer comes: its marker comes by another way. So a partition is told to expect a first
-batch, and does not any more once a marker of the producer has come (Kafka's `VerificationStateEntry`, KIP-890).
+A coordinator on this broker is asked in one step with the append. Another one is asked before, and the transaction may
+be over when its answer comes, as the marker comes another way. So the partition expects a first batch until a marker of
+the producer comes (Kafka's `VerificationStateEntry`, KIP-890).
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from kafscale.wire.error_codes import NONE
 
 @attrs.define(eq=False, repr=False)
 class ProducerEnrolment:
-    """The partitions that one request of a producer writes to, by the protocol of this transaction version."""
+    """The enrolment of the partitions of one request, by the protocol of a transaction version."""
 
     transactions: TransactionService
     identity: ProducerIdentity
     transaction_version: int
-    _expected: dict[Partition, Expectation] = attrs.field(factory=dict, init=False)  # by what the coordinator has said
+    _expected: dict[Partition, Expectation] = attrs.field(factory=dict, init=False)  # after the coordinator's answer
     _refused: dict[Partition, int] = attrs.field(factory=dict, init=False)
 
     def waits(self, partitions: Collection[Partition]) -> bool:
-        """Tell whether `ask` has to be awaited before these may be written to."""
+        """Tell whether `ask` must be awaited before these partitions may be written to."""
         if self.transactions.enrols_at_once or not self._unenrolled(partitions):
             return False
         return not self.transactions.internal.is_one_log or self._is_remote
 
     async def ask(self, partitions: Collection[Partition]) -> None:
-        """Enrol partitions durably where that takes a wait; `take_nowait` tells the result."""
+        """Enrol partitions durably if that needs a wait; `take_nowait` returns the result."""
         unenrolled = self._unenrolled(partitions)
         if not unenrolled:
             return
@@ -58,7 +58,7 @@ class ProducerEnrolment:
                 self._refused[partition] = code
 
     def take_nowait(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
-        """Enrol partitions before appending their batches. Returns an error code for each that was refused."""
+        """Enrol partitions before appending their batches; return the error code of each refused one."""
         left = [
             partition
             for partition in self._unenrolled(partitions)
@@ -81,7 +81,7 @@ class ProducerEnrolment:
         return expectation is not None and expectation.holds
 
     def _unenrolled(self, partitions: Collection[Partition]) -> Collection[Partition]:
-        """The partitions that have no transaction of the producer and epoch open: nothing else enrols them."""
+        """Return the partitions without an open transaction of the producer and epoch, which would be enrolled."""
         producer_id, epoch = self.identity.producer_id, self.identity.producer_epoch
         return [partition for partition in partitions if not partition.transactions.has_open(producer_id, epoch)]
 

@@ -1,22 +1,18 @@
-"""Hanging transactions: open in a partition, but unknown to every coordinator, so that they would never end (KIP-664).
+"""Aborts hanging transactions: open in a partition and unknown to every coordinator, so they would never end (KIP-664).
 
 Consumers of committed records would wait for such a transaction for ever. A crash leaves none, as enrolment is durable
-before the first batch. A lost data directory (`wal`) or an adopted bucket may: the bucket can have the batch and not
-the enrolment. A transaction whose coordinator knows only an older epoch of its producer hangs too, as the partition
-would refuse the marker.
+before the first batch. A lost data directory (`wal`) or an adopted bucket may leave one: the bucket has the batch, but
+not the enrolment. A transaction whose coordinator knows only an older epoch of its producer hangs too.
 
-    collect   transactions that were open at the last search as well, in partitions that are led here; nearly all others
-              end before the next search
-    ask       every leader of a partition of `__transaction_state`, this broker included: the answer has the partitions
-              that it has loaded completely, with their epochs, and what these producers have enrolled there
-    look      at the metadata: the epochs in the answers must be those of all partitions of `__transaction_state`
+    collect   transactions that were already open at the last search, in partitions that this broker leads
+    ask       every leader of a partition of `__transaction_state`: the answer lists its completely loaded ones with
+              their epochs, and the partitions that these producers have enrolled there
+    look      at the metadata: the answers must have all partitions of `__transaction_state` with their latest epochs
     abort     transactions that no answer has and that are still open
 
-Why an unknown transaction can be aborted: enrolment is durable before the first batch arrives here, so before the
-question. An epoch that is still the latest at the look was the latest when its leader answered, so that leader knew all
-earlier decisions. A coordinator forgets a transaction only when every partition has its marker. An answer without some
-partition (a broker that loads it, or one of a version that does not know the question) proves nothing: then everything
-stays as it is until the next search.
+Aborting them is safe: enrolment is durable before the first batch, so before the question. An epoch that is the latest
+at the look was so when its leader answered, so that leader knew all earlier decisions. A coordinator forgets a
+transaction only when every partition has its marker. If an answer lacks a partition, the search ends without a result.
 """
 
 from __future__ import annotations
@@ -34,7 +30,7 @@ from kafscale.log.partition.partition import Partition
 from kafscale.wire.control_records import EndMarker
 
 INTERVAL_SECONDS = 60.0
-AT_ONCE_COUNT = 1000  # suspects of one search; the others wait for the next
+AT_ONCE_COUNT = 1000  # suspects of one search
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +39,7 @@ Enrolled = Mapping[tuple[int, TopicPartition], int]  # producer id and partition
 
 @attrs.frozen(repr=False)
 class Suspect:
-    """An open transaction in a partition that is led here, which may hang."""
+    """An open transaction in a partition of this broker, which may hang."""
 
     partition: Partition = attrs.field(eq=id)
     transaction: OpenTransaction
@@ -55,7 +51,7 @@ class Suspect:
 
     @property
     def marker(self) -> EndMarker:
-        """The marker that aborts it, with the latest coordinator epoch that the partition knows."""
+        """The marker that aborts the transaction, with the latest coordinator epoch that the partition knows."""
         producer = self.partition.producers.producers.get(self.transaction.producer_id)
         known_epoch = -1 if producer is None else producer.coordinator_epoch
         return EndMarker(
@@ -66,7 +62,6 @@ class Suspect:
         )
 
     def is_known(self, enrolled: Enrolled) -> bool:
-        """Tell whether a coordinator will end it."""
         at = TopicPartition(self.partition.topic, self.partition.index)
         return enrolled.get((self.transaction.producer_id, at), -1) >= self.transaction.epoch
 
@@ -89,11 +84,10 @@ class CoordinatedBy:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class HangingSearch:
-    """Searches while `run` runs.
+    """Searches for hanging transactions.
 
-    `leaders` returns the leaders of the partitions of `__transaction_state`, in order; None for a partition that has no
-    leader. `ask` asks a broker, which may be this one, about producers. `look` returns when the metadata of this moment
-    is known here; it raises StoreError or Fenced. `abort` aborts transactions.
+    `leaders` returns the leader of each partition of `__transaction_state`, or None. `ask` asks a broker, which may be
+    this one, about producers. `look` catches up with the metadata; it raises StoreError or Fenced.
     """
 
     partitions: Callable[[], Iterable[Partition]]
@@ -104,18 +98,18 @@ class HangingSearch:
     _seen: frozenset[Suspect] = attrs.field(default=frozenset(), init=False)
 
     async def run(self) -> None:
-        """Search until cancelled; at first among the transactions that are open at the start. Raises StorageFailed."""
+        """Search until cancelled, first among the transactions that are open at the start. Raises StorageFailed."""
         self._seen = self._open()
         while True:
             try:
                 await self.search_once()
             except (StoreError, DamagedObject, Fenced, BrokerUnavailable, ProtocolError, KafkaError) as exc:
-                # The watch of the lead ends a broker that is fenced.
-                logger.debug("the search for hanging transactions failed, and is repeated: %s", exc)
+                # The watch of the lead ends a fenced broker.
+                logger.debug("the search for hanging transactions failed and will be repeated: %s", exc)
             await trio.sleep(INTERVAL_SECONDS)
 
     async def search_once(self) -> None:
-        """Abort transactions that were open at the last search, too, and that no coordinator knows.
+        """Abort transactions that were already open at the last search and that no coordinator knows.
 
         Raises BrokerUnavailable, ProtocolError, KafkaError, StoreError, DamagedObject, Fenced, StorageFailed.
         """

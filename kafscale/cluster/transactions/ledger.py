@@ -31,8 +31,6 @@ class _Alarm:
 
 @attrs.define(eq=False, repr=False)
 class Timers:
-    """Deadlines by key."""
-
     _deadlines: dict[str, int] = attrs.field(factory=dict, init=False)
     _alarms: dict[str, int] = attrs.field(factory=dict, init=False)  # time of the valid alarm, at most the deadline
     _heap: list[_Alarm] = attrs.field(factory=list, init=False)
@@ -135,7 +133,6 @@ class Ledger:
 
     @property
     def is_settled(self) -> bool:
-        """Tell whether all decisions are durable."""
         return self._decided == self._durable
 
     def is_durable(self, outcome: CoordinatorOutcome[Reply]) -> bool:

@@ -32,8 +32,6 @@ from kafscale.wire.error_codes import (
 
 
 class MarkerFate(enum.Enum):
-    """What to do after sending a marker."""
-
     WRITTEN = enum.auto()  # or not needed: tell the coordinator
     RETRY = enum.auto()  # send it again to the leader of that time
     FENCED = enum.auto()  # resign: another coordinator has written there

@@ -1,10 +1,9 @@
-"""Offsets that a transaction commits: a batch of it in the group's partition of `__consumer_offsets`.
+"""Commits offsets in a transaction: a batch in the group's partition of `__consumer_offsets`.
 
-Like any partition that a transaction writes to, that one is enrolled before: by the commit itself (TxnOffsetCommit 5,
-KIP-890), or by AddOffsetsToTxn, and then it is looked whether it is. The group is asked, the partition enrolled, the
-batch appended and the group told of it in one step, so no member is fenced and no rebalance completes in between.
-Under `segment`, and where another broker coordinates the transaction, enrolment has to be durable first; then all of it
-is asked again.
+That partition is enrolled first, by the commit itself (TxnOffsetCommit 5, KIP-890) or by AddOffsetsToTxn. The group is
+asked, the partition enrolled, the batch appended and the group told in one step, so that no member is fenced and no
+rebalance completes in between. Under `segment`, and with another broker as coordinator, enrolment must be durable
+first; then everything is asked again.
 """
 
 from __future__ import annotations
@@ -31,13 +30,11 @@ from kafscale.wire.records import ProducerStamp
 
 PIECE_COUNT = 1000  # offsets of one batch: 2 ms of the event loop
 DURABLE_SECONDS = 5.0  # Kafka: offsets.commit.timeout.ms, 5,000
-FIRST_SEQUENCE = 0  # of every batch, as Kafka's coordinators write it: their sequence is not checked
+FIRST_SEQUENCE = 0  # of every batch, as in Kafka: the sequence of coordinators is not checked
 
 
 @attrs.frozen(kw_only=True)
 class OffsetsOfTransaction:
-    """A TxnOffsetCommit request."""
-
     producer: Producer
     transaction_version: int
     group_id: str
@@ -57,10 +54,10 @@ class TransactionalOffsets:
     async def commit(
         self, wanted: OffsetsOfTransaction, check: Callable[[TopicPartition], int] = lambda at: NONE
     ) -> Mapping[TopicPartition, int]:
-        """Commit them, durably, as part of the transaction; return an error code for each that is not committed.
+        """Commit offsets durably in the transaction; return the error code of each partition that is not committed.
 
-        `check` gives the error code of a partition when it is about to be committed: its topic may have been deleted
-        since it was looked at. After an error of the group, or of the transaction, no more are tried.
+        `check` returns the error code of a partition, whose topic may have been deleted meanwhile. After an error of
+        the group or the transaction, no more offsets are tried.
         """
         enrolment = ProducerEnrolment(self.transactions, wanted.producer, wanted.transaction_version)
         refused: dict[TopicPartition, int] = {}
@@ -84,7 +81,7 @@ class TransactionalOffsets:
         return untried | refused
 
     async def _confirmed(self, error_code: int) -> int:
-        """Return the error code of a refusal: another one, if it is fatal to a producer and another broker leads."""
+        """Return the error code of a refusal, or that of a superseded broker if it would be fatal to a producer."""
         if error_code in FATAL_TO_PRODUCERS:
             try:
                 await self.transactions.confirm_lead()
@@ -93,7 +90,6 @@ class TransactionalOffsets:
         return error_code
 
     async def _enrol(self, wanted: OffsetsOfTransaction, enrolment: ProducerEnrolment) -> None:
-        """Enrol the group's partition durably, where that is to be waited for. Raises KafkaError."""
         if not self.transactions.enrols_at_once:
             await enrolment.ask([self._partition(wanted, wanted.offsets)])
 
@@ -103,7 +99,6 @@ class TransactionalOffsets:
         enrolment: ProducerEnrolment,
         offsets: Mapping[TopicPartition, OffsetCommitValue],
     ) -> Appended:
-        """Append these as a batch, and have the group know. Raises KafkaError."""
         partition = self._partition(wanted, offsets)
         _raise(enrolment.take_nowait([partition]).get(partition, NONE))
         time_ms = now_ms()
@@ -121,7 +116,6 @@ class TransactionalOffsets:
     def _partition(
         self, wanted: OffsetsOfTransaction, offsets: Mapping[TopicPartition, OffsetCommitValue]
     ) -> Partition:
-        """Return the partition that the group's offsets go to. Raises KafkaError if they may not."""
         _raise(self.groups.check_transactional_commit(wanted.group_id, wanted.member, offsets))
         partition = self.internal.partition(self.topic, self.groups.led.partition_of(wanted.group_id))
         if partition is None:
@@ -130,13 +124,13 @@ class TransactionalOffsets:
 
 
 def _raise(error_code: int) -> None:
-    """Raise KafkaError, unless it is none. Kafka's clients of groups don't know NOT_ENOUGH_REPLICAS."""
+    """Raise KafkaError for an error code. Clients of groups don't know NOT_ENOUGH_REPLICAS."""
     if error_code != NONE:
         raise KafkaError(COORDINATOR_NOT_AVAILABLE if error_code == NOT_ENOUGH_REPLICAS else error_code)
 
 
 async def _is_durable(appended: Appended) -> bool:
-    """Wait until it is, for a bounded time; if it is not then, the client commits the same again."""
+    """Wait until the batch is durable, for a bounded time: otherwise the client commits again."""
     with trio.move_on_after(DURABLE_SECONDS):
         try:
             await appended.wait()

@@ -1,8 +1,8 @@
-"""Requests about transactions to other brokers: to coordinators to enrol partitions, to leaders to write markers.
+"""Requests about transactions to other brokers.
 
 AddPartitionsToTxn 4 and 5    from the leader of a partition, at the first batch of a transaction (KIP-890)
 WriteTxnMarkers 2             from the coordinator, when a transaction has been decided (KIP-98, KIP-1228)
-BrokerHeartbeat               from the leader of a partition with a transaction that may hang, with fields of our own
+BrokerHeartbeat               from the leader of a partition with a transaction that may hang, in fields of our own
 """
 
 from __future__ import annotations
@@ -48,20 +48,17 @@ Errors = Mapping[TopicPartition, int]
 
 
 class AskBroker(Protocol):
-    """Sends requests to other brokers."""
-
     async def __call__(self, broker_id: int, message: object, response_class: type[R]) -> R:
         """Send one request, and wait for its reply. Raises BrokerUnavailable, ProtocolError, KafkaError."""
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class RemoteCoordinators:
-    """The coordinators and leaders at other brokers.
+    """Coordinators and leaders on other brokers.
 
-    `leader` returns the id of the other broker that leads a partition; None if this broker leads it, or none does.
-    `coordinated_at` returns the partition of `__transaction_state` that an id hashes to. `heartbeat` makes a heartbeat
-    of this broker. A broker gets one request of each kind at a time, with all that has come meanwhile, as it answers
-    only when its log is durable.
+    `leader` returns the id of the other broker that leads a partition, or None. `coordinated_at` returns the partition
+    of `__transaction_state` of an id. `heartbeat` makes a heartbeat of this broker. A broker gets one request of each
+    kind at a time, for everything that came meanwhile, as it answers only when its log is durable.
     """
 
     ask: AskBroker
@@ -76,10 +73,7 @@ class RemoteCoordinators:
     async def enrol(
         self, identity: ProducerIdentity, partitions: Collection[TopicPartition], *, transaction_version: int
     ) -> Errors:
-        """Enrol partitions durably at a producer's coordinator; below version 2 verify that they are enrolled.
-
-        Returns an error code for each.
-        """
+        """Enrol partitions durably at a producer's coordinator; below version 2 only verify. Returns error codes."""
         coordinator = self.leader(self.coordinated_at(identity.transactional_id))
         if coordinator is None:
             return dict.fromkeys(partitions, COORDINATOR_NOT_AVAILABLE)
@@ -108,7 +102,7 @@ class RemoteCoordinators:
     async def _enrol_at(self, broker_id: int, wanted: Sequence[AddPartitionsToTxnTransaction]) -> Sequence[Errors]:
         request = AddPartitionsToTxnRequest(transactions=list(wanted))
         response = await self.ask(broker_id, request, AddPartitionsToTxnResponse)
-        if response.error_code == CLUSTER_AUTHORIZATION_FAILED:  # as Kafka: the client can do nothing about it
+        if response.error_code == CLUSTER_AUTHORIZATION_FAILED:  # as in Kafka: the client can do nothing
             logger.error("broker %d refuses to enrol partitions: this one needs ClusterAction there", broker_id)
             raise KafkaError(INVALID_TXN_STATE)
         if response.error_code:
@@ -126,7 +120,7 @@ class RemoteCoordinators:
         ]
 
     async def write_markers(self, broker_id: int, markers: Sequence[Marker]) -> Errors:
-        """Write a transaction's markers durably into partitions that another broker leads. Returns error codes."""
+        """Write a transaction's markers durably into partitions of another broker. Returns error codes."""
         if broker_id not in self._marking:
             self._marking[broker_id] = Gathering(partial(self._mark_at, broker_id), AT_ONCE_COUNT)
         try:
@@ -153,7 +147,7 @@ class RemoteCoordinators:
         ]
 
     async def known(self, broker_id: int, producer_ids: Collection[int]) -> Knowledge:
-        """Return the partitions that these producers have enrolled at another broker.
+        """Return the partitions that producers have enrolled at a broker.
 
         Raises BrokerUnavailable, ProtocolError, KafkaError.
         """
@@ -172,14 +166,14 @@ class RemoteCoordinators:
         )
 
     def _note_failure(self, broker_id: int, exc: KafScaleError) -> None:
-        """Log the first failure: requests are repeated for as long as the broker is away."""
+        """Log the first failure as a warning: requests are repeated until the broker answers."""
         level = logging.DEBUG if broker_id in self._unavailable else logging.WARNING
         self._unavailable.add(broker_id)
-        logger.log(level, "broker %d did not enrol partitions or write markers, and is asked again: %s", broker_id, exc)
+        logger.log(level, "broker %d did not enrol partitions or write markers, asking again: %s", broker_id, exc)
 
 
 def no_peers() -> RemoteCoordinators:
-    """Return the remote coordinators of a broker that shares its bucket with no other: it has no peers."""
+    """Return the remote coordinators of a lone broker."""
 
     async def ask(broker_id: int, message: object, response_class: type[R]) -> R:
         raise BrokerUnavailable(f"there is no broker {broker_id}")
@@ -201,7 +195,6 @@ def _interrupted(broker_id: int) -> BrokerUnavailable:
 
 
 def _writable(markers: Sequence[Marker]) -> WritableTxnMarker:
-    """Return the markers of one transaction, as they are sent."""
     end = end_marker(markers[0])
     return WritableTxnMarker(
         producer_id=end.producer_id,

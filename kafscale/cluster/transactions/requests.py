@@ -1,16 +1,15 @@
-"""Requests to a transaction coordinator, and its outcomes: a reply, and the entries that must be durable before it.
+"""Outcomes of a transaction coordinator: a reply, and the entries that must be durable before it.
 
-    outcome = coordinator.end_transaction(request, now_ms=…)
-    if outcome.needs_producer_id:              allocate an id, and ask again with it; nothing is decided
-    journal.append(outcome.entries)            as one group, in this order; no await since the question
-    …durable…                                  `coordinator.is_durable(outcome)` is True if there is nothing to wait for
-    for sending in coordinator.done(outcome):  markers for other brokers, for which the decision is now durable
+    outcome = coordinator.end_transaction(identity, …, now_ms=…)
+    if outcome.needs_producer_id:              nothing is decided: allocate an id, and ask again with it
+    journal.append(outcome.entries)            as one group, in order, without an await since the call
+    …durable…                                  at once if `coordinator.is_durable(outcome)`
+    for sending in coordinator.done(outcome):  markers for other brokers, whose decision is now durable
     …outcome.reply…
 
-A batch that enrols its partition goes behind the entries, into the same group. If the journal refuses the group and
-writes nothing, `coordinator.undo(outcome)` takes the decision back, again without an await in between. An outcome
-without entries may still depend on an earlier decision that is not durable yet. `done` is called for every outcome that
-was written, also if its client has gone.
+A batch that enrols its partition goes behind the entries, into the same group. If the journal refuses the group,
+`coordinator.undo(outcome)` takes the decision back, without an await in between. An outcome without entries may depend
+on an earlier decision that is not durable yet. `done` must be called for every written outcome, even without a client.
 """
 
 from __future__ import annotations
@@ -29,10 +28,7 @@ Reply = TypeVar("Reply")
 
 @attrs.frozen(kw_only=True)
 class ProducerReply:
-    """The answer to InitProducerId and EndTxn: with no error the id and epoch that the producer has from now on.
-
-    EndTxn of version 1 changes neither, and says neither.
-    """
+    """The answer to InitProducerId and EndTxn, with the producer's new id and epoch. EndTxn 1 changes neither."""
 
     error_code: int = NONE
     producer_id: int = NO_PRODUCER_ID
@@ -41,10 +37,10 @@ class ProducerReply:
 
 @attrs.frozen(kw_only=True)
 class PartitionsReply:
-    """The answer to adding or verifying partitions: one error for all of them, or none, and which take no part."""
+    """The answer to adding or verifying partitions: one error for all, or the partitions that are not enrolled."""
 
     error_code: int = NONE
-    not_enrolled: frozenset[TopicPartition] = frozenset()  # where it was to be verified
+    not_enrolled: frozenset[TopicPartition] = frozenset()  # when verifying
 
     def error_of(self, partition: TopicPartition) -> int:
         if self.error_code != NONE:
@@ -54,10 +50,7 @@ class PartitionsReply:
 
 @attrs.frozen(kw_only=True)
 class MarkersToSend:
-    """Markers of one transaction for partitions that are led elsewhere: WriteTxnMarkers, repeated until it is answered.
-
-    What is written is told by `MarkersWritten` with this id and epoch.
-    """
+    """Markers of one transaction for partitions of other brokers, sent by WriteTxnMarkers until all are written."""
 
     transactional_id: str
     producer_id: int
@@ -68,12 +61,10 @@ class MarkersToSend:
 
 @attrs.frozen(kw_only=True)
 class Held:
-    """The state of one transactional id at its coordinator."""
-
     transaction: ProducerTransaction
-    group: int = 0  # of the last decision about it; 0: read from the log, so durable
-    outstanding: frozenset[TopicPartition] = frozenset()  # whose markers are not known to be written
-    is_owed: bool = False  # it is complete, and no record says so yet
+    group: int = 0  # of the last decision about it; 0: from the log
+    outstanding: frozenset[TopicPartition] = frozenset()  # without a written marker
+    is_owed: bool = False  # complete, but no record says so yet
 
 
 @attrs.frozen(kw_only=True)
@@ -82,24 +73,24 @@ class CoordinatorOutcome(Generic[Reply]):
 
     reply: Reply
     entries: tuple[StateRecord | Marker, ...] = ()
-    group: int = 0  # durable with it, and with all before it, is what the reply says
-    needs_producer_id: bool = False  # ask again with a new one; nothing was decided
+    group: int = 0  # the reply waits until this group is durable
+    needs_producer_id: bool = False  # nothing was decided: ask again with a new id
     former: tuple[str, Held | None] | None = None  # the id and its state before, if the decision can be taken back
 
 
 @attrs.frozen(kw_only=True)
 class InitProducerId:
-    """An InitProducerId request with a transactional id; without one there is nothing to coordinate."""
+    """An InitProducerId request with a transactional id."""
 
     transactional_id: str
     transaction_timeout_ms: int
-    producer_id: int = NO_PRODUCER_ID  # this and the epoch are those of a producer that wants to go on (KIP-360)
+    producer_id: int = NO_PRODUCER_ID  # with its epoch, of a producer that wants to go on (KIP-360)
     producer_epoch: int = NO_PRODUCER_EPOCH
 
 
 @attrs.frozen
 class ProducerIdentity:
-    """The identity of a producer in all of its requests after InitProducerId."""
+    """The identity of a producer in its requests after InitProducerId."""
 
     transactional_id: str
     producer_id: int

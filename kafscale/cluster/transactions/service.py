@@ -78,8 +78,6 @@ Ask = Callable[
 
 @attrs.frozen(eq=False, repr=False)
 class _Written:
-    """A decision that was appended to the log."""
-
     coordinator: TransactionCoordinator
     outcome: CoordinatorOutcome[Any]
     appended: Appended
@@ -554,7 +552,6 @@ def _enrolment(
 
 
 async def _until_durable(appended: Appended) -> None:
-    """Wait until entries are durable. Raises KafkaError COORDINATOR_NOT_AVAILABLE."""
     try:
         await appended.wait()
     except StorageFailed as exc:

@@ -1,7 +1,6 @@
-"""One transactional id: what it is now, and each step that it can take.
+"""The state of one transactional id, and functions that return its next state. The coordinator checks the requests.
 
-A value, and functions that make the next value of it; none of them checks who asks, which is the coordinator's. Kafka's
-rules for epochs (KIP-98, KIP-360, KIP-890):
+Kafka's rules for epochs (KIP-98, KIP-360, KIP-890):
 
     InitProducerId            epoch + 1; a new producer id, and epoch 0, where the epochs of the old one are used up
     EndTxn, version 1         the epoch stays
@@ -10,7 +9,7 @@ rules for epochs (KIP-98, KIP-360, KIP-890):
     timeout, fencing          PREPARE has epoch + 2: + 1 that fences, + 1 of version 2, so that a producer with the
                               old epoch can't take the answer for that to a repeated EndTxn
 
-A producer is never given the last epoch (32767): it is left for fencing it.
+A producer never gets the last epoch (32767), which is left for fencing it.
 """
 
 from __future__ import annotations
@@ -35,14 +34,12 @@ LAST_GIVEN_EPOCH = PRODUCER_EPOCH_MAX - 1
 
 @attrs.frozen(kw_only=True)
 class ProducerTransaction:
-    """The state of one transactional id."""
-
     transactional_id: str
     producer_id: int
     previous_producer_id: int = NO_PRODUCER_ID  # before the last step
     next_producer_id: int = NO_PRODUCER_ID  # to go over to when the transaction is complete
     producer_epoch: int
-    last_producer_epoch: int = NO_PRODUCER_EPOCH  # a producer with this one may repeat a request whose reply was lost
+    last_producer_epoch: int = NO_PRODUCER_EPOCH  # its producer may repeat a request whose reply was lost
     timeout_ms: int
     state: TransactionState
     partitions: frozenset[TopicPartition] = frozenset()
@@ -52,7 +49,7 @@ class ProducerTransaction:
 
     @classmethod
     def of(cls, transactional_id: str, value: TransactionLogValue) -> ProducerTransaction:
-        """Read a record. Raises ValueError for a status that Kafka does not have."""
+        """Decode a record. Raises ValueError for an unknown status."""
         by_topic = value.transaction_partitions or ()
         return cls(
             transactional_id=transactional_id,
@@ -71,7 +68,7 @@ class ProducerTransaction:
         )
 
     def record(self) -> StateRecord:
-        """Return the record that says all of this but the last epoch."""
+        """Return the record of the state, which has no last epoch."""
         is_empty = self.state is TransactionState.EMPTY
         value = TransactionLogValue(
             producer_id=self.producer_id,
@@ -89,21 +86,21 @@ class ProducerTransaction:
 
     @property
     def is_exhausted(self) -> bool:
-        """Tell whether the next epoch may not be given to a producer any more."""
+        """Tell whether there is no further epoch for a producer."""
         return self.producer_epoch >= LAST_GIVEN_EPOCH
 
     @property
     def deadline_ms(self) -> int | None:
-        """The time past which the transaction is aborted; None unless one is ongoing."""
+        """The time after which an ongoing transaction is aborted."""
         return self.start_timestamp_ms + self.timeout_ms if self.state is TransactionState.ONGOING else None
 
     def with_new_epoch(self, *, timeout_ms: int, now_ms: int, last_producer_epoch: int) -> ProducerTransaction:
-        """InitProducerId: the next epoch of the same producer id."""
+        """Return the state after InitProducerId: the next epoch of the same producer id."""
         assert not self.is_exhausted
         return self._initialised(self.producer_id, self.producer_epoch + 1, last_producer_epoch, timeout_ms, now_ms)
 
     def with_same_epoch(self, *, timeout_ms: int, now_ms: int) -> ProducerTransaction:
-        """InitProducerId that repeats one whose reply was lost; it may be repeated again."""
+        """Return the state after an InitProducerId that repeats one whose reply was lost."""
         assert TransactionState.EMPTY.may_follow(self.state), self
         return attrs.evolve(
             self,
@@ -116,7 +113,7 @@ class ProducerTransaction:
     def with_new_producer_id(
         self, producer_id: int, *, timeout_ms: int, now_ms: int, last_producer_epoch: int
     ) -> ProducerTransaction:
-        """InitProducerId where the epochs are used up."""
+        """Return the state after an InitProducerId without further epochs."""
         return self._initialised(producer_id, 0, last_producer_epoch, timeout_ms, now_ms)
 
     def _initialised(
@@ -138,7 +135,7 @@ class ProducerTransaction:
     def enrolled(
         self, partitions: frozenset[TopicPartition], *, transaction_version: int, now_ms: int
     ) -> ProducerTransaction:
-        """AddPartitionsToTxn: these take part too."""
+        """Return the state with more partitions."""
         assert TransactionState.ONGOING.may_follow(self.state), self
         is_ongoing = self.state is TransactionState.ONGOING
         updated_ms = self._no_earlier(now_ms)
@@ -157,9 +154,9 @@ class ProducerTransaction:
         )
 
     def fenced(self, *, now_ms: int, last_producer_epoch: int | None = None) -> ProducerTransaction:
-        """PREPARE_ABORT by the coordinator itself: the producer with the current epoch is fenced.
+        """Return PREPARE_ABORT by the coordinator itself, which fences the producer with the current epoch.
 
-        `last_producer_epoch` lets one producer go on all the same: the one that asked for it and names this epoch.
+        A producer that asked for this and names `last_producer_epoch` may go on.
         """
         fence_epoch = min(self.producer_epoch + 1, PRODUCER_EPOCH_MAX)
         return self._prepared(
@@ -173,7 +170,7 @@ class ProducerTransaction:
     def ended(
         self, *, committed: bool, transaction_version: int, now_ms: int, next_producer_id: int = NO_PRODUCER_ID
     ) -> ProducerTransaction:
-        """PREPARE_COMMIT or PREPARE_ABORT, as the producer wants it."""
+        """Return PREPARE_COMMIT or PREPARE_ABORT, as the producer wants."""
         bumps = transaction_version >= EPOCH_BUMP_VERSION
         return self._prepared(
             TransactionState.PREPARE_COMMIT if committed else TransactionState.PREPARE_ABORT,
@@ -215,13 +212,13 @@ class ProducerTransaction:
 
     @property
     def following_producer(self) -> tuple[int, int]:
-        """The producer id and epoch from when the transaction is complete, where it is prepared."""
+        """The producer id and epoch after the prepared transaction is complete."""
         if self.next_producer_id != NO_PRODUCER_ID:
             return self.next_producer_id, 0
         return self.producer_id, self.producer_epoch
 
     def completed(self, *, now_ms: int) -> ProducerTransaction:
-        """COMPLETE_COMMIT or COMPLETE_ABORT: every marker is written."""
+        """Return COMPLETE_COMMIT or COMPLETE_ABORT: every marker is written."""
         is_commit = self.state is TransactionState.PREPARE_COMMIT
         state = TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT
         assert state.may_follow(self.state), self
@@ -240,5 +237,5 @@ class ProducerTransaction:
         )
 
     def _no_earlier(self, now_ms: int) -> int:
-        """The clock may have been set back, or the record be another broker's."""
+        """Return a time that is not before the last update: another clock may have been ahead."""
         return max(now_ms, self.last_update_timestamp_ms)

@@ -192,7 +192,6 @@ def decode_state(record: Record) -> StateRecord | None:
 
 
 def end_marker(marker: Marker) -> EndMarker:
-    """Return the control record of a marker."""
     return EndMarker(
         producer_id=marker.producer_id,
         producer_epoch=marker.producer_epoch,

@@ -1,7 +1,4 @@
-"""The protocol that a client follows, and the errors that it knows, by the version of its request.
-
-Codes by `kafka.server.KafkaApis` and `AddPartitionsToTxnManager` of Kafka 4.1.
-"""
+"""Protocols of clients and errors that they know, by the version of a request, as in Kafka 4.1."""
 
 from __future__ import annotations
 
@@ -19,14 +16,14 @@ from kafscale.wire.error_codes import (
     TRANSACTION_ABORTABLE,
 )
 
-# The versions from which on a request's client knows PRODUCER_FENCED (KIP-588).
+# First versions of requests whose client knows PRODUCER_FENCED (KIP-588).
 INIT_PRODUCER_ID_FENCED_VERSION = 4
 ADD_PARTITIONS_FENCED_VERSION = 2
 ADD_OFFSETS_FENCED_VERSION = 2
 END_TXN_FENCED_VERSION = 2
 
-# The versions from which on a request's client gives each transaction an epoch of its own (KIP-890, part 2).
-ADD_PARTITIONS_BUMP_VERSION = 4  # from 4 on it comes from brokers, for their Produce 12 and TxnOffsetCommit 5
+# First versions of requests whose client gives each transaction its own epoch (KIP-890, part 2).
+ADD_PARTITIONS_BUMP_VERSION = 4  # sent by brokers, for their Produce 12 and TxnOffsetCommit 5
 END_TXN_BUMP_VERSION = 5
 PRODUCE_BUMP_VERSION = 12
 TXN_OFFSET_COMMIT_BUMP_VERSION = 5
@@ -36,7 +33,7 @@ TXN_OFFSET_COMMIT_ABORTABLE_VERSION = 4
 
 
 def transaction_version(request_version: int, bump_version: int) -> int:
-    """Return which of the two protocols a request follows, by one of the `…_BUMP_VERSION`s."""
+    """Return the protocol of a request, by one of the `…_BUMP_VERSION`s."""
     return EPOCH_BUMP_VERSION if request_version >= bump_version else 0
 
 
@@ -47,9 +44,9 @@ def fenced_code(error_code: int, request_version: int, fenced_version: int) -> i
 
 
 def produce_code(error_code: int, produce_version: int) -> int:
-    """Return what a Produce answers whose partition could not be enrolled or verified.
+    """Return the error of a Produce whose partition was not enrolled.
 
-    Producers know INVALID_PRODUCER_EPOCH there and try again after NOT_ENOUGH_REPLICAS, without new metadata.
+    Producers try again after NOT_ENOUGH_REPLICAS, without new metadata.
     """
     if error_code == PRODUCER_FENCED:
         return INVALID_PRODUCER_EPOCH
@@ -63,9 +60,9 @@ def produce_code(error_code: int, produce_version: int) -> int:
 
 
 def txn_offset_commit_code(error_code: int, request_version: int) -> int:
-    """Return what a TxnOffsetCommit answers whose partition of `__consumer_offsets` could not be enrolled or verified.
+    """Return the error of a TxnOffsetCommit whose partition was not enrolled.
 
-    From version 2 on clients try again after COORDINATOR_LOAD_IN_PROGRESS; earlier ones can crash of it (KAFKA-7296).
+    From version 2 on clients try again after COORDINATOR_LOAD_IN_PROGRESS; earlier ones can crash (KAFKA-7296).
     """
     if error_code == PRODUCER_FENCED:
         return INVALID_PRODUCER_EPOCH

@@ -7,8 +7,8 @@ import trio
 
 from kafscale.api.cluster.metadata import API
 from kafscale.cluster.membership.node import Endpoint, Node
-from kafscale.cluster.registries.topics import NewTopic, TopicPolicy, TopicRegistry
-from kafscale.config import Settings
+from kafscale.cluster.registries.topics import NewTopic, TopicRegistry
+from kafscale.config import Limits, Settings
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
 from kafscale.wire.messages.topics import MetadataRequest, MetadataRequestTopic
@@ -19,7 +19,9 @@ NODE = Node(node_id=7, cluster_id="the-cluster", broker_epoch=3, advertised={"PL
 
 @pytest.fixture
 def topics() -> TopicRegistry:
-    return TopicRegistry(store=MemoryMetadataStore(), policy=TopicPolicy(default_partition_count=2, topic_max_count=5))
+    return TopicRegistry(
+        store=MemoryMetadataStore(), settings=Settings(default_partitions_count=2, limits=Limits(max_topics_count=5))
+    )
 
 
 @pytest.fixture

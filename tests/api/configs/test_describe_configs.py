@@ -10,7 +10,7 @@ from kafscale.cluster.groups.configs import GroupConfigs
 from kafscale.cluster.membership.node import Endpoint, Node
 from kafscale.cluster.registries.dynamic_configs import ALL_BROKERS, DYNAMIC_CONFIGS, BrokerConfigs
 from kafscale.cluster.registries.topic_configs import BrokerDefaults
-from kafscale.cluster.registries.topics import NewConfigs, NewTopic, TopicPolicy, TopicRegistry
+from kafscale.cluster.registries.topics import NewConfigs, NewTopic, TopicRegistry
 from kafscale.config import CoordinatorSettings, Limits, Listener, Settings
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
@@ -30,7 +30,7 @@ DYNAMIC_SOURCE, DYNAMIC_DEFAULT_SOURCE = 2, 3
 @pytest.fixture
 async def services() -> Any:
     settings = Settings(broker_id=3, default_partitions_count=6, limits=Limits(max_message_bytes=5000))
-    topics = TopicRegistry(store=MemoryMetadataStore(), policy=TopicPolicy.of(settings))
+    topics = TopicRegistry(store=MemoryMetadataStore(), settings=settings)
     await topics.create([NewTopic(name="a", overrides={"retention.ms": "5", "cleanup.policy": "compact"})])
     node = Node(node_id=3, cluster_id="c", broker_epoch=0, advertised={})
     groups = GroupConfigs(MemoryMetadataStore(), CoordinatorSettings(group_consumer_heartbeat_interval_ms=6_000))

@@ -11,8 +11,8 @@ import trio.testing
 from kafscale.api.cluster.metadata import API as METADATA
 from kafscale.api.handling.coordinators import ensure_internal_topic
 from kafscale.client.connection import Connection
-from kafscale.cluster.registries.topics import MorePartitions, NewConfigs, NewTopic, TopicPolicy, TopicRegistry
-from kafscale.config import Settings
+from kafscale.cluster.registries.topics import MorePartitions, NewConfigs, NewTopic, TopicRegistry
+from kafscale.config import Limits, Settings
 from kafscale.errors import KafkaError
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
@@ -35,15 +35,15 @@ OFFSETS, STATE = "__consumer_offsets", "__transaction_state"
 BOTH = pytest.mark.parametrize("name", [OFFSETS, STATE])
 
 
-def some_topics(**policy: Any) -> Any:
-    topics = TopicRegistry(store=MemoryMetadataStore(), policy=TopicPolicy(**policy))
+def some_topics(**limits: Any) -> Any:
+    topics = TopicRegistry(store=MemoryMetadataStore(), settings=Settings(limits=Limits(**limits)))
     return some_services(topics=topics)
 
 
 @pytest.mark.parametrize(("name", "count"), [(OFFSETS, 7), (STATE, 9)])
 async def test_one_is_made_once_with_as_many_partitions_as_its_option_says(name: str, count: int) -> None:
     settings = Settings(offsets_topic_partitions_count=7, transaction_state_partitions_count=9)
-    services = some_services(topics=TopicRegistry(store=MemoryMetadataStore(), policy=TopicPolicy.of(settings)))
+    services = some_services(topics=TopicRegistry(store=MemoryMetadataStore(), settings=settings))
     found = []
 
     async def ensure() -> None:
@@ -80,7 +80,7 @@ def _with_policy(name: str, policy: str) -> NewConfigs:
 
 
 async def test_without_room_for_its_partitions_there_is_none(caplog: pytest.LogCaptureFixture) -> None:
-    assert await ensure_internal_topic(some_topics(partition_max_count=49), STATE) is None
+    assert await ensure_internal_topic(some_topics(max_partitions_count=49), STATE) is None
     assert "can't be created" in caplog.text
 
 

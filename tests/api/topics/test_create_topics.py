@@ -7,7 +7,8 @@ import pytest
 
 from kafscale.api.topics.create_topics import API
 from kafscale.cluster.membership.node import Node
-from kafscale.cluster.registries.topics import NewTopic, TopicPolicy, TopicRegistry
+from kafscale.cluster.registries.topics import NewTopic, TopicRegistry
+from kafscale.config import Settings
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
 from kafscale.wire.messages.topics import (
@@ -57,7 +58,7 @@ async def test_a_topic_in_every_version(services: Any, version: int) -> None:
 
 
 async def test_minus_one_is_the_brokers_default(services: Any) -> None:
-    services.topics.policy = TopicPolicy(default_partition_count=4)
+    services.topics.settings = Settings(default_partitions_count=4)
     (result,) = await create(services, new_topic("a", partitions=-1, replicas=-1))
     assert (result.num_partitions, result.replication_factor) == (4, 1)
 

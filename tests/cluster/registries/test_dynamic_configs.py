@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import attrs
 import pytest
@@ -14,9 +13,9 @@ from kafscale.broker import Broker
 from kafscale.client.connection import Connection
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.converter import encode
-from kafscale.cluster.registries.dynamic_configs import ALL_BROKERS, BrokerConfigs, reference_page
+from kafscale.cluster.registries.dynamic_configs import ALL_BROKERS, BrokerConfigs
 from kafscale.cluster.registries.topic_configs import BrokerDefaults
-from kafscale.cluster.registries.topics import NewConfigs, NewTopic, Topic, TopicListener, TopicPolicy, TopicRegistry
+from kafscale.cluster.registries.topics import NewConfigs, NewTopic, Topic, TopicListener, TopicRegistry
 from kafscale.config import Limits, Settings
 from kafscale.errors import KafkaError
 from kafscale.testing.metadata import MemoryMetadataStore
@@ -91,7 +90,7 @@ async def test_what_two_brokers_set_at_once_is_both_set() -> None:
 
 @pytest.fixture
 async def topics() -> TopicRegistry:
-    topics = TopicRegistry(store=MemoryMetadataStore(), policy=TopicPolicy.of(OPTIONS))
+    topics = TopicRegistry(store=MemoryMetadataStore(), settings=OPTIONS)
     await topics.create([NewTopic(name="own", overrides={"retention.ms": "5"}), NewTopic(name="usual")])
     return topics
 
@@ -211,8 +210,3 @@ def check(broker: Broker) -> None:
     assert (compactor.interval_seconds, compactor.map_bytes) == (3.0, 2 << 20)
     assert broker.acceptor.limits.max_connections_count == 50
     assert broker.acceptor.ip_limits.limits.max_connections_count == 50
-
-
-def test_the_reference_page_is_up_to_date() -> None:
-    page = Path(__file__).parents[3] / "docs/reference/broker-configs.md"
-    assert page.read_text() == reference_page(), "write reference_page() to docs/reference/broker-configs.md"

@@ -12,9 +12,9 @@ from kafscale.cluster.groups.configs import SESSION_TIMEOUT, GroupConfigs
 from kafscale.cluster.registries.acls import AclRegistry
 from kafscale.cluster.registries.client_quotas import PRODUCER_BYTE_RATE, ClientQuotas, QuotaChange, QuotaEntity
 from kafscale.cluster.registries.scram_users import CredentialKey, ScramUsers
-from kafscale.cluster.registries.topics import NewConfigs, NewTopic, TopicPolicy, TopicRegistry
+from kafscale.cluster.registries.topics import NewConfigs, NewTopic, TopicRegistry
 from kafscale.concurrency.turns import STEPS_PER_TURN
-from kafscale.config import SaslMechanism
+from kafscale.config import Limits, SaslMechanism, Settings
 from kafscale.security.acls import AclBinding, AclFilter, AclOperation, ResourceType
 from kafscale.testing.metadata import MemoryMetadataStore
 from tests.api.principals import binding
@@ -32,7 +32,7 @@ async def alter_groups(_: Path) -> Work:
 
 
 async def alter_topics(_: Path) -> Work:
-    topics = TopicRegistry(store=MemoryMetadataStore(), policy=TopicPolicy(topic_max_count=COUNT))
+    topics = TopicRegistry(store=MemoryMetadataStore(), settings=Settings(limits=Limits(max_topics_count=COUNT)))
     await topics.create([NewTopic(name=f"t{n}") for n in range(COUNT)])
     changes = [NewConfigs(name=f"t{n}", overrides=lambda _: {"retention.ms": "1"}) for n in range(COUNT)]
     return lambda: topics.alter(changes)

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import attrs
 import pytest
 from hypothesis import given
@@ -9,7 +7,7 @@ from hypothesis import strategies as st
 
 from kafscale.cluster.registries.config_definitions import ConfigDefinition, ConfigSource, ConfigType
 from kafscale.cluster.registries.config_entries import broker_entries, topic_entries
-from kafscale.cluster.registries.topic_configs import TOPIC_CONFIGS, BrokerDefaults, log_config, reference_page
+from kafscale.cluster.registries.topic_configs import TOPIC_CONFIGS, BrokerDefaults, log_config
 from kafscale.config import Limits, Settings
 from kafscale.errors import KafkaError
 from kafscale.log.partition.log_config import LogConfig
@@ -199,8 +197,3 @@ def test_any_text_is_a_value_within_bounds_or_refused(definition: ConfigDefiniti
         return
     if definition.type in (ConfigType.INT, ConfigType.LONG, ConfigType.DOUBLE):
         assert definition.least <= value <= definition.most
-
-
-def test_the_reference_page_is_up_to_date() -> None:
-    page = Path(__file__).parents[3] / "docs" / "reference" / "topic-configs.md"
-    assert page.read_text() == reference_page(), "write reference_page() to docs/reference/topic-configs.md"

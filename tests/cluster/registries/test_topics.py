@@ -20,10 +20,9 @@ from kafscale.cluster.registries.topics import (
     Outcome,
     Topic,
     TopicListener,
-    TopicPolicy,
     TopicRegistry,
 )
-from kafscale.config import Settings
+from kafscale.config import Limits, Settings
 from kafscale.errors import KafkaError, StartupError, StorageFailed
 from kafscale.testing.metadata import MemoryMetadataStore
 from kafscale.wire import error_codes
@@ -298,20 +297,20 @@ async def test_a_name_no_longer_collides_once_the_other_is_deleted(topics: Topic
 
 
 async def test_defaults_are_the_policys(store: MemoryMetadataStore) -> None:
-    topics = TopicRegistry(store=store, policy=TopicPolicy(default_partition_count=5))
+    topics = TopicRegistry(store=store, settings=Settings(default_partitions_count=5))
     topic = await create(topics, "a", -1)
     assert (topic.partition_count, topic.replication_factor) == (5, 1)
 
 
 async def test_policy_of_settings() -> None:
     settings = Settings(default_partitions_count=4, segment_bytes=1 << 21)
-    topics = TopicRegistry(store=MemoryMetadataStore(), policy=TopicPolicy.of(settings))
+    topics = TopicRegistry(store=MemoryMetadataStore(), settings=settings)
     topic = await create(topics, "a", -1)
     assert (topic.partition_count, topic.config.segment_bytes) == (4, 1 << 21)
 
 
 async def test_limits_on_topics_and_partitions(store: MemoryMetadataStore) -> None:
-    topics = TopicRegistry(store=store, policy=TopicPolicy(topic_max_count=2, partition_max_count=5))
+    topics = TopicRegistry(store=store, settings=Settings(limits=Limits(max_topics_count=2, max_partitions_count=5)))
     await create(topics, "a", 2)
     assert failed(await topics.create([NewTopic(name="b", partition_count=4)])).code == error_codes.POLICY_VIOLATION
     await create(topics, "b", 2)
@@ -324,7 +323,7 @@ async def test_limits_on_topics_and_partitions(store: MemoryMetadataStore) -> No
 
 
 async def test_limits_hold_within_one_batch(store: MemoryMetadataStore) -> None:
-    topics = TopicRegistry(store=store, policy=TopicPolicy(topic_max_count=3, partition_max_count=5))
+    topics = TopicRegistry(store=store, settings=Settings(limits=Limits(max_topics_count=3, max_partitions_count=5)))
     outcomes = await topics.create([NewTopic(name=f"t{number}", partition_count=2) for number in range(4)])
     assert [isinstance(outcome, Topic) for outcome in outcomes] == [True, True, False, False]
 
@@ -532,8 +531,8 @@ async def test_two_brokers_that_create_different_topics_both_do(brokers) -> None
 
 async def test_the_most_topics_that_there_may_be_are_not_exceeded_by_two_brokers() -> None:
     store = LateMetadataStore()
-    policy = TopicPolicy(topic_max_count=1)
-    one, other = TopicRegistry(store=store, policy=policy), TopicRegistry(store=store, policy=policy)
+    settings = Settings(limits=Limits(max_topics_count=1))
+    one, other = TopicRegistry(store=store, settings=settings), TopicRegistry(store=store, settings=settings)
     await compete(store, lambda: one.create([NewTopic(name="a")]), lambda: other.create([NewTopic(name="b")]))
     assert len(one.all()) == len(other.all()) == 1
 
