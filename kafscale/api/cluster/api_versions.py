@@ -1,4 +1,4 @@
-"""ApiVersions (18): what this broker speaks. The first request of nearly every client.
+"""ApiVersions (18): the served APIs and versions. The first request of nearly every client.
 
 v0  the list of keys and versions
 v1  throttle time
@@ -6,8 +6,8 @@ v2  throttled by the client
 v3  flexible; the client names its software (KIP-511); features (KIP-584)
 v4  a feature's lowest version may be 0, which none is here
 
-A version that is not supported is answered all the same, with a version 0 body, UNSUPPORTED_VERSION and the list, so
-that the client can ask again: `unsupported_version_response`.
+An unsupported version is answered with a version 0 body, UNSUPPORTED_VERSION and the list, so that the client can ask
+again (`unsupported_version_response`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kafscale.wire.messages.cluster import (
 )
 
 # Levels of the features of Kafka 4.1's clusters (KIP-584). The broker's version decides a level, so only that one is
-# supported. A feature of level 0 is not served and, as in Kafka, not told.
+# supported. A feature of level 0 is not served and, as in Kafka, not in the answer.
 LEVELS: Final[Mapping[str, int]] = {
     "metadata.version": 27,  # 4.1-IV1, whose calls are answered; no data here is in its formats
     "transaction.version": EPOCH_BUMP_VERSION,  # each transaction has an epoch of its own (KIP-890)
@@ -66,7 +66,7 @@ def handle(services: Services, call: Call, request: ApiVersionsRequest) -> ApiVe
 
 
 def unsupported_version_response(services: Services) -> ApiVersionsResponse:
-    """The answer to a version that is not supported; to be encoded in version 0."""
+    """Return the answer to an unsupported version, to be encoded in version 0."""
     return ApiVersionsResponse(error_code=UNSUPPORTED_VERSION, api_keys=services.api_versions)
 
 

@@ -1,9 +1,10 @@
 """BrokerHeartbeat (63, KIP-631), version 0: another broker of the same bucket says that one of its incarnations runs.
 
-Kafka's brokers send it to the controller alone. Here the controller sends it to the others, too: the answer tells that
-they run. Fields of our own tell the controller what its sender has to do as well, and what to commit for it; it answers
-when that is done, with what all have to do. A sender that looks for hanging transactions is told which partitions its
-producers have enrolled here. Version 1 has log directories that have failed (KIP-858); a broker ends when its own has.
+Kafka's brokers send it to the controller alone. Here the controller also sends it to the others: an answer tells that
+they run. In fields of our own the sender tells the controller its load and what to commit for it. The controller
+answers after that commit, with the loads of all brokers. A sender that looks for hanging transactions gets the
+partitions that its producers have enrolled here. Version 1 has failed log directories (KIP-858); a broker with a failed
+one ends.
 """
 
 from __future__ import annotations

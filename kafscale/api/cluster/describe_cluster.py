@@ -2,7 +2,7 @@
 
 v0  cluster id, controller, brokers, authorized operations
 v1  brokers or controllers (KIP-919); controllers have no endpoints of their own here
-v2  fenced brokers too, if asked for (KIP-1073): those that are known and do not serve just now
+v2  fenced brokers too, if asked for (KIP-1073): known brokers that do not serve now
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""DescribeQuorum (55, KIP-595): who has the metadata, and up to where (`kafka-metadata-quorum.sh describe`).
+"""DescribeQuorum (55, KIP-595): brokers with the metadata, and up to which offset (`kafka-metadata-quorum.sh
+describe`).
 
 v0  (flexible) leader, voters and observers of `__cluster_metadata-0`
-v1  when they fetched and caught up (KIP-836)
-v2  directories, error messages and the listeners of voters (KIP-853): that by which the client came
+v1  times of their last fetch (KIP-836)
+v2  directories, error messages and the listeners of voters (KIP-853): the one that the client uses
 
-There is no quorum: one broker at a time is the controller, by its claim in the bucket, and it alone decides. So it is
-the leader and the only voter, and the other brokers are observers. The leader epoch is that of its claim, and offsets
-are revisions of the metadata as far as this broker has it; how far other observers have it is not known here. Nor is
-any other partition.
+There is no quorum: one broker at a time is the controller, by its claim in the bucket. It is answered as leader and
+only voter, the other brokers as observers. The leader epoch is that of its claim. Offsets are revisions of the metadata
+that this broker has; those of other observers are not known here. Any other partition is unknown.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _metadata(services: Services) -> QuorumPartitionData:
 
 
 def _controller(services: Services) -> BrokerNode | None:
-    """Return the controller, where it is known by more than its id."""
+    """Return the controller, if it serves."""
     brokers = services.assignment.brokers()
     return next((node for node in brokers if node.node_id == services.assignment.controller_id), None)
 

@@ -2,9 +2,9 @@
 
 v0  (flexible) no topics means all of them; an answer ends with the cursor that gets the next page, or with null
 
-A page has at most 2,000 partitions, or as many fewer as the client says, and at least one. Topics come in order of
-name, each once. A cursor must be of a topic that is asked for; where all are, it asks for those from its name on.
-Topics that do not exist count nothing, and follow those of the page in whose range of names they are.
+A page has at most 2,000 partitions, or fewer if the client wants, and at least one. Topics come in order of name, each
+once. A cursor must name a requested topic; without names it asks for all topics from its name on. Topics that do not
+exist are not counted, and follow the topics of the page in whose range of names they are.
 
 Leaders, replicas and in-sync replicas are those of Metadata. No replica is out of sync and yet eligible to lead.
 """
@@ -45,7 +45,7 @@ BEGINNING = Cursor(topic_name="", partition_index=0)
 
 @attrs.frozen(eq=False, repr=False)
 class _Page:
-    """The partitions of one answer, and where the next one begins; None if this is the last."""
+    """The partitions of one answer, and the cursor of the next one, if there is more."""
 
     parts: Sequence[tuple[Topic, range]]
     next_cursor: Cursor | None
@@ -72,7 +72,7 @@ async def handle(
 
 
 async def _asked(registry: TopicRegistry, names: Collection[str], cursor: Cursor) -> tuple[list[Topic], list[str]]:
-    """Return the topics from the cursor on, in order of name, and the names from there on that no topic has."""
+    """Return the topics from the cursor on, in order of name, and the unknown names from there on."""
     if not names:
         return [topic for topic in registry.all() if topic.name >= cursor.topic_name], []
     topics, unknown = [], []
@@ -133,7 +133,7 @@ def _error(code: int, name: str) -> DescribeTopicPartitionsResponseTopic:
 
 
 def _partition(layout: Layout, index: int) -> DescribeTopicPartitionsResponsePartition:
-    """Describe a partition. One without a leader has leader -1, and no error, as in Kafka."""
+    """Describe a partition. Without a leader it has leader -1 and no error, as in Kafka."""
     partition = DescribeTopicPartitionsResponsePartition(
         partition_index=index, eligible_leader_replicas=[], last_known_elr=[]
     )

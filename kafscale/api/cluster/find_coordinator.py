@@ -1,4 +1,4 @@
-"""FindCoordinator (10): which broker coordinates a group, or a transactional id.
+"""FindCoordinator (10): the broker that coordinates a group or a transactional id.
 
 v1  key types, error messages
 v3  flexible
@@ -6,8 +6,8 @@ v4  several keys at once (KIP-699)
 v5  may answer TRANSACTION_ABORTABLE (KIP-890)
 v6  share partitions (KIP-932), which this broker does not have: INVALID_REQUEST, as for any unknown key type
 
-A group is coordinated by the leader of its partition of `__consumer_offsets`, and a transactional id by that of its
-partition of `__transaction_state`. Each of the topics is made when somebody first asks.
+The leader of its partition of `__consumer_offsets` coordinates a group, that of its partition of `__transaction_state`
+a transactional id. The first request creates the topic.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ async def handle(services: Services, call: Call, request: FindCoordinatorRequest
 
 
 async def _prepare(services: Services, call: Call, key_type: int, keys: Sequence[str]) -> None:
-    """Make the topic in which they are coordinated, if the client may ask for any of them."""
+    """Create the topic of the coordinators, if the client has the right to any of the keys."""
     right = _RIGHTS.get(key_type)
     if right is None:
         return

@@ -1,9 +1,9 @@
-"""UnregisterBroker (64): forget a broker that does not come back (`kafka-cluster.sh unregister`).
+"""UnregisterBroker (64): forget a broker that will not return (`kafka-cluster.sh unregister`).
 
 v0  (flexible) by its id
 
-A broker that serves, or for which partitions wait, is INVALID_REQUEST, with what to do; an unknown one is
-BROKER_ID_NOT_REGISTERED. A broker that is alone leaves no registration behind, and can't be removed.
+A broker that serves, or for which partitions wait, is INVALID_REQUEST with a message that says what to do. An unknown
+broker is BROKER_ID_NOT_REGISTERED. A lone broker has no registration and can't be removed.
 """
 
 from __future__ import annotations

@@ -4,9 +4,8 @@ v0  (flexible) each feature and its level
 v1  kinds of downgrades, and `validate_only` (KIP-778)
 v2  answers for the whole, no longer for each feature
 
-All succeed, or none. What a broker does is what its version does, so each feature has one level: to set that is no
-change, and any other is refused as Kafka refuses a level that its version does not have (INVALID_UPDATE_VERSION). What
-is said last of a feature holds.
+All succeed, or none. Each feature has one level, that of the broker's version: setting it changes nothing, and any
+other level is INVALID_UPDATE_VERSION, as an unsupported one in Kafka. The last entry of a feature counts.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 
 async def handle(services: Services, call: Call, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse:
     updates = {update.feature: update async for update in in_turns(request.feature_updates)}
-    for update in updates.values():  # of an unknown feature it is refused, so that there are no more than known ones
+    for update in updates.values():  # an unknown feature is refused, so there are no more than the known ones
         reason = _why_not(services, update)
         if reason is not None:
             message = (
@@ -45,7 +44,7 @@ def _success(feature: str) -> UpdatableFeatureResult:
 
 
 def _why_not(services: Services, update: FeatureUpdateKey) -> str | None:
-    """Return why a feature can't have this level; None if it has it already."""
+    """Return why a feature can't have this level; None if it has it."""
     level = LEVELS.get(update.feature, 0)
     if update.upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
         return "The controller does not support the given upgrade type."

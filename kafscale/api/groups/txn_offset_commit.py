@@ -18,8 +18,8 @@ from kafscale.api.handling.coordinators import membership_error, prepare_groups,
 from kafscale.api.handling.services import Services
 from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.groups.common.events import GroupMemberIdentity as Member
+from kafscale.cluster.transactions.ledger import ProducerIdentity as Producer
 from kafscale.cluster.transactions.offset_commits import OffsetsOfTransaction
-from kafscale.cluster.transactions.requests import ProducerIdentity as Producer
 from kafscale.cluster.transactions.versions import (
     TXN_OFFSET_COMMIT_BUMP_VERSION,
     transaction_version,

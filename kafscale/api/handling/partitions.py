@@ -23,7 +23,7 @@ from kafscale.api.handling.calls import Peer
 from kafscale.api.handling.services import Services
 from kafscale.cluster.membership.assignment import Leader
 from kafscale.cluster.membership.node import Endpoint, Node
-from kafscale.cluster.registries.topic_index import Topic
+from kafscale.cluster.registries.topic_records import Topic
 from kafscale.concurrency.turns import Turns, distinct_partitions
 from kafscale.errors import KafkaError
 from kafscale.log.partition.partition import Partition

@@ -18,13 +18,12 @@ it is read, so that many are in flight to the disk at once:
                the order of the log.                                                                       no await
     wait       in the writer: until every round of the journal that the reply needs is durable.            awaits
 
-`produce` does this for any request: read it first. `group` is a shorter way for requests that repeat earlier ones
-(`patterns`), by the same functions for gate, checks and order (`batches`), in one call. Both leave a `Pending` in the
-connection's queue.
+`produce` does this for any request: read it first. `short_way` does it for requests that repeat earlier ones, by the
+same functions for gate, checks and order (`batches`), in one call. Both leave a `Pending` in the connection's queue.
 """
 
 from kafscale.api.produce.batches import Pending
-from kafscale.api.produce.group import ProduceGroup, ShortWay
 from kafscale.api.produce.produce import API, PendingProduce, begin, begin_in_turns
+from kafscale.api.produce.short_way import ProduceGroup, ShortWay
 
 __all__ = ["API", "Pending", "PendingProduce", "ProduceGroup", "ShortWay", "begin", "begin_in_turns"]

@@ -24,7 +24,7 @@ import trio
 
 from kafscale.api.handling.services import Services
 from kafscale.cluster.transactions.enrolling import ProducerEnrolment
-from kafscale.cluster.transactions.requests import ProducerIdentity
+from kafscale.cluster.transactions.ledger import ProducerIdentity
 from kafscale.cluster.transactions.versions import PRODUCE_BUMP_VERSION, produce_code, transaction_version
 from kafscale.errors import CorruptBatch, InvalidRecord, KafkaError, StorageFailed
 from kafscale.log.partition.log_config import LogConfig

@@ -47,7 +47,7 @@ from kafscale.api.handling.partitions import (
 from kafscale.api.handling.services import Services
 from kafscale.cluster.membership.assignment import Leader
 from kafscale.cluster.membership.leading.following import Following
-from kafscale.cluster.registries.topic_index import Topic
+from kafscale.cluster.registries.topic_records import Topic
 from kafscale.concurrency.turns import STEPS_PER_TURN, Turns
 from kafscale.errors import DamagedObject, KafkaError, NotFound, StoreError
 from kafscale.log.partition.partition import FetchWaiter, Partition

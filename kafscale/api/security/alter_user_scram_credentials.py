@@ -1,11 +1,11 @@
 """AlterUserScramCredentials (51, KIP-554): add, change and remove the passwords of users.
 
-v0  (flexible) of each user one change, which has a salted password or removes one mechanism's
+v0  (flexible) one change of each user: a salted password, or the removal of one mechanism's
 
-`kafka-configs.sh --alter --add-config 'SCRAM-SHA-512=[password=…]' --entity-type users` sends it. Changes act at once:
-the next login sees them. Who is connected stays so until it has to authenticate anew (`--connections-max-reauth`), as
-in Kafka. What one request changes is written together, and told to `kafscale.audit`. As in Kafka, a salted password may
-have any length but none: whether the mechanism can give it shows at the login. A salt has 1 to 1,024 bytes.
+`kafka-configs.sh --alter --add-config 'SCRAM-SHA-512=[password=…]' --entity-type users` sends it. Changes act at the
+next login. Connected clients stay until they must authenticate anew (`--connections-max-reauth`), as in Kafka. The
+changes of a request are written together and logged by `kafscale.audit`. As in Kafka, a salted password may have any
+length but 0: a wrong one shows at the login. A salt has 1 to 1,024 bytes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from kafscale.wire.messages.security import (
 async def handle(
     services: Services, call: Call, request: AlterUserScramCredentialsRequest
 ) -> AlterUserScramCredentialsResponse:
-    """Accept or refuse each user's change on its own; those that are accepted take effect together."""
+    """Accept or refuse each user's change by itself; the accepted ones take effect together."""
     results: dict[str, AlterUserScramCredentialsResult] = {}
     changes: dict[str, tuple[CredentialKey, ScramVerifier | None]] = {}
     asked: list[ScramCredentialDeletion | ScramCredentialUpsertion] = [*request.deletions, *request.upsertions]

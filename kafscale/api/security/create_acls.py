@@ -1,18 +1,18 @@
-"""CreateAcls (30, KIP-140): add access control lists, which act when the answer is there.
+"""CreateAcls (30, KIP-140): add access control lists, which act at once.
 
 v1  (lowest version) prefixed patterns (KIP-290)
 v2  flexible
 v3  users as resources (KIP-373)
 
-Without `--authorizer acl` it is SECURITY_DISABLED. Those that may be are added together; one that is there already is
-no error. Which resources, patterns and operations there are is checked, but not whether an operation makes sense.
+Without `--authorizer acl` it is SECURITY_DISABLED. The valid ACLs are added together; adding an existing one succeeds.
+An operation is accepted even if it has no meaning for its resource.
 """
 
 from __future__ import annotations
 
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
-from kafscale.api.security.acl_forms import check_enabled
+from kafscale.api.security.describe_acls import check_enabled
 from kafscale.concurrency.turns import in_turns
 from kafscale.errors import KafkaError
 from kafscale.security.acls import AclBinding

@@ -1,18 +1,18 @@
-"""DeleteAcls (31, KIP-140): remove the access control lists that filters ask for, which then act no more.
+"""DeleteAcls (31, KIP-140): remove the access control lists that match filters.
 
 v1  (lowest version) types of patterns (KIP-290)
 v2  flexible
 v3  users as resources (KIP-373)
 
-Without `--authorizer acl` it is SECURITY_DISABLED. All that is found is removed together. A filter of which something
-is not known is INVALID_REQUEST, and the others act. Where all find more than 100,000 together, POLICY_VIOLATION.
+Without `--authorizer acl` it is SECURITY_DISABLED. All matches are removed together. A filter with an unknown element
+is INVALID_REQUEST, and the others act. More than 100,000 matches of all filters are POLICY_VIOLATION.
 """
 
 from __future__ import annotations
 
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
-from kafscale.api.security.acl_forms import check_enabled, filter_of
+from kafscale.api.security.describe_acls import check_enabled, filter_of
 from kafscale.concurrency.turns import in_turns
 from kafscale.errors import KafkaError
 from kafscale.security.acls import AclBinding, AclFilter
@@ -24,7 +24,7 @@ from kafscale.wire.messages.security import (
     DeleteAclsResponse,
 )
 
-FILTERS_MAX_COUNT = 1_000  # of a request, each of which is held against all lists. Kafka has no limit.
+FILTERS_MAX_COUNT = 1_000  # of a request, each compared with all ACLs. Kafka has no limit.
 
 
 async def handle(services: Services, call: Call, request: DeleteAclsRequest) -> DeleteAclsResponse:

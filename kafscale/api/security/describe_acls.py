@@ -1,4 +1,4 @@
-"""DescribeAcls (29, KIP-140): the access control lists that a filter asks for.
+"""DescribeAcls (29, KIP-140): the access control lists that match a filter.
 
 v1  (lowest version) types of patterns (KIP-290)
 v2  flexible
@@ -9,14 +9,17 @@ Without `--authorizer acl` it is SECURITY_DISABLED.
 
 from __future__ import annotations
 
+from typing import Final
+
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
-from kafscale.api.security.acl_forms import check_enabled, filter_of
 from kafscale.concurrency.turns import in_turns
 from kafscale.errors import KafkaError
-from kafscale.security.acls import PatternType, ResourceType
+from kafscale.security.acls import AclFilter, PatternType, ResourceType
+from kafscale.wire.error_codes import INVALID_REQUEST, SECURITY_DISABLED
 from kafscale.wire.messages.security import (
     AclDescription,
+    DeleteAclsFilter,
     DescribeAclsRequest,
     DescribeAclsResource,
     DescribeAclsResponse,
@@ -51,3 +54,27 @@ async def handle(services: Services, call: Call, request: DescribeAclsRequest) -
 
 
 API = Api(29, "DescribeAcls", 1, 3, DescribeAclsRequest, DescribeAclsResponse, handle)
+
+
+SECURITY_IS_DISABLED: Final = KafkaError(SECURITY_DISABLED, "No Authorizer is configured.")
+
+
+def check_enabled(services: Services) -> None:
+    if services.access.authorizer is None:
+        raise SECURITY_IS_DISABLED
+
+
+def filter_of(asked: DeleteAclsFilter) -> AclFilter:
+    """Return the filter of a message. Raises KafkaError INVALID_REQUEST for an unknown element."""
+    found = AclFilter(
+        resource_type=asked.resource_type_filter,
+        pattern_type=asked.pattern_type_filter,
+        resource_name=asked.resource_name_filter,
+        principal=asked.principal_filter,
+        host=asked.host_filter,
+        operation=asked.operation,
+        permission=asked.permission_type,
+    )
+    if found.is_unknown:
+        raise KafkaError(INVALID_REQUEST, "The filter contains unknown elements.")
+    return found

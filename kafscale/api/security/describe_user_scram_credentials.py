@@ -1,8 +1,8 @@
-"""DescribeUserScramCredentials (50, KIP-554): which users have passwords, and by which mechanisms.
+"""DescribeUserScramCredentials (50, KIP-554): users with passwords and their mechanisms.
 
 v0  (flexible) all users, or those that are named
 
-Told are the mechanisms and the number of iterations; nothing that a password could be guessed from.
+The answer has mechanisms and numbers of iterations, nothing that helps to guess a password.
 """
 
 from __future__ import annotations

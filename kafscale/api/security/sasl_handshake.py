@@ -1,9 +1,9 @@
 """SaslHandshake (17, KIP-43): the mechanism by which a client wants to authenticate.
 
-v0  tokens would follow without requests around them: refused, as no client that knows v1 sends it
+v0  tokens follow without requests around them: refused, as no client that knows v1 sends it
 v1  SaslAuthenticate has the tokens (KIP-152)
 
-Where listeners have no SASL, and after a login, it is out of order: ILLEGAL_SASL_STATE.
+On a listener without SASL, and after a login, it is ILLEGAL_SASL_STATE.
 """
 
 from __future__ import annotations

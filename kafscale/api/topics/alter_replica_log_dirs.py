@@ -3,9 +3,9 @@
 v1  (lowest version) the directory that each partition is to be in
 v2  flexible
 
-There is one log directory, the object store, by the name that DescribeLogDirs gives it. Every partition is in it, so
-that to move one there is no change; any other is LOG_DIR_NOT_FOUND. What is said last of a partition holds, and one
-that this broker does not lead is REPLICA_NOT_AVAILABLE, both as in Kafka.
+The one log directory is the object store, by its name in DescribeLogDirs. Moving a partition there changes nothing; any
+other directory is LOG_DIR_NOT_FOUND. As in Kafka, the last entry of a partition counts, and a partition that this
+broker does not lead is REPLICA_NOT_AVAILABLE.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from kafscale.wire.schema import mapped
 async def handle(services: Services, call: Call, request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResponse:
     log_dir = str(services.settings.store)
     turns = Turns()
-    is_found: dict[str, dict[int, bool]] = {}  # by topic and partition, whether its directory is there
+    is_found: dict[str, dict[int, bool]] = {}  # by topic and partition: its directory is found
     for directory in request.dirs:
         for topic in directory.topics:
             of_topic = is_found.setdefault(topic.name, {})

@@ -1,9 +1,9 @@
 """CreatePartitions (37): add partitions to topics.
 
-v0  `count` is the new total, not how many more
+v0  `count` is the new total
 v1  throttled by the client
 v2  flexible
-v3  answers THROTTLING_QUOTA_EXCEEDED, where earlier versions do it and have the client hold back (KIP-599)
+v3  may answer THROTTLING_QUOTA_EXCEEDED; with earlier versions the client holds back (KIP-599)
 
 Replica assignments are those of CreateTopics.
 """
@@ -62,7 +62,7 @@ def _more_partitions(services: Services, topic: CreatePartitionsTopic) -> MorePa
 
 
 def _check_assignments(services: Services, wanted: CreatePartitionsTopic) -> None:
-    """Raises KafkaError INVALID_REPLICA_ASSIGNMENT. An unknown topic or a bad count is left to the registry."""
+    """Raise KafkaError INVALID_REPLICA_ASSIGNMENT. The registry refuses an unknown topic or a bad count."""
     topic = services.topics.get(wanted.name)
     if topic is None or wanted.assignments is None or wanted.count <= topic.partition_count:
         return

@@ -3,12 +3,11 @@
 v2  (lowest version) `validate_only`; one error and message per topic
 v4  -1 partitions or replicas means the broker's default
 v5  flexible; answers with the number of partitions, the replication factor and the configs
-v6  answers THROTTLING_QUOTA_EXCEEDED, where earlier versions do it and have the client hold back (KIP-599)
+v6  may answer THROTTLING_QUOTA_EXCEEDED; with earlier versions the client holds back (KIP-599)
 v7  answers with the topic ids
 
-A replica assignment may only name brokers that there are. It may name one several times, as Metadata does where the
-settings accept any replication factor. The first replica of a partition leads it. A topic is durable before it is
-acknowledged, so `timeout_ms` has no effect.
+A replica assignment may only name known brokers, also several times, as Metadata does. The first replica of a partition
+leads it. A topic is durable before it is acknowledged, so `timeout_ms` has no effect.
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ def _new_topic(services: Services, topic: CreatableTopic) -> NewTopic:
 
 
 def _assigned(assignments: Sequence[CreatableReplicaAssignment], node_ids: Sequence[int]) -> tuple[int, int]:
-    """Partition count and replication factor of a manual assignment. Raises KafkaError INVALID_REPLICA_ASSIGNMENT."""
+    """Return the partition count and replication factor. Raises KafkaError INVALID_REPLICA_ASSIGNMENT."""
     replication_factor = len(assignments[0].broker_ids)
     seen: set[int] = set()
     for assignment in assignments:

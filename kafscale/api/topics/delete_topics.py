@@ -2,11 +2,10 @@
 
 v1  (lowest version) throttle time
 v4  flexible
-v5  error messages; answers THROTTLING_QUOTA_EXCEEDED, where earlier versions do it and have the client hold back
-    (KIP-599)
+v5  error messages; may answer THROTTLING_QUOTA_EXCEEDED; with earlier versions the client holds back (KIP-599)
 v6  topics may be given by id
 
-A topic is gone, durably, before the answer; what it holds in the bucket is collected later.
+A topic is durably deleted before the answer; its objects in the bucket are deleted later.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ def _counted(asked: Iterable[DeleteTopicState]) -> Iterable[tuple[DeleteTopicSta
 
 
 def _resolve(services: Services, result: DeletableTopicResult, count: int) -> None:
-    """Fill in the topic's name where it was given by id, and the reverse. Raises KafkaError."""
+    """Set the name of a topic given by id, or the reverse. Raises KafkaError."""
     if result.name is not None and result.topic_id != NO_ID:
         raise KafkaError(INVALID_REQUEST, "You may not specify both topic name and topic id.")
     if result.name is None and result.topic_id == NO_ID:

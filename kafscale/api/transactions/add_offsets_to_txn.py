@@ -1,10 +1,10 @@
-"""AddOffsetsToTxn (25): a transaction is going to commit offsets of a group.
+"""AddOffsetsToTxn (25): prepare a transaction to commit offsets of a group.
 
 v2  may answer PRODUCER_FENCED (KIP-588)
 v3  flexible
 v4  may answer TRANSACTION_ABORTABLE (KIP-890)
 
-It adds the group's partition of `__consumer_offsets`, a topic that is made if it does not exist.
+It adds the group's partition of `__consumer_offsets`, and creates that topic if necessary.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kafscale.api.handling.coordinators import prepare_groups
 from kafscale.api.handling.services import Services
 from kafscale.cluster.coordinator.partitions import TopicPartition, coordinator_partition
 from kafscale.cluster.registries.topic_names import CONSUMER_OFFSETS_NAME
-from kafscale.cluster.transactions.requests import ProducerIdentity
+from kafscale.cluster.transactions.ledger import ProducerIdentity
 from kafscale.cluster.transactions.versions import ADD_OFFSETS_FENCED_VERSION, fenced_code
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import COORDINATOR_NOT_AVAILABLE

@@ -1,11 +1,11 @@
-"""AddPartitionsToTxn (24): partitions that a transaction is going to write to.
+"""AddPartitionsToTxn (24): enrol partitions in a transaction.
 
 v2  may answer PRODUCER_FENCED (KIP-588)
 v3  flexible
-v4  several transactions at once, and to ask only whether partitions are in theirs; from brokers (KIP-890)
+v4  several transactions at once, or only to verify partitions; sent by brokers (KIP-890)
 v5  may answer TRANSACTION_ABORTABLE
 
-As in Kafka, if one partition of a transaction can't be added, none is: the others are OPERATION_NOT_ATTEMPTED.
+As in Kafka, if one partition of a transaction can't be added, the others are OPERATION_NOT_ATTEMPTED.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kafscale.api.handling.partitions import know_topics
 from kafscale.api.handling.services import Services
 from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.registries.topic_names import is_internal
-from kafscale.cluster.transactions.requests import ProducerIdentity
+from kafscale.cluster.transactions.ledger import ProducerIdentity
 from kafscale.cluster.transactions.versions import (
     ADD_PARTITIONS_BUMP_VERSION,
     ADD_PARTITIONS_FENCED_VERSION,
@@ -45,7 +45,7 @@ from kafscale.wire.messages.transactions import (
     AddPartitionsToTxnTransaction,
 )
 
-AT_ONCE_COUNT = 500  # transactions that are asked about beside each other
+AT_ONCE_COUNT = 500  # transactions in concurrent tasks
 
 
 async def handle(services: Services, call: Call, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
@@ -98,7 +98,7 @@ async def _add(
 async def _refused(
     services: Services, call: Call, topics: Sequence[AddPartitionsToTxnTopic]
 ) -> dict[TopicPartition, int]:
-    """Return each partition, once, and why it can't be part of a transaction."""
+    """Return the error code of each partition, once."""
     await know_topics(services, [topic.name for topic in topics])
     turns = Turns()
     found: dict[TopicPartition, int] = {}

@@ -2,10 +2,9 @@
 
 v0  (flexible) by topics and partitions
 
-These are the producers that a partition remembers, idempotent and transactional ones, with the sequence number of the
-last record of each, durable or not, and when it was last heard of, by the broker's clock. `kafka-transactions.sh
-find-hanging` looks here for transactions that never end. A producer of which only a transaction is known has no last
-sequence and no last timestamp.
+A partition remembers idempotent and transactional producers, with the sequence number of the last record of each,
+durable or not, and its time by the broker's clock. `kafka-transactions.sh find-hanging` looks here for transactions
+that never end. A producer that is only known by a transaction has no last sequence and timestamp.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from kafscale.wire.messages.transactions import (
 )
 from kafscale.wire.schema import mapped
 
-UNKNOWN = -1  # or none, of whatever an answer says
+UNKNOWN = -1  # or none
 
 
 async def handle(services: Services, call: Call, request: DescribeProducersRequest) -> DescribeProducersResponse:
@@ -55,7 +54,7 @@ def _partition(services: Services, name: str, index: int) -> PartitionResponse:
 
 
 def _producers(partition: Partition) -> list[ProducerState]:
-    """Return what is remembered now. One of which no batch was ever taken is remembered, but has not written."""
+    """Return the producers that have written. A producer whose batches were all refused is remembered, too."""
     transactions = partition.transactions.open
     known = {
         producer.producer_id: producer for producer in partition.producers.producers.values() if _has_written(producer)

@@ -3,14 +3,14 @@
 v2  may answer PRODUCER_FENCED (KIP-588)
 v3  flexible
 v4  may answer TRANSACTION_ABORTABLE (KIP-890)
-v5  raises the epoch, and says which id and epoch the producer has from then on
+v5  raises the epoch, and returns the producer's new id and epoch
 """
 
 from __future__ import annotations
 
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
-from kafscale.cluster.transactions.requests import ProducerIdentity
+from kafscale.cluster.transactions.ledger import ProducerIdentity
 from kafscale.cluster.transactions.versions import (
     END_TXN_BUMP_VERSION,
     END_TXN_FENCED_VERSION,

@@ -7,8 +7,8 @@ v3  a producer may name the id and epoch that it has, for a new epoch (KIP-360)
 v4  may answer PRODUCER_FENCED
 v5  may answer TRANSACTION_ABORTABLE (KIP-890)
 
-As in Kafka, a producer without a transactional id always gets a new id with epoch 0, whatever it names. One with a
-transactional id fences those before it, and what they had open is aborted before it gets its answer.
+As in Kafka, a producer without a transactional id always gets a new id with epoch 0. A producer with one fences earlier
+producers, and their open transaction is aborted before the answer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import logging
 
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
-from kafscale.cluster.transactions.requests import InitProducerId
+from kafscale.cluster.transactions.ledger import InitProducerId
 from kafscale.cluster.transactions.values import TRANSACTIONAL_ID_MAX_COUNT
 from kafscale.cluster.transactions.versions import INIT_PRODUCER_ID_FENCED_VERSION, fenced_code
 from kafscale.errors import KafkaError, StorageFull
@@ -44,7 +44,7 @@ async def handle(services: Services, call: Call, request: InitProducerIdRequest)
             return await _init_transactions(services, call.version, request, request.transactional_id)
         producer_id = await services.producer_ids.allocate()
     except StorageFull:
-        # As Kafka where no block of ids is to be had; every client tries again after that.
+        # As Kafka without a block of ids; every client tries again.
         return InitProducerIdResponse(error_code=COORDINATOR_LOAD_IN_PROGRESS)
     except KafkaError as exc:
         return InitProducerIdResponse(error_code=exc.code)

@@ -1,7 +1,7 @@
 """ListTransactions (66): the transactional ids that this broker coordinates (KIP-664).
 
 v1  only transactions that have been open for longer than a number of milliseconds (KIP-994)
-v2  only ids that fit a regular expression of RE2, as a whole (KIP-1152)
+v2  only ids that match a regular expression of RE2 as a whole (KIP-1152)
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""WriteTxnMarkers (27): write the ends of transactions into partitions that are led here.
+"""WriteTxnMarkers (27): write the ends of transactions into partitions of this broker.
 
-v2  tells the transaction's version, by which a marker that is late is known (KIP-1228)
+v2  the transaction's version, which shows that a marker is late (KIP-1228)
 
-Coordinators on other brokers send it, and `kafka-transactions.sh abort` for a transaction that hangs (KIP-664): that
-one's coordinator is not asked, and finds nothing open here at its own end of it.
+Coordinators on other brokers send it, and `kafka-transactions.sh abort` for a hanging transaction (KIP-664), without
+its coordinator.
 """
 
 from __future__ import annotations

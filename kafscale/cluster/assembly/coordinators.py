@@ -26,7 +26,6 @@ from kafscale.cluster.registries.topics import TopicRegistry
 from kafscale.cluster.transactions.hanging import CoordinatedBy, HangingSearch, Knowledge
 from kafscale.cluster.transactions.offset_commits import TransactionalOffsets
 from kafscale.cluster.transactions.service import TransactionService
-from kafscale.cluster.transactions.values import TransactionSettings
 from kafscale.config import Settings
 from kafscale.log.log import Log
 from kafscale.metrics import Metrics
@@ -99,7 +98,7 @@ def build_coordinators(
     internal.on_end[CONSUMER_OFFSETS_NAME] = groups.transactions.end
     transactions = TransactionService(
         internal=internal,
-        settings=TransactionSettings.of(settings),
+        settings=settings,
         topic=TRANSACTION_STATE_NAME,
         partition_count=partial(partition_count, topics, TRANSACTION_STATE_NAME),
         exists=lambda at: at.partition < partition_count(topics, at.topic),

@@ -15,8 +15,8 @@ from kafscale.cluster.coordinator.partitions import coordinator_partition
 from kafscale.cluster.membership.node import Node
 from kafscale.cluster.membership.records import NOBODY, BrokerRecord, BrokerState, Placement
 from kafscale.cluster.membership.state import ClusterState
-from kafscale.cluster.registries.topic_index import Topic
 from kafscale.cluster.registries.topic_names import CONSUMER_OFFSETS_NAME
+from kafscale.cluster.registries.topic_records import Topic
 
 CACHED_TOPICS_MAX_COUNT = 100_000  # topics whose leaders are kept until brokers or placements change
 

@@ -20,7 +20,6 @@ from kafscale.cluster.metadata.base import PlannedFrom, Transaction
 from kafscale.cluster.metadata.converter import encode
 from kafscale.cluster.metadata.uuids import random_uuid
 from kafscale.cluster.registries.topic_configs import BrokerDefaults, canonical_overrides, log_config
-from kafscale.cluster.registries.topic_index import Charge, Topic, TopicDraft
 from kafscale.cluster.registries.topic_names import (
     CLUSTER_METADATA_NAME,
     CONSUMER_OFFSETS_NAME,
@@ -30,7 +29,10 @@ from kafscale.cluster.registries.topic_names import (
     is_valid_topic_name,
 )
 from kafscale.cluster.registries.topic_records import (
+    Charge,
     FollowedTopics,
+    Topic,
+    TopicDraft,
     TopicListener,
     forget_transaction,
     log_start_offset_key,

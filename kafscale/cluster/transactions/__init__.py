@@ -2,7 +2,7 @@
 
 service             asks the coordinator of an id, writes its decision, and replies when that is durable
 coordinator         one partition of `__transaction_state`: decides each request
-ledger              base class of the coordinator: its ids, how much of them is durable, and their deadlines
+ledger              base class of the coordinator: its ids, their decisions and deadlines
 transaction         one transactional id: every step is a function from one value to the next
 marker_sender       sends markers that are not in the group of the decision, until each is written
 remote_coordinators requests to other brokers: enrol partitions, write markers, look for hanging transactions

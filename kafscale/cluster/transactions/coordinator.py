@@ -29,11 +29,11 @@ from collections.abc import Callable, Iterator
 import attrs
 
 from kafscale.cluster.coordinator.partitions import TopicPartition
-from kafscale.cluster.transactions.ledger import Ledger
-from kafscale.cluster.transactions.requests import (
+from kafscale.cluster.transactions.ledger import (
     CoordinatorOutcome,
     Held,
     InitProducerId,
+    Ledger,
     MarkersToSend,
     PartitionsReply,
     ProducerIdentity,
@@ -211,7 +211,7 @@ class TransactionCoordinator(Ledger):
         former = transaction.partitions if transaction.state is TransactionState.ONGOING else frozenset()
         if transaction.state is TransactionState.ONGOING and partitions <= former:
             return self.answer(identity.transactional_id, PartitionsReply())
-        if len(former | partitions) > self.settings.max_partition_count:
+        if len(former | partitions) > self.settings.limits.max_transaction_partitions_count:
             # A client that knows the second code can abort the transaction and go on.
             error = POLICY_VIOLATION if transaction_version < EPOCH_BUMP_VERSION else TRANSACTION_ABORTABLE
             return self.answer(identity.transactional_id, PartitionsReply(error_code=error))

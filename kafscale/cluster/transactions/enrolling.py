@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 import attrs
 
 from kafscale.cluster.coordinator.partitions import TopicPartition
-from kafscale.cluster.transactions.requests import ProducerIdentity
+from kafscale.cluster.transactions.ledger import ProducerIdentity
 from kafscale.cluster.transactions.service import TransactionService
 from kafscale.log.partition.partition import Partition
 from kafscale.log.partition.transactions import Expectation

@@ -17,8 +17,8 @@ import trio
 from kafscale.cluster.coordinator import Appended, EndEntry, InternalLog
 from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.transactions.coordinator import TransactionCoordinator
+from kafscale.cluster.transactions.ledger import CoordinatorOutcome, MarkersToSend
 from kafscale.cluster.transactions.remote_coordinators import RemoteCoordinators
-from kafscale.cluster.transactions.requests import CoordinatorOutcome, MarkersToSend
 from kafscale.cluster.transactions.values import Marker, end_marker, now_ms
 from kafscale.concurrency.signals import Signal
 from kafscale.errors import KafkaError, StorageFailed

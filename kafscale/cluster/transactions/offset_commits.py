@@ -19,7 +19,7 @@ from kafscale.cluster.groups.common.events import GroupMemberIdentity as Member
 from kafscale.cluster.groups.common.log_records import offset_record
 from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.cluster.transactions.enrolling import ProducerEnrolment
-from kafscale.cluster.transactions.requests import ProducerIdentity as Producer
+from kafscale.cluster.transactions.ledger import ProducerIdentity as Producer
 from kafscale.cluster.transactions.service import FATAL_TO_PRODUCERS, TransactionService
 from kafscale.cluster.transactions.values import now_ms
 from kafscale.errors import KafkaError, StorageFailed

@@ -16,7 +16,7 @@ import attrs
 
 from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.transactions.hanging import Knowledge
-from kafscale.cluster.transactions.requests import ProducerIdentity
+from kafscale.cluster.transactions.ledger import ProducerIdentity
 from kafscale.cluster.transactions.transaction import EPOCH_BUMP_VERSION
 from kafscale.cluster.transactions.values import Marker, end_marker
 from kafscale.concurrency.sharing import Gathering

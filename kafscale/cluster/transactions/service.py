@@ -24,27 +24,27 @@ from kafscale.cluster.coordinator import Appended, EndEntry, Entry, InternalLog,
 from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.transactions.coordinator import TransactionCoordinator
 from kafscale.cluster.transactions.hanging import Knowledge, Suspect
-from kafscale.cluster.transactions.ledger import Places
-from kafscale.cluster.transactions.marker_sender import MarkerSender
-from kafscale.cluster.transactions.remote_coordinators import RemoteCoordinators, no_peers
-from kafscale.cluster.transactions.requests import (
+from kafscale.cluster.transactions.ledger import (
     CoordinatorOutcome,
     InitProducerId,
     PartitionsReply,
+    Places,
     ProducerIdentity,
     ProducerReply,
 )
+from kafscale.cluster.transactions.marker_sender import MarkerSender
+from kafscale.cluster.transactions.remote_coordinators import RemoteCoordinators, no_peers
 from kafscale.cluster.transactions.transaction import EPOCH_BUMP_VERSION
 from kafscale.cluster.transactions.values import (
     Marker,
     StateRecord,
-    TransactionSettings,
     TransactionState,
     encode_state,
     end_marker,
     now_ms,
 )
 from kafscale.concurrency.signals import Signal
+from kafscale.config import Settings
 from kafscale.errors import DamagedObject, Fenced, KafkaError, StorageFailed, StoreError
 from kafscale.metrics import Counter, Metrics
 from kafscale.wire.error_codes import (
@@ -92,7 +92,7 @@ class TransactionService:
     """
 
     internal: InternalLog
-    settings: TransactionSettings
+    settings: Settings
     topic: str
     partition_count: Callable[[], int]
     exists: Callable[[TopicPartition], bool]
@@ -113,7 +113,7 @@ class TransactionService:
     _has_ended: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.places = Places(self.settings.max_transactional_id_count)
+        self.places = Places(self.settings.limits.max_transactional_ids_count)
         self.led = LedPartitions(
             topic=self.topic,
             known_count=self.partition_count,

@@ -14,7 +14,6 @@ import time
 import attrs
 
 from kafscale.cluster.coordinator.partitions import TopicPartition
-from kafscale.config import Settings
 from kafscale.wire.control_records import EndMarker
 from kafscale.wire.internal_topics import TRANSACTION_STATE, decode_key, decode_value
 from kafscale.wire.internal_topics.transaction_state import PartitionsSchema, TransactionLogKey, TransactionLogValue
@@ -112,25 +111,6 @@ def partitions_by_topic(partitions: frozenset[TopicPartition]) -> list[Partition
 TRANSACTIONAL_ID_MAX_COUNT = 1024
 # Decisions of one call of `due`; other tasks run between two calls.
 DUE_MAX_COUNT = 500
-
-
-@attrs.frozen(kw_only=True)
-class TransactionSettings:
-    """Settings of transactions. Defaults without a comment are those of Kafka 4.1."""
-
-    transaction_max_timeout_ms: int = 15 * 60_000
-    transactional_id_expiration_ms: int = 7 * 24 * 3600_000
-    max_transactional_id_count: int = 100_000  # of all partitions led here; no limit in Kafka
-    max_partition_count: int = 10_000  # of one transaction, whose record names them all; no limit in Kafka
-
-    @classmethod
-    def of(cls, settings: Settings) -> TransactionSettings:
-        return cls(
-            transaction_max_timeout_ms=settings.transaction_max_timeout_ms,
-            transactional_id_expiration_ms=settings.transactional_id_expiration_ms,
-            max_transactional_id_count=settings.limits.max_transactional_ids_count,
-            max_partition_count=settings.limits.max_transaction_partitions_count,
-        )
 
 
 _key_head = struct.Struct(">hh")  # record type, length of the transactional id

@@ -12,7 +12,7 @@ import trio.testing
 from kafscale.api.handling.calls import Call
 from kafscale.api.handling.gate import Gate
 from kafscale.api.produce import ShortWay
-from kafscale.api.produce.patterns import PlainProduces
+from kafscale.api.produce.short_way import PlainProduces
 from kafscale.client.connection import Connection
 from kafscale.cluster.registries.client_quotas import PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE, QuotaChange, QuotaEntity
 from kafscale.cluster.registries.topics import NewTopic

@@ -11,7 +11,7 @@ import pytest
 import trio.testing
 
 from kafscale.api.produce import ProduceGroup, ShortWay
-from kafscale.api.produce.patterns import LEARNED_EVERY_COUNT, PlainProduces
+from kafscale.api.produce.short_way import LEARNED_EVERY_COUNT, PlainProduces
 from kafscale.client.connection import Connection
 from kafscale.cluster.registries.topics import NewTopic
 from kafscale.config import Durability

@@ -12,7 +12,8 @@ from kafscale.cluster.patterns import PIECE_MAX_COUNT, compile_pattern
 from kafscale.cluster.transactions.coordinator import TransactionCoordinator
 from kafscale.cluster.transactions.ledger import Places
 from kafscale.cluster.transactions.transaction import ProducerTransaction
-from kafscale.cluster.transactions.values import TransactionSettings, TransactionState
+from kafscale.cluster.transactions.values import TransactionState
+from kafscale.config import Settings
 from kafscale.wire.error_codes import NONE
 from kafscale.wire.messages.transactions import ListTransactionsRequest
 from tests.api.handlers import ask, some_services
@@ -28,7 +29,7 @@ class Led(list[TransactionCoordinator]):
 
 def transactions(count: int) -> Any:
     coordinator = TransactionCoordinator(
-        partition=0, coordinator_epoch=1, settings=TransactionSettings(), leads=lambda _: True, places=Places(count)
+        partition=0, coordinator_epoch=1, settings=Settings(), leads=lambda _: True, places=Places(count)
     )
     coordinator.restore(
         ProducerTransaction(

@@ -14,7 +14,7 @@ from kafscale.cluster.membership.leading.leading import Leading
 from kafscale.cluster.membership.placement.writer import PlacementWriter
 from kafscale.cluster.membership.records import Placement
 from kafscale.cluster.membership.state import ClusterState
-from kafscale.cluster.registries.topic_index import Topic
+from kafscale.cluster.registries.topic_records import Topic
 from kafscale.errors import StartupError
 from kafscale.testing.metadata import MemoryMetadataStore
 

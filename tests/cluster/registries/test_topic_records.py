@@ -9,8 +9,7 @@ import pytest
 from kafscale.cluster.metadata.base import Change
 from kafscale.cluster.registries import topic_records
 from kafscale.cluster.registries.topic_configs import BrokerDefaults, log_config
-from kafscale.cluster.registries.topic_index import Topic, TopicDraft
-from kafscale.cluster.registries.topic_records import FollowedTopics, Planned, TopicEvent, plan
+from kafscale.cluster.registries.topic_records import FollowedTopics, Planned, Topic, TopicDraft, TopicEvent, plan
 from kafscale.cluster.registries.topics import NewTopic, TopicRegistry
 from kafscale.errors import StoreUnavailable
 from kafscale.testing.metadata import MemoryMetadataStore

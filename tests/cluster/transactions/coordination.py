@@ -16,9 +16,10 @@ import trio.testing
 from kafscale.cluster.coordinator import InternalLog, Leadership
 from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.transactions.hanging import CoordinatedBy, HangingSearch, Knowledge
-from kafscale.cluster.transactions.requests import InitProducerId, ProducerIdentity
+from kafscale.cluster.transactions.ledger import InitProducerId, ProducerIdentity
 from kafscale.cluster.transactions.service import TransactionService
-from kafscale.cluster.transactions.values import TransactionSettings, TransactionState, decode_state
+from kafscale.cluster.transactions.values import TransactionState, decode_state
+from kafscale.config import Settings
 from kafscale.log.partition.partition import Partition
 from tests.devtools.fakes.memory_log import MemoryLog, topic_spec
 from tests.devtools.fakes.transactions import send
@@ -47,7 +48,7 @@ async def coordinating(log: MemoryLog, *, is_loaded: bool = True, **settings: An
 
     transactions = TransactionService(
         internal=InternalLog(log.log),
-        settings=TransactionSettings(**settings),
+        settings=Settings(**settings),
         topic=STATE,
         partition_count=lambda: STATE_COUNT,
         exists=exists,

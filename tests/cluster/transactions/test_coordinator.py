@@ -9,24 +9,25 @@ import pytest
 
 from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.transactions.coordinator import TransactionCoordinator
-from kafscale.cluster.transactions.ledger import Places
-from kafscale.cluster.transactions.requests import (
+from kafscale.cluster.transactions.ledger import (
     CoordinatorOutcome,
     InitProducerId,
     MarkersToSend,
+    Places,
     ProducerIdentity,
     ProducerReply,
 )
 from kafscale.cluster.transactions.transaction import ProducerTransaction
-from kafscale.cluster.transactions.values import DUE_MAX_COUNT, Marker, StateRecord, TransactionSettings
+from kafscale.cluster.transactions.values import DUE_MAX_COUNT, Marker, StateRecord
 from kafscale.cluster.transactions.values import TransactionState as S
+from kafscale.config import Limits, Settings
 from kafscale.wire import error_codes as e
 from kafscale.wire.internal_topics.transaction_state import PartitionsSchema, TransactionLogValue
 
 NOW = 50_000
 PID = 7
 P0, P1, REMOTE = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("elsewhere", 0)
-SETTINGS = TransactionSettings(max_transactional_id_count=3, max_partition_count=2)
+SETTINGS = Settings(limits=Limits(max_transactional_ids_count=3, max_transaction_partitions_count=2))
 
 
 def coordinator(*transactions: ProducerTransaction, leads: Callable[[TopicPartition], bool] = lambda p: p != REMOTE):
@@ -35,7 +36,7 @@ def coordinator(*transactions: ProducerTransaction, leads: Callable[[TopicPartit
         coordinator_epoch=4,
         settings=SETTINGS,
         leads=leads,
-        places=Places(SETTINGS.max_transactional_id_count),
+        places=Places(SETTINGS.limits.max_transactional_ids_count),
     )
     made.restore(transactions)
     return made

@@ -12,10 +12,11 @@ from kafscale.api.transactions.list_transactions import fitting_transactions
 from kafscale.cluster.coordinator import InternalLog, LedPartitions
 from kafscale.cluster.coordinator.partitions import TopicPartition, coordinator_partition
 from kafscale.cluster.transactions.coordinator import TransactionCoordinator
-from kafscale.cluster.transactions.requests import ProducerIdentity
+from kafscale.cluster.transactions.ledger import ProducerIdentity
 from kafscale.cluster.transactions.service import TransactionService
 from kafscale.cluster.transactions.transaction import ProducerTransaction
-from kafscale.cluster.transactions.values import STATES_BY_NAME, StateRecord, TransactionSettings, TransactionState
+from kafscale.cluster.transactions.values import STATES_BY_NAME, StateRecord, TransactionState
+from kafscale.config import Limits, Settings
 from kafscale.errors import KafkaError
 from kafscale.wire import error_codes as e
 from kafscale.wire.messages.transactions import DescribedTransaction, ListTransactionsRequest, TransactionTopicData
@@ -45,7 +46,7 @@ def transactions(partition_count: int = 4, **settings: int) -> TransactionServic
 
     made = TransactionService(
         internal=InternalLog(Mock()),
-        settings=TransactionSettings(**settings),
+        settings=Settings(**settings),
         topic="__transaction_state",
         partition_count=lambda: partition_count,
         exists=lambda _: True,
@@ -114,7 +115,7 @@ def test_a_dead_record_is_a_tombstone_and_an_unknown_state_is_no_record(led: Led
 
 
 def test_more_ids_than_there_may_be_are_loaded_all_the_same() -> None:
-    few = transactions(1, max_transactional_id_count=1)
+    few = transactions(1, limits=Limits(max_transactional_ids_count=1))
     load(few.led, *(record(f"{number}", TransactionState.EMPTY) for number in range(3)))
     assert few.places.count == 3
     assert few.places.is_full

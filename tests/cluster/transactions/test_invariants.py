@@ -10,7 +10,7 @@ import trio
 
 from kafscale.cluster.coordinator import EndEntry
 from kafscale.cluster.coordinator.partitions import TopicPartition
-from kafscale.cluster.transactions.requests import ProducerIdentity
+from kafscale.cluster.transactions.ledger import ProducerIdentity
 from kafscale.cluster.transactions.service import TransactionService
 from kafscale.cluster.transactions.values import TransactionState, decode_state, now_ms
 from kafscale.config import Durability

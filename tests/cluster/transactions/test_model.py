@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from kafscale.cluster.coordinator.partitions import TopicPartition
-from kafscale.cluster.transactions.requests import (
+from kafscale.cluster.transactions.ledger import (
     CoordinatorOutcome,
     Held,
     InitProducerId,
@@ -27,16 +27,16 @@ from kafscale.cluster.transactions.requests import (
     ProducerReply,
 )
 from kafscale.cluster.transactions.transaction import ProducerTransaction
-from kafscale.cluster.transactions.values import TransactionSettings, TransactionState
+from kafscale.cluster.transactions.values import TransactionState
+from kafscale.config import Limits, Settings
 from kafscale.wire.error_codes import CONCURRENT_TRANSACTIONS, NONE, POLICY_VIOLATION
 from tests.cluster.transactions.transaction_world import Claims, Data, World
 
 PARTITIONS = tuple(TopicPartition(topic, index) for topic in ("a", "b") for index in range(2))
-SETTINGS = TransactionSettings(
+SETTINGS = Settings(
     transaction_max_timeout_ms=60_000,
     transactional_id_expiration_ms=100_000,
-    max_transactional_id_count=4,
-    max_partition_count=3,
+    limits=Limits(max_transactional_ids_count=4, max_transaction_partitions_count=3),
 )
 IDS = ("orders", "payments", "worn out")
 TIMEOUT_MS = 30_000

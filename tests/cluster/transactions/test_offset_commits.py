@@ -13,13 +13,13 @@ from trio.testing import MockClock
 from kafscale.cluster.coordinator import Appended
 from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.groups.common.events import GroupMemberIdentity as Member
+from kafscale.cluster.transactions.ledger import ProducerIdentity as Producer
 from kafscale.cluster.transactions.offset_commits import (
     DURABLE_SECONDS,
     PIECE_COUNT,
     OffsetsOfTransaction,
     TransactionalOffsets,
 )
-from kafscale.cluster.transactions.requests import ProducerIdentity as Producer
 from kafscale.errors import KafkaError
 from kafscale.log.wal.journal import Round
 from kafscale.wire.error_codes import COORDINATOR_NOT_AVAILABLE, NONE, NOT_COORDINATOR

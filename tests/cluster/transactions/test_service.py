@@ -10,7 +10,7 @@ import trio
 
 from kafscale.cluster.coordinator import RecordsEntry
 from kafscale.cluster.coordinator.partitions import TopicPartition
-from kafscale.cluster.transactions.requests import InitProducerId, ProducerIdentity
+from kafscale.cluster.transactions.ledger import InitProducerId, ProducerIdentity
 from kafscale.cluster.transactions.transaction import LAST_GIVEN_EPOCH, ProducerTransaction
 from kafscale.cluster.transactions.values import StateRecord, TransactionState, decode_state, encode_state
 from kafscale.config import Durability

@@ -15,9 +15,9 @@ import attrs
 
 from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.transactions.coordinator import TransactionCoordinator
-from kafscale.cluster.transactions.ledger import Places
-from kafscale.cluster.transactions.requests import CoordinatorOutcome, MarkersToSend
-from kafscale.cluster.transactions.values import Marker, StateRecord, TransactionSettings
+from kafscale.cluster.transactions.ledger import CoordinatorOutcome, MarkersToSend, Places
+from kafscale.cluster.transactions.values import Marker, StateRecord
+from kafscale.config import Settings
 
 
 @attrs.frozen
@@ -94,7 +94,7 @@ class World:
     """One broker with a coordinator, and partitions of which some are led elsewhere."""
 
     partitions: tuple[TopicPartition, ...]
-    settings: TransactionSettings = attrs.field(factory=TransactionSettings)
+    settings: Settings = attrs.field(factory=Settings)
     journal: list[StateRecord | Marker | Data] = attrs.field(factory=list)
     durable_count: int = 0
     elsewhere: dict[TopicPartition, list[Data | Marker]] = attrs.field(factory=dict)  # logs of other brokers
@@ -109,7 +109,7 @@ class World:
     brought: dict[TopicPartition, list[Data | Marker]] = attrs.field(factory=dict)  # what partitions came back with
 
     def __attrs_post_init__(self) -> None:
-        self.places = Places(self.settings.max_transactional_id_count)
+        self.places = Places(self.settings.limits.max_transactional_ids_count)
         self.start()
 
     def start(self) -> None:

@@ -491,7 +491,7 @@ async def test_large_produces_are_not_copied_to_learn_what_small_ones_are_like(
 ) -> None:
     learned: list[int] = []
     monkeypatch.setattr(
-        "kafscale.api.produce.patterns.PlainProduces.learn", lambda self, frame: learned.append(len(frame))
+        "kafscale.api.produce.short_way.PlainProduces.learn", lambda self, frame: learned.append(len(frame))
     )
     client = await running.connect()
     for size_bytes in (100, 400_000, 200):

@@ -32,7 +32,7 @@ from kafscale.buffers import Buffer
 from kafscale.cluster.membership.leading.leading import begun
 from kafscale.cluster.membership.records import Placement
 from kafscale.cluster.membership.state import ClusterState
-from kafscale.cluster.registries.topic_index import Topic
+from kafscale.cluster.registries.topic_records import Topic
 from kafscale.concurrency.nurseries import ungrouped
 from kafscale.concurrency.sharing import Flight
 from kafscale.concurrency.signals import Signal

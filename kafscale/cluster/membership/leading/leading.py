@@ -27,7 +27,7 @@ from kafscale.cluster.membership.peers.heartbeats import ReleasedContents
 from kafscale.cluster.membership.placement.writer import PlacementWriter
 from kafscale.cluster.membership.records import Placement
 from kafscale.cluster.membership.state import ClusterState
-from kafscale.cluster.registries.topic_index import Topic
+from kafscale.cluster.registries.topic_records import Topic
 from kafscale.concurrency.signals import Signal
 from kafscale.errors import DamagedObject, KafkaError, StartupError, StoreError
 from kafscale.formats.manifest import PartitionId

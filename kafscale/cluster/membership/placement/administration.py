@@ -19,7 +19,7 @@ from kafscale.cluster.membership.records import (
 from kafscale.cluster.membership.state import ClusterState
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.converter import encode
-from kafscale.cluster.registries.topic_index import Topic
+from kafscale.cluster.registries.topic_records import Topic
 from kafscale.errors import KafkaError, StoreError
 from kafscale.wire.error_codes import (
     BROKER_ID_NOT_REGISTERED,

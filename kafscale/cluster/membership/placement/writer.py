@@ -18,7 +18,7 @@ from kafscale.cluster.membership.records import NEXT_NUMBER_KEY, Placement, chan
 from kafscale.cluster.membership.state import ClusterState
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.converter import encode
-from kafscale.cluster.registries.topic_index import TopicDraft
+from kafscale.cluster.registries.topic_records import TopicDraft
 from kafscale.errors import KafkaError
 from kafscale.formats.manifest import PartitionId
 from kafscale.formats.placements import topic_rows_prefix

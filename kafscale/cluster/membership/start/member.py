@@ -36,7 +36,7 @@ from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.checkpoint import Checkpointer
 from kafscale.cluster.metadata.group_commit import GroupCommit
 from kafscale.cluster.metadata.shared import SharedMetadataStore
-from kafscale.cluster.registries.topic_index import Topic, TopicDraft
+from kafscale.cluster.registries.topic_records import Topic, TopicDraft
 from kafscale.cluster.registries.topics import TopicRegistry
 from kafscale.cluster.transactions.remote_coordinators import RemoteCoordinators, no_peers
 from kafscale.concurrency.clocks import elapsed

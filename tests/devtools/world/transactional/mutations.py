@@ -16,7 +16,7 @@ from typing import Any, cast
 import attrs
 
 from kafscale.cluster.transactions.coordinator import TransactionCoordinator, _Ended
-from kafscale.cluster.transactions.requests import CoordinatorOutcome
+from kafscale.cluster.transactions.ledger import CoordinatorOutcome
 from kafscale.cluster.transactions.transaction import ProducerTransaction
 from kafscale.cluster.transactions.values import DUE_MAX_COUNT, TransactionState
 from kafscale.log.partition.partition import Partition

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafscale.api.produce.patterns import LEARNED_EVERY_COUNT, PATTERNS_MAX_COUNT, PlainProduce, PlainProduces
+from kafscale.api.produce.short_way import LEARNED_EVERY_COUNT, PATTERNS_MAX_COUNT, PlainProduce, PlainProduces
 from kafscale.errors import DecodeError
 from kafscale.wire import codec
 from kafscale.wire.frames import SIZE_BYTES, RequestHeader, parse_request_header, request_frame, response_frame
