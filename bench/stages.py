@@ -43,7 +43,7 @@ STAGES: Mapping[str, tuple[str, ...]] = {
         "write_all",
     ),
     "write-ahead log: high watermarks, per group": (
-        "became_durable (kafscale/log/partition/durable",
+        "became_durable (kafscale/log/partition/tail",
         "Partition.on_durable",
         "LocalFiles.",
         "Wal.",
