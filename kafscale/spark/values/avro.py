@@ -26,7 +26,7 @@ from fastavro.read import SchemaResolutionError
 from kafscale.errors import ConfigError, DecodeError
 from kafscale.spark.values import avro_schema
 from kafscale.spark.values.avro_bounds import Walk, walk_of
-from kafscale.spark.values.avro_plan import AvroPlan
+from kafscale.spark.values.avro_plan import plan_avro
 from kafscale.spark.values.avro_schema import Node
 from kafscale.spark.values.columns import (
     CELLS_MAX,
@@ -42,7 +42,7 @@ from kafscale.spark.values.columns import (
     to_columns,
     uncounted_bytes,
 )
-from kafscale.spark.values.payloads import LANES_MIN_COUNT, Payloads
+from kafscale.spark.values.payloads import LANES_MIN_COUNT, Payloads, Plan
 from kafscale.spark.values.registry import Schema
 
 WRAPPER = "_kafscale_wrapper"  # in no namespace, which types within it would inherit
@@ -192,11 +192,11 @@ class AvroReader:
         plan = None if walk.is_needed or wrapped or self._convert is not None else self._plan(writer, reader)
         return partial(self._decode, AvroResolution(writer, reader, wrapped), walk, plan)
 
-    def _plan(self, writer: Node, reader: Node | None) -> AvroPlan | None:
-        return AvroPlan.of(writer, writer if reader is None else reader, self._raw_type, self.type)
+    def _plan(self, writer: Node, reader: Node | None) -> Plan | None:
+        return plan_avro(writer, writer if reader is None else reader, self._raw_type, self.type)
 
     def _decode(
-        self, resolution: AvroResolution, walk: Walk, plan: AvroPlan | None, payloads: Payloads | Sequence[bytes]
+        self, resolution: AvroResolution, walk: Walk, plan: Plan | None, payloads: Payloads | Sequence[bytes]
     ) -> Decoded:
         if plan is None or len(payloads) < LANES_MIN_COUNT:
             return self._decode_each(resolution, walk, payloads)

@@ -21,7 +21,9 @@ from kafscale.spark.values.avro_bounds import DECIMAL
 from kafscale.spark.values.payloads import (
     Numbers,
     PayloadCursor,
-    Payloads,
+    Plan,
+    Planner,
+    Unplanned,
     in_order,
     offsets_column,
     refuse_repeated_keys,
@@ -35,7 +37,6 @@ Read = Callable[[PayloadCursor], pa.Array]
 Skip = Callable[[PayloadCursor], None]
 Step = Callable[[PayloadCursor], Sequence[pa.Array]]  # of an item: its columns, or none where it is passed over
 
-STEPS_MAX = 2000  # of a plan: a schema of few lines can have any number of fields
 INT32 = np.iinfo(np.int32)
 _RECORDS = ("record", "error")
 
@@ -229,38 +230,10 @@ def _maps(read_value: Read, type_: pa.MapType) -> Read:
 # ---- plans ----------------------------------------------------------------------------------------------------------
 
 
-class _UnplannedAvro(Exception):
-    """The schemas have something that only the library reads."""
-
-
-@attrs.frozen(kw_only=True)
-class AvroPlan:
-    """Reads payloads into an array of the plan's raw type, and casts it to `type`."""
-
-    type: pa.DataType
-    _read: Read
-
-    @classmethod
-    def of(cls, writer: Node, reader: Node, raw_type: pa.DataType, type_: pa.DataType) -> AvroPlan | None:
-        """Return None for schemas whose payloads only fastavro reads."""
-        try:
-            read = _AvroPlanner(named=(_named_in(writer), _named_in(reader))).read(writer, reader, raw_type)
-        except (_UnplannedAvro, RecursionError):
-            return None
-        return cls(type=type_, read=read)
-
-    def decode(self, payloads: Payloads, *, max_bytes: int) -> tuple[pa.Array, NDArray[np.bool_]]:
-        """Return the values of the payloads that were read, and which these are; none longer than `max_bytes`."""
-        cursor = PayloadCursor.of(payloads)
-        cursor.refuse(payloads.lengths > max_bytes)
-        found = self._read(cursor)
-        is_read = cursor.is_good & (cursor.positions == cursor.ends)
-        if not is_read.all():
-            found = found.filter(pa.array(is_read))
-        try:
-            return found.cast(self.type), is_read
-        except pa.ArrowInvalid:  # a time that is out of range in microseconds: fastavro's way tells which
-            return found.slice(0, 0).cast(self.type), np.zeros(len(payloads), np.bool_)
+def plan_avro(writer: Node, reader: Node, raw_type: pa.DataType, type_: pa.DataType) -> Plan | None:
+    """Plan the read into `raw_type`, which is cast to `type_`; None for schemas that only fastavro reads."""
+    planner = _AvroPlanner(named=(_named_in(writer), _named_in(reader)))
+    return Plan.of(lambda: planner.read(writer, reader, raw_type), type_)
 
 
 def _named_in(node: Node) -> dict[str, Node]:
@@ -283,12 +256,11 @@ def _kind(node: Node) -> str:
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
-class _AvroPlanner:
+class _AvroPlanner(Planner):
     named: tuple[dict[str, Node], dict[str, Node]]
-    _steps_left: int = attrs.field(default=STEPS_MAX, init=False)
 
     def read(self, writer: Node, reader: Node, type_: pa.DataType) -> Read:
-        self._take_step()
+        self.take_step()
         writer, reader = self._definition(writer, 0), self._definition(reader, 1)
         if isinstance(writer, list):
             return self._nullable(writer, reader, type_)
@@ -308,7 +280,7 @@ class _AvroPlanner:
         if kinds == ("fixed", "fixed"):
             _check_names(writer, reader)
             if writer["size"] != reader["size"]:
-                raise _UnplannedAvro
+                raise Unplanned
         return _scalar(writer, reader, kinds, type_)
 
     def _nullable(self, writer: list[Node], reader: Node, type_: pa.DataType) -> Read:
@@ -323,9 +295,9 @@ class _AvroPlanner:
         places = {field["name"]: place for place, field in enumerate(reader["fields"])}
         written = {field["name"] for field in writer["fields"]}
         if len(places) != len(reader["fields"]) or len(written) != len(writer["fields"]):
-            raise _UnplannedAvro
+            raise Unplanned
         if any(field.get("aliases") for field in reader["fields"]):
-            raise _UnplannedAvro
+            raise Unplanned
         steps: list[tuple[int, Read] | Skip] = []
         for field in writer["fields"]:
             place = places.get(field["name"])
@@ -341,7 +313,7 @@ class _AvroPlanner:
         return partial(_read_record, steps, defaults, type_)
 
     def skip(self, node: Node) -> Skip:
-        self._take_step()
+        self.take_step()
         node = self._definition(node, 0)
         if isinstance(node, list):
             return _skip_union([self.skip(branch) for branch in node])
@@ -362,11 +334,6 @@ class _AvroPlanner:
     def _definition(self, node: Node, side: int) -> Node:
         return self.named[side].get(node, node) if isinstance(node, str) else node
 
-    def _take_step(self) -> None:
-        self._steps_left -= 1
-        if self._steps_left < 0:
-            raise _UnplannedAvro
-
 
 _FIXED_BYTES = {"null": 0, "boolean": 1, "float": 4, "double": 8}
 _WIDENED = {"int": ("int", "long"), "long": ("long",)}
@@ -378,7 +345,7 @@ def _scalar(writer: Node, reader: Node, kinds: tuple[str, str], type_: pa.DataTy
     if DECIMAL in logical:
         keys = ("logicalType", "precision", "scale")
         if kind != read_kind or [writer.get(key, 0) for key in keys] != [reader.get(key, 0) for key in keys]:
-            raise _UnplannedAvro
+            raise Unplanned
         return _decimals(type_, writer["size"] if kind == "fixed" else None)
     if kind == read_kind == "fixed":
         return _fixed(writer["size"])
@@ -394,7 +361,7 @@ def _scalar(writer: Node, reader: Node, kinds: tuple[str, str], type_: pa.DataTy
         return _floats(kind, type_)
     if kind in ("string", "bytes") and read_kind in ("string", "bytes"):
         return _text_or_bytes(kind, read_kind)
-    raise _UnplannedAvro
+    raise Unplanned
 
 
 def _text_or_bytes(kind: str, read_kind: str) -> Read:
@@ -437,20 +404,20 @@ def _ignore(_: object) -> None:
 
 def _check_names(writer: Node, reader: Node) -> None:
     if writer["name"] != reader["name"]:
-        raise _UnplannedAvro
+        raise Unplanned
 
 
 def _only_branch(union: list[Node]) -> Node:
     found = [branch for branch in union if branch != "null"]
     if len(found) != 1:
-        raise _UnplannedAvro
+        raise Unplanned
     return found[0]
 
 
 def _default(field: Node, type_: pa.DataType) -> pa.Scalar:
     if "default" not in field:
-        raise _UnplannedAvro  # which is an error of each value
+        raise Unplanned  # which is an error of each value
     try:
         return pa.array([field["default"]], type_)[0]
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as exc:
-        raise _UnplannedAvro from exc
+        raise Unplanned from exc

@@ -6,7 +6,7 @@ payload, but must never read one that the library would refuse.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, overload
 
 import attrs
@@ -219,3 +219,51 @@ def refuse_repeated_keys(cursor: PayloadCursor, counts: Numbers, keys: pa.Array)
     pairs = np.sort(owners * max(1, len(codes.dictionary)) + codes.indices.to_numpy())
     twice = pairs[1:][pairs[1:] == pairs[:-1]] // max(1, len(codes.dictionary))
     cursor.is_good[twice] = False
+
+
+class Unplanned(Exception):
+    """The schemas have something that only the format's library reads."""
+
+
+STEPS_MAX = 2000  # of a plan: a schema of few lines can have any number of fields
+
+
+@attrs.define(eq=False, repr=False)
+class Planner:
+    """Counts the steps of a plan. Raises Unplanned for too many."""
+
+    _steps_left: int = attrs.field(default=STEPS_MAX, init=False)
+
+    def take_step(self) -> None:
+        self._steps_left -= 1
+        if self._steps_left < 0:
+            raise Unplanned
+
+
+@attrs.frozen(kw_only=True)
+class Plan:
+    """Reads payloads of one writer schema by columns into an array of `type`."""
+
+    type: pa.DataType
+    _read: Callable[[PayloadCursor], pa.Array]
+
+    @classmethod
+    def of(cls, make: Callable[[], Callable[[PayloadCursor], pa.Array]], type_: pa.DataType) -> Plan | None:
+        """Make a plan of the steps that `make` returns; None if it raises Unplanned."""
+        try:
+            return cls(type=type_, read=make())
+        except (Unplanned, RecursionError):
+            return None
+
+    def decode(self, payloads: Payloads, *, max_bytes: int) -> tuple[pa.Array, NDArray[np.bool_]]:
+        """Return the values of the payloads that were read, and which these are; none longer than `max_bytes`."""
+        cursor = PayloadCursor.of(payloads)
+        cursor.refuse(payloads.lengths > max_bytes)
+        found = self._read(cursor)
+        is_read = cursor.is_good & (cursor.positions == cursor.ends)
+        if not is_read.all():
+            found = found.filter(pa.array(is_read))
+        try:
+            return found if found.type == self.type else found.cast(self.type), is_read
+        except pa.ArrowInvalid:  # a time that is out of range in microseconds: the library's way tells which
+            return found.slice(0, 0).cast(self.type), np.zeros(len(payloads), np.bool_)

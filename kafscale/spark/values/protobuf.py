@@ -31,9 +31,9 @@ from kafscale.spark.values.columns import (
     to_columns,
     uncounted_bytes,
 )
-from kafscale.spark.values.payloads import LANES_MIN_COUNT, Payloads
+from kafscale.spark.values.payloads import LANES_MIN_COUNT, Payloads, Plan
 from kafscale.spark.values.protobuf_bounds import MemoryBounds
-from kafscale.spark.values.protobuf_plan import ProtobufPlan
+from kafscale.spark.values.protobuf_plan import plan_protobuf
 from kafscale.spark.values.registry import Schema
 
 Values = Sequence[Any]  # of one field in many messages, None where it is absent
@@ -61,7 +61,7 @@ class _Writer:
 
     file: FileDescriptor
     names: dict[tuple[int, ...], str] = attrs.field(factory=dict)
-    plans: dict[bytes, ProtobufPlan | None] = attrs.field(factory=dict)
+    plans: dict[bytes, Plan | None] = attrs.field(factory=dict)
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
@@ -119,7 +119,7 @@ class ProtobufReader:
     def _uncounted_bytes(self) -> int:
         return min(self._bounds.unchecked_bytes, uncounted_bytes(self.type))
 
-    def _plan(self, writer: _Writer, prefix: bytes) -> ProtobufPlan | None:
+    def _plan(self, writer: _Writer, prefix: bytes) -> Plan | None:
         if prefix not in writer.plans:
             indexes, _ = protobuf_schema.read_indexes(prefix)
             try:
@@ -127,7 +127,7 @@ class ProtobufReader:
             except DecodeError:
                 return None
             is_wanted = found.full_name == self._descriptor.full_name
-            writer.plans[prefix] = ProtobufPlan.of(found, self._descriptor, self.type) if is_wanted else None
+            writer.plans[prefix] = plan_protobuf(found, self._descriptor, self.type) if is_wanted else None
         return writer.plans[prefix]
 
     def _decode_each(self, writer: _Writer, payloads: Sequence[bytes]) -> Decoded:

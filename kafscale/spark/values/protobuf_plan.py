@@ -23,7 +23,9 @@ from numpy.typing import NDArray
 from kafscale.spark.values.payloads import (
     Numbers,
     PayloadCursor,
-    Payloads,
+    Plan,
+    Planner,
+    Unplanned,
     in_order,
     offsets_column,
     refuse_repeated_keys,
@@ -33,7 +35,6 @@ from kafscale.spark.values.payloads import (
 from kafscale.spark.workers.slices import VARINT_MAX_BYTES, Positions, bytes_column, read_varints
 from kafscale.wire.primitives import uvarint
 
-STEPS_MAX = 2000  # of a plan: a schema of few lines can have any number of fields
 DEPTH_MAX = 50  # of messages within each other; the library reads no more than 100
 VARINT, FIXED64, SIZED, _, _, FIXED32 = range(6)
 FIXED_BYTES = {FIXED64: 8, FIXED32: 4}
@@ -178,7 +179,7 @@ def _wire_type(field: FieldDescriptor) -> int:
     if scalar is not None:
         return scalar.wire_type
     if field.type not in _SIZED_TYPES:  # a group
-        raise _UnplannedProtobuf
+        raise Unplanned
     return SIZED
 
 
@@ -370,50 +371,30 @@ def _spread(starts: Positions, counts: Numbers, step: int) -> Positions:
 # ---- plans ----------------------------------------------------------------------------------------------------------
 
 
-class _UnplannedProtobuf(Exception):
-    """The schemas have something that only the library reads."""
+def plan_protobuf(writer: Descriptor, reader: Descriptor, type_: pa.DataType) -> Plan | None:
+    """Plan the read of messages; None for types whose messages only protobuf's library reads."""
+    if not pa.types.is_struct(type_):
+        return None
+
+    def make() -> Read:
+        read = _ProtobufPlanner().message(writer, reader, type_, 0)
+        return lambda cursor: pa.StructArray.from_arrays(read(cursor), fields=list(type_))
+
+    return Plan.of(make, type_)
 
 
-@attrs.frozen(kw_only=True)
-class ProtobufPlan:
-    type: pa.DataType
-    _read: Callable[[PayloadCursor], Columns]
-
-    @classmethod
-    def of(cls, writer: Descriptor, reader: Descriptor, type_: pa.DataType) -> ProtobufPlan | None:
-        """Return None for types whose messages only the library reads."""
-        if not pa.types.is_struct(type_):
-            return None
-        try:
-            read = _ProtobufPlanner().message(writer, reader, type_, 0)
-        except _UnplannedProtobuf:
-            return None
-        return cls(type=type_, read=read)
-
-    def decode(self, payloads: Payloads, *, max_bytes: int) -> tuple[pa.Array, NDArray[np.bool_]]:
-        """Return the values of the messages that were read, and which these are; none longer than `max_bytes`."""
-        cursor = PayloadCursor.of(payloads)
-        cursor.refuse(payloads.lengths > max_bytes)
-        found = pa.StructArray.from_arrays(self._read(cursor), fields=list(self.type))
-        is_read = cursor.is_good & (cursor.positions == cursor.ends)
-        return found if is_read.all() else found.filter(pa.array(is_read)), is_read
-
-
-@attrs.define(eq=False, repr=False)
-class _ProtobufPlanner:
-    _steps_left: int = attrs.field(default=STEPS_MAX, init=False)
-
+class _ProtobufPlanner(Planner):
     def message(
         self, writer: Descriptor | None, reader: Descriptor, type_: pa.StructType, depth: int
     ) -> Callable[[PayloadCursor], Columns]:
         if depth > DEPTH_MAX:
-            raise _UnplannedProtobuf
+            raise Unplanned
         of_writer = {} if writer is None else dict(writer.fields_by_number)
         places = {field.number: place for place, field in enumerate(reader.fields)}
         numbers = sorted(places | of_writer)
         steps: list[tuple[int | None, ReadField]] = []
         for number in numbers:
-            self._take_step()
+            self.take_step()
             place = places.get(number)
             if place is None:
                 steps.append((None, _skipped(of_writer[number])))
@@ -424,11 +405,6 @@ class _ProtobufPlanner:
         required = [numbers.index(field.number) for field in reader.fields if field.is_required or is_entry]
         choices = [[numbers.index(field.number) for field in choice.fields] for choice in reader.oneofs]
         return _PlannedMessage(steps=steps, width=len(places), choices=choices, required=required).read
-
-    def _take_step(self) -> None:
-        self._steps_left -= 1
-        if self._steps_left < 0:
-            raise _UnplannedProtobuf
 
     def _field(
         self, writer: FieldDescriptor | None, field: FieldDescriptor, type_: pa.DataType, depth: int

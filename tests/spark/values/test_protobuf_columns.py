@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from kafscale.spark.values import protobuf, protobuf_plan
 from kafscale.spark.values.columns import Decode, Decoded
-from kafscale.spark.values.payloads import Payloads
+from kafscale.spark.values.payloads import STEPS_MAX, Payloads, Plan
 from kafscale.spark.values.protobuf import ProtobufReader
-from kafscale.spark.values.protobuf_plan import ProtobufPlan
 from kafscale.spark.values.registry import Schema
 from kafscale.spark.workers import slices
 from kafscale.wire.primitives import uvarint
@@ -216,9 +215,9 @@ def test_values_are_those_of_the_library(monkeypatch, data):
     same(by_columns(decode, payloads, monkeypatch), one_by_one(decode, payloads, monkeypatch))
 
 
-def plan_of(message: descriptor_pb2.DescriptorProto, syntax: str = "proto3") -> ProtobufPlan | None:
+def plan_of(message: descriptor_pb2.DescriptorProto, syntax: str = "proto3") -> Plan | None:
     reader = ProtobufReader(schema=schema_of(message, syntax))
-    return ProtobufPlan.of(reader._descriptor, reader._descriptor, reader.type)
+    return protobuf_plan.plan_protobuf(reader._descriptor, reader._descriptor, reader.type)
 
 
 def row(*fields: Field, **more: Any) -> descriptor_pb2.DescriptorProto:
@@ -312,9 +311,7 @@ def test_types_that_are_not_planned():
     group.nested_type.add(name="F1").field.add(name="x", number=1, label=1, type=Field.TYPE_INT32)
     assert plan_of(group, "proto2") is None
     assert plan_of(row()) is None
-    assert (
-        plan_of(row(*(field_of(number, Field.TYPE_INT32) for number in range(1, protobuf_plan.STEPS_MAX + 2)))) is None
-    )
+    assert plan_of(row(*(field_of(number, Field.TYPE_INT32) for number in range(1, STEPS_MAX + 2)))) is None
 
 
 def test_messages_within_each_other_are_planned_within_bounds():
