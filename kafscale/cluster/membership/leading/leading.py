@@ -132,7 +132,7 @@ class Leading:
         self.note([topic.topic_id])
 
     def note(self, topic_ids: Collection[bytes]) -> None:
-        """Look at the placements of these topics again; of all topics if there are none."""
+        """Look again at the placements of these topics; of all topics if the collection is empty."""
         self._changed.update(dict.fromkeys(topic_ids or self.state.placements))
         for topic_id in topic_ids:
             self._open_new(topic_id)
