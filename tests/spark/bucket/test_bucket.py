@@ -169,8 +169,6 @@ def test_a_bucket_is_looked_at_without_writing(tmp_path):
 class Issuer:
     """Gives credentials, or raises, as it is told."""
 
-    name = "issuer"
-
     def __init__(self, *answers: S3Credentials | StoreError) -> None:
         self.answers = list(answers)
 
@@ -190,7 +188,7 @@ def test_credentials_that_could_not_be_refreshed_were_dropped_while_they_were_go
         for seconds in (9_000, 18_000)
     )
     issuer = Issuer(first, error, second, error)
-    source = _CredentialSource(providers=[issuer], clock=lambda: now[0])
+    source = _CredentialSource(providers={"issuer": issuer.lookup}, clock=lambda: now[0])
     assert source.get() is first
     now[0] = 9_000 - REFRESH_AHEAD_SECONDS
     assert source.get() is first
@@ -214,7 +212,7 @@ def test_tasks_of_a_process_share_what_was_looked_up(server, monkeypatch, tmp_pa
             return super().lookup()
 
     def providers(environ, home):
-        return [Instance(attrs.evolve(CREDENTIALS, expires_at_seconds=time.time() + 9_000))]
+        return {"instance": Instance(attrs.evolve(CREDENTIALS, expires_at_seconds=time.time() + 9_000)).lookup}
 
     monkeypatch.setattr(s3_bucket, "default_providers", providers)
     monkeypatch.setenv("AWS_ROLE_SESSION_NAME", str(tmp_path))  # so no other test has the same
@@ -232,7 +230,7 @@ def test_credentials_that_do_not_expire_are_looked_up_again_after_a_while():
     now = [0.0]
     first, second = (S3Credentials(access_key_id=each, secret_access_key="key") for each in ("old", "rotated"))
     issuer = Issuer(first, AccessDenied("the file is being written"), second)
-    source = _CredentialSource(providers=[issuer], clock=lambda: now[0])
+    source = _CredentialSource(providers={"issuer": issuer.lookup}, clock=lambda: now[0])
     assert source.get() is first
     now[0] = s3_bucket.AGAIN_SECONDS - 1
     assert source.get() is first

@@ -15,7 +15,7 @@ from kafscale.config import StoreUrl
 from kafscale.formats.transactions import AbortedTransaction
 from kafscale.log.check.verification import Verifier
 from kafscale.log.partition.partition import Partition
-from kafscale.log.repair.verify_segment import Kind
+from kafscale.log.repair.verify_segment import FindingKind
 from kafscale.log.rewrite.retention import Retention
 from kafscale.spark.bucket.aborted import AbortedBatches, shared_out
 from kafscale.spark.bucket.batches import BatchHeaders
@@ -210,7 +210,9 @@ async def test_the_records_of_a_read_committed_fetch(autojump_clock, tmp_path, s
         verifier = Verifier(store=store, namespace="default")
         await verifier.list_bucket()
         await verifier.read_bucket(lambda _: None)
-        assert [str(each) for each in verifier.report.findings if each.damage and each.kind is not Kind.INDEX] == []
+        assert [
+            str(each) for each in verifier.report.findings if each.damage and each.kind is not FindingKind.INDEX
+        ] == []
     assert looks
 
 
