@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 from tests.faults import test_cluster_simulation
-from tests.faults.test_simulation import SEEDS_COUNT, SHORT_SEEDS_COUNT
+from tests.faults.test_simulation import SEEDS, SHORT_SEEDS
 from tests.faults.test_transactional_kills import TRANSACTIONAL_KILLS_COUNT
 
 PAGE = Path(__file__).parents[2] / "CONTRIBUTING.md"
@@ -15,8 +15,8 @@ PAGE = Path(__file__).parents[2] / "CONTRIBUTING.md"
 
 def test_contributing_names_the_seeds_and_the_kills() -> None:
     text = " ".join(PAGE.read_text().split())
-    assert f"of which `make test` has {SEEDS_COUNT}, and {SHORT_SEEDS_COUNT} short ones" in text
-    assert f"and {test_cluster_simulation.SHORT_SEEDS_COUNT} short ones of several brokers" in text
+    assert f"of which `make test` has {len(SEEDS)}, and {len(SHORT_SEEDS)} short ones" in text
+    assert f"and {len(test_cluster_simulation.SHORT_SEEDS)} short ones of several brokers" in text
     assert f"{TRANSACTIONAL_KILLS_COUNT} times under transactions in each durability mode" in text
 
 

@@ -14,7 +14,12 @@ import pytest
 from kafscale.config import Durability
 from tests.devtools.simulate import run_seeds
 
-SHORT_SEEDS_COUNT = 80  # 0.4 seconds of CPU each
+# Of seeds 1 to 80 these have all pairs of their settings (durability, clients, weather, machines, loss of the store,
+# merges, delays), and run all branches of the broker that the first 27 run; 0.4 seconds of CPU each.
+SHORT_SEEDS = (
+    *(1, 2, 3, 5, 7, 8, 9, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 25, 26, 27, 28, 30, 37, 44, 45, 52, 56, 57),
+    *(59, 61, 62, 71, 72),
+)
 MORE_SHORT_SEEDS_COUNT = 500  # of the slow suite
 SEEDS_COUNT = 12  # of it, too: four seconds each
 PROCESSES_COUNT = min(2, len(os.sched_getaffinity(0)))
@@ -47,7 +52,7 @@ def run_and_check(seeds: Sequence[int], *, is_short: bool = False) -> None:
 
 @pytest.mark.timeout(600)  # half a minute, where nobody else uses the machine
 def test_no_short_seed_of_several_brokers_loses_repeats_or_reorders_what_was_acknowledged() -> None:
-    run_and_check(range(1, SHORT_SEEDS_COUNT + 1), is_short=True)
+    run_and_check(SHORT_SEEDS, is_short=True)
 
 
 @pytest.mark.faults
@@ -60,4 +65,5 @@ def test_no_seed_of_several_brokers_that_ever_failed_or_many_others_do() -> None
 @pytest.mark.timeout(1800)
 def test_no_short_seed_of_several_brokers_that_ever_failed_or_many_others_do() -> None:
     known = [seed for seed in SHORT_SEEDS_THAT_FAILED if seed > MORE_SHORT_SEEDS_COUNT]
-    run_and_check([*range(SHORT_SEEDS_COUNT + 1, MORE_SHORT_SEEDS_COUNT + 1), *known], is_short=True)
+    more = sorted({*range(1, MORE_SHORT_SEEDS_COUNT + 1)} - {*SHORT_SEEDS})
+    run_and_check([*more, *known], is_short=True)
