@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 PROGRAM = "import json, sys, kafscale.cli.serve, kafscale.serving; print(json.dumps(sorted(sys.modules)))"
-# What only some brokers need, or only a later request does.
+# Packages that only some brokers or later requests need.
 LATER = {"httpx", "rich", "cryptography", "scramp", "joserfc", "cramjam", "re2", "pyspark"}
 
 
@@ -16,9 +16,9 @@ def imported() -> set[str]:
     return set(json.loads(done.stdout))
 
 
-def test_a_start_imports_neither_what_only_some_brokers_need_nor_apis_that_nobody_has_asked_for() -> None:
+def test_a_start_imports_no_optional_packages_and_no_apis_that_clients_ask_for_later() -> None:
     modules = imported()
     assert "kafscale.broker" in modules
     assert not LATER & {each.partition(".")[0] for each in modules}
     assert "kafscale.api.records.fetch" in modules
-    assert not {"kafscale.api.topics.create_topics", "kafscale.wire.messages.groups"} & modules
+    assert not {"kafscale.api.topics.create_topics", "kafscale.wire.messages.topics"} & modules
