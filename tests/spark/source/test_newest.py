@@ -424,7 +424,7 @@ def test_a_look_and_a_time_were_of_two_topics_of_the_name(wal, topic, meddled):
     cluster.after(ListOffsetsRequest, create_again)
     seen = reader.look(topic)
     assert seen.topic_id != found.topic_id
-    assert seen.partitions == {0: newest.Ends(log_start_offset=0, high_watermark=1, last_stable_offset=1)}
+    assert seen.partitions == {0: newest.PartitionEnds(log_start_offset=0, high_watermark=1, last_stable_offset=1)}
     of = newest.FetchedTopic(name=topic, topic_id=seen.topic_id, partition=0)
     assert reader.first_as_late(of, 1000) == 0
     assert reader.first_as_late(of, 1001) is None
