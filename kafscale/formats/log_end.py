@@ -4,9 +4,6 @@ leader epochs, read from the last footers.
 encoded = i64 last offset | u32 length of the producers | u32 length of the coordinator epochs
           | u32 length of the open transactions | producers | coordinator epochs | open transactions | leader epochs
                                                                                             (as in a footer)
-before  = i64 last offset | u32 length of the producers | producers | leader epochs
-
-The second is what checkpoints before version 3 have: there were no transactions.
 """
 
 from __future__ import annotations
@@ -39,7 +36,6 @@ from kafscale.formats.transactions import (
 PRODUCERS_MAX_COUNT = 100  # of a partition; its last footers, which have them all, are read at a start then
 
 _HEAD = struct.Struct(">qIII")
-_HEAD_BEFORE = struct.Struct(">qI")
 
 
 @attrs.frozen
@@ -103,12 +99,3 @@ class LogEnd:
             decode_epochs(view[position:]),
             open_transactions=decode_open(parts[2]),
         )
-
-    @classmethod
-    def decode_before(cls, data: Buffer) -> LogEnd | None:
-        """Decode the form before version 3 of the checkpoint."""
-        if not data:
-            return None
-        last_offset, size = _HEAD_BEFORE.unpack_from(data)
-        rest = memoryview(data)[_HEAD_BEFORE.size :]
-        return cls(last_offset, decode_producers(rest[:size]), decode_epochs(rest[size:]))

@@ -8,9 +8,6 @@
                  | max timestamp ms i64 | first dirty offset i64 | fingerprint u64
                | stable end i64 | aborted count i32
 
-Version 2 has no stable ends and aborted counts, and a log's end without transactions: that code had
-none. Version 1 has no epochs either, as its segments have none in their keys.
-
 A checkpoint is never the truth, only a short cut. What exists is what the bucket's listing says; the checkpoint vouches
 for a listed segment if its `.kfs` has the fingerprint (size and ETag) of then and its `.index` the size that goes with
 it. Everything else is read, as without a checkpoint. So an old one, a damaged one or none costs time and nothing else.
@@ -26,7 +23,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
+from operator import attrgetter
+from typing import Any, Literal
 
 import attrs
 from crc32c import crc32c
@@ -41,8 +39,6 @@ from kafscale.formats.segment_v1 import VERSION as VERSION_1
 from kafscale.store.paths import EPOCH_UNKNOWN, SegmentKey, parse_numbered_key
 
 VERSION = 3
-VERSION_WITHOUT_TRANSACTIONS = 2
-VERSION_WITHOUT_EPOCHS = 1
 MAGIC = b"KAFSMANI"
 MAX_BYTES = 64 << 20  # 1.2 million segments; partitions that have no room are left out
 
@@ -50,13 +46,16 @@ _HEADER = struct.Struct(">8sHxxIQ")
 HEADER_BYTES = _HEADER.size + 4
 _PARTITION = struct.Struct(">16siII")
 _SEGMENT = struct.Struct(">qiIBqqqqQqi")
-_SEGMENT_WITHOUT_TRANSACTIONS = struct.Struct(">qiIBqqqqQ")
-_SEGMENT_WITHOUT_EPOCH = struct.Struct(">qIBqqqqQ")
-_ROWS = {
-    VERSION: _SEGMENT,
-    VERSION_WITHOUT_TRANSACTIONS: _SEGMENT_WITHOUT_TRANSACTIONS,
-    VERSION_WITHOUT_EPOCHS: _SEGMENT_WITHOUT_EPOCH,
-}
+_FACTS = (  # the columns behind those of the key
+    "last_offset",
+    "size_bytes",
+    "max_timestamp_ms",
+    "first_dirty_offset",
+    "fingerprint",
+    "stable_end",
+    "aborted_count",
+)
+_facts_of = attrgetter(*_FACTS)
 
 
 @attrs.frozen
@@ -96,20 +95,19 @@ class KnownPartition:
 
     _end: memoryview
     _rows: memoryview
-    _row: struct.Struct = _SEGMENT
     decided_by: int = EPOCH_UNKNOWN  # the epoch of the broker that wrote the checkpoint
 
     def end(self) -> LogEnd | None:
         """Return the state after the last segment; None if it was too large."""
-        return LogEnd.decode(self._end) if self._row is _SEGMENT else LogEnd.decode_before(self._end)
+        return LogEnd.decode(self._end)
 
     @property
     def segment_count(self) -> int:
-        return len(self._rows) // self._row.size
+        return len(self._rows) // _SEGMENT.size
 
     def last_base_offset(self) -> int:
         """Return the largest base offset; -1 without segments."""
-        return max((row[0] for row in self._row.iter_unpack(self._rows)), default=-1)
+        return max((row[0] for row in _SEGMENT.iter_unpack(self._rows)), default=-1)
 
     def listed(self, any_key: SegmentKey) -> Sequence[ListedSegment]:
         """Return what a listing would have shown; `any_key` is of an object of the partition."""
@@ -124,10 +122,7 @@ class KnownPartition:
         ]
 
     def _by_key(self) -> dict[tuple[int, int, int, Literal[1, 2]], tuple[int, ...]]:
-        rows = self._row.iter_unpack(self._rows)
-        if self._row is _SEGMENT_WITHOUT_EPOCH:
-            return {(row[0], EPOCH_UNKNOWN, *row[1:3]): row[3:] for row in rows}
-        return {row[:4]: row[4:] for row in rows}
+        return {row[:4]: row[4:] for row in _SEGMENT.iter_unpack(self._rows)}
 
     def decided(self, keys: Iterable[SegmentKey]) -> Decided:
         """Return which of these segments the checkpoint's writer took for parts of the log."""
@@ -144,24 +139,14 @@ class KnownPartition:
             row = rows.pop((key.base_offset, key.epoch, key.generation, key.version), None)
             if row is None:
                 continue
-            last_offset, size_bytes, max_timestamp_ms, first_dirty_offset, fingerprint, *transactions = row
-            stable_end, aborted_count = transactions or (last_offset + 1, 0)
-            segment = Segment(
-                key=key,
-                last_offset=last_offset,
-                size_bytes=size_bytes,
-                max_timestamp_ms=max_timestamp_ms,
-                first_dirty_offset=first_dirty_offset,
-                fingerprint=fingerprint,
-                stable_end=stable_end,
-                aborted_count=aborted_count,
-            )
-            if fingerprint == listed_segment.fingerprint != FINGERPRINT_UNKNOWN and _index_may_be_its_own(
+            facts: dict[str, Any] = dict(zip(_FACTS, row, strict=True))
+            segment = Segment(key=key, **facts)
+            if segment.fingerprint == listed_segment.fingerprint != FINGERPRINT_UNKNOWN and _index_may_be_its_own(
                 segment, listed_segment
             ):
                 vouched.append(segment)
             else:
-                changed[key] = last_offset
+                changed[key] = segment.last_offset
         missing = [
             MissingSegment(base_offset, row[0], generation, epoch, version)
             for (base_offset, epoch, generation, version), row in rows.items()
@@ -188,9 +173,8 @@ def decode_manifests(key: str, data: Buffer) -> ManifestCheckpoint:
     magic, version, partition_count, length = _HEADER.unpack(header)
     if magic != MAGIC or length != len(body):
         raise DamagedObject(f"{key}: not a checkpoint of manifests")
-    row = _ROWS.get(version)
-    if row is None:
-        raise DamagedObject(f"{key}: version {version} of a checkpoint of manifests is not known, only up to {VERSION}")
+    if version != VERSION:
+        raise DamagedObject(f"{key}: version {version} of a checkpoint of manifests is not known, only {VERSION}")
     numbered = parse_numbered_key(key)
     decided_by = EPOCH_UNKNOWN if numbered is None else numbered.epoch
     known: dict[PartitionId, KnownPartition] = {}
@@ -201,8 +185,8 @@ def decode_manifests(key: str, data: Buffer) -> ManifestCheckpoint:
         topic_id, partition, end_bytes, segment_count = _PARTITION.unpack_from(body, position)
         position += _PARTITION.size
         rows_at = position + end_bytes
-        end = rows_at + segment_count * row.size
-        known[topic_id, partition] = KnownPartition(body[position:rows_at], body[rows_at:end], row, decided_by)
+        end = rows_at + segment_count * _SEGMENT.size
+        known[topic_id, partition] = KnownPartition(body[position:rows_at], body[rows_at:end], decided_by)
         position = end
     if position != len(body) or len(known) != partition_count:
         raise DamagedObject(f"{key}: its {partition_count} partitions do not take the {len(body)} bytes that it has")
@@ -233,19 +217,12 @@ def encode_segments(segments: Iterable[Segment]) -> bytes:
 
 
 def _encode_segment(segment: Segment) -> bytes:
-    key = segment.key
     return _SEGMENT.pack(
-        key.base_offset,
-        key.epoch,
-        key.generation,
-        key.version,
-        segment.last_offset,
-        segment.size_bytes,
-        segment.max_timestamp_ms,
-        segment.first_dirty_offset,
-        segment.fingerprint,
-        segment.stable_end,
-        segment.aborted_count,
+        segment.base_offset,
+        segment.epoch,
+        segment.generation,
+        segment.key.version,
+        *_facts_of(segment),
     )
 
 

@@ -12,8 +12,8 @@ and is older than itself, the metadata of its own moment: it holds all that has 
 other one of its kind. There are two full ones before the first of changes, and of changes two are kept, so any one
 object may be damaged. The log is kept behind the older of the last two.
 
-Version 1 has neither kind nor base, is always full, and holds one transaction as it is. The keys of the entries are
-those of the metadata store, `topics/orders` among them, and the values JSON. Spark's readers look into it, too.
+The keys of the entries are those of the metadata store, `topics/orders` among them, and the values JSON. Spark's
+readers look into it, too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from crc32c import crc32c
 
 from kafscale.buffers import Buffer, size_of
 from kafscale.errors import DamagedObject, NewerVersion
-from kafscale.formats.metadata_changes import Transaction, decode_transaction, decode_transactions, encode_transaction
+from kafscale.formats.metadata_changes import Transaction, decode_transactions, encode_transaction
 from kafscale.formats.segment import body_crc
 from kafscale.formats.wal_objects import WalPosition
 from kafscale.store.paths import NumberedKey
@@ -37,7 +37,6 @@ MAGIC = b"KAFSCKPT"
 LEVEL = 1  # of zlib: 200,000 offsets are 35 MB, and 3.7 MB after 0.11 s; level 6 takes 0.26 s for 3.2 MB
 
 _BEGINNING = struct.Struct(">8sH")
-_HEADER_1 = struct.Struct(">8sHxxIQQ")
 _HEADER = struct.Struct(">8sHBxIQQQ")
 _FULL, _CHANGES = range(2)
 
@@ -96,24 +95,18 @@ def decode_checkpoint(key: str, data: Buffer) -> Checkpoint:
     magic, version = _BEGINNING.unpack_from(view) if len(view) >= _BEGINNING.size else (b"", 0)
     if magic != MAGIC:
         raise DamagedObject(f"{key}: not a checkpoint of metadata")
-    if version not in (1, VERSION):
+    if version != VERSION:
         raise NewerVersion(
-            f"{key}: checkpoint version {version} is not known, only 1 to {VERSION}: start a later version of KafScale"
+            f"{key}: checkpoint version {version} is not known, only {VERSION}: start the KafScale that wrote it"
         )
-    layout = _HEADER_1 if version == 1 else _HEADER
-    body_start = layout.size + 4
-    header, checksum, body = view[: layout.size], view[layout.size : body_start], view[body_start:]
+    body_start = _HEADER.size + 4
+    header, checksum, body = view[: _HEADER.size], view[_HEADER.size : body_start], view[body_start:]
     if len(checksum) < 4 or crc32c(body, crc32c(header)) != int.from_bytes(checksum, "big"):
-        raise DamagedObject(f"{key}: the checksum at {layout.size} is not that of its {len(view)} bytes")
-    if version == 1:
-        _, _, epoch, number, length = layout.unpack(header)
-        kind, base = _FULL, 0
-    else:
-        _, _, kind, epoch, number, base, length = layout.unpack(header)
+        raise DamagedObject(f"{key}: the checksum at {_HEADER.size} is not that of its {len(view)} bytes")
+    _, _, kind, epoch, number, base, length = _HEADER.unpack(header)
     if length != len(body) or kind not in (_FULL, _CHANGES):
         raise DamagedObject(f"{key}: not a checkpoint of metadata")
-    transaction = decode_transaction(body) if version == 1 else _decode_body(key, body)
-    return Checkpoint(WalPosition(epoch, number), transaction, None if kind == _FULL else base)
+    return Checkpoint(WalPosition(epoch, number), _decode_body(key, body), None if kind == _FULL else base)
 
 
 def _decode_body(key: str, body: memoryview) -> Transaction:

@@ -33,7 +33,7 @@ _INTRODUCTION = """\
 Made by `python -m kafscale.formats.reference`; what is changed are the modules named below. `kafscale inspect` prints
 and verifies each of them.
 
-A reader accepts every version that was ever written.
+A reader accepts every version that was ever written; of checkpoints only those below.
 """
 
 _SECTIONS: tuple[tuple[str, ModuleType], ...] = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import struct
 from itertools import pairwise
 
 import attrs
@@ -16,7 +15,7 @@ from kafscale.config import Durability
 from kafscale.errors import DamagedObject
 from kafscale.formats.log_end import PRODUCERS_MAX_COUNT, LogEnd
 from kafscale.formats.manifest_checkpoint import _HEADER, HEADER_BYTES, MAGIC, VERSION, decode_manifests
-from kafscale.formats.segment import EpochStart, encode_epochs, encode_producers
+from kafscale.formats.segment import EpochStart
 from kafscale.formats.transactions import OpenTransaction, Producer
 from kafscale.log.bucket.manifest_keeper import FIRST_AFTER_SECONDS, INTERVAL_SECONDS, encode_manifests
 from kafscale.store.memory import MemoryStore
@@ -256,48 +255,6 @@ def test_the_end_of_a_log_tells_what_is_open_and_up_to_where_it_is_stable() -> N
     back = LogEnd.decode(end.encode())
     assert back == end
     assert (end.stable_end, LogEnd(7, [], []).stable_end) == (4, 8)
-
-
-def test_the_end_of_a_log_in_an_old_checkpoint_has_no_transactions() -> None:
-    """Its bytes, as version 2 of a checkpoint has them."""
-    producers, epochs = encode_producers([Producer(1, 2, [], 3)]), encode_epochs([EpochStart(4, 5)])
-    back = LogEnd.decode_before(struct.pack(">qI", 7, len(producers)) + producers + epochs)
-    assert back == LogEnd(7, [Producer(1, 2, [], 3)], [EpochStart(4, 5)])
-    assert back.stable_end == 8
-    assert LogEnd.decode_before(b"") is None
-
-
-async def test_a_checkpoint_of_version_2_is_read_as_one_of_a_log_without_transactions(autojump_clock) -> None:
-    store, disk = FaultyStore(MemoryStore()), MemoryDisk()
-    await written(store, disk)
-    key = (await checkpoint_keys(store))[-1]
-    await store.put(key, [as_version_2(bytes((await store.get(key)).data))])
-    before = store.count("*")
-    async with memory_log(store, disk.crash(), topics=[topic_spec(3)], leader_epoch=2) as log:
-        assert [call.operation for call in store.calls[before:] if call.operation != "list"] == ["get"]
-        segments = log.partition(1).manifest.segments
-        assert [(each.stable_end, each.aborted_count) for each in segments] == [(1, 0), (2, 0)]
-        assert await log.values(log.partition(1)) == [b"0", b"1"]
-
-
-def as_version_2(content: bytes) -> bytes:
-    """The same checkpoint, as it was written before there were transactions."""
-    magic, _, partition_count, _ = _HEADER.unpack_from(content)
-    body, position, rows = b"", _HEADER.size + 4, struct.Struct(">qiIBqqqqQqi")
-    for _ in range(partition_count):
-        topic_id, index, end_bytes, segment_count = struct.unpack_from(">16siII", content, position)
-        position += 32 - 4
-        end = LogEnd.decode(content[position : position + end_bytes])
-        position += end_bytes
-        assert end is not None
-        producers = encode_producers(end.producers)
-        encoded_end = struct.pack(">qI", end.last_offset, len(producers)) + producers + encode_epochs(end.epochs)
-        body += struct.pack(">16siII", topic_id, index, len(encoded_end), segment_count) + encoded_end
-        for _ in range(segment_count):
-            body += content[position : position + rows.size - 12]
-            position += rows.size
-    header = _HEADER.pack(magic, 2, partition_count, len(body))
-    return header + crc32c(body, crc32c(header)).to_bytes(4, "big") + body
 
 
 # ---- objects that have changed since --------------------------------------------------------------------------------

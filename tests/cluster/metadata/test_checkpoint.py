@@ -1,19 +1,16 @@
 from __future__ import annotations
 
-import struct
 import time
 from functools import partial
 from pathlib import Path
 
 import pytest
 import trio
-from crc32c import crc32c
 
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.checkpoint import INTERVAL_SECONDS, Checkpointer, find_checkpoints
 from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
 from kafscale.errors import DamagedObject, StorageFull, StoreUnavailable
-from kafscale.formats.metadata_changes import encode_transaction
 from kafscale.formats.metadata_checkpoint import decode_checkpoint, encode_checkpoint
 from kafscale.formats.wal_objects import WalPosition
 from kafscale.store.memory import MemoryStore
@@ -63,13 +60,6 @@ def key(number: int, *, epoch: int = 3) -> str:
     return NumberedKey(kind="checkpoint", epoch=epoch, number=number).key
 
 
-def first_version(position: WalPosition, puts: dict[str, bytes]) -> bytes:
-    """As the version before wrote them."""
-    body = encode_transaction(Transaction(puts=puts))
-    header = struct.pack(">8sHxxIQQ", b"KAFSCKPT", 1, position.epoch, position.number, len(body))
-    return header + crc32c(body, crc32c(header)).to_bytes(4, "big") + body
-
-
 def test_a_checkpoint_comes_back() -> None:
     found = decode_checkpoint("k", b"".join(encode_checkpoint(WalPosition(2, 7), [Transaction(puts=PUTS)])))
     assert (found.position, found.transaction.puts, found.base) == (WalPosition(2, 7), PUTS, None)
@@ -77,24 +67,11 @@ def test_a_checkpoint_comes_back() -> None:
     assert (found.transaction, found.base) == (CHANGES, 0)
 
 
-async def test_a_checkpoint_of_the_version_before_opens_and_is_followed_by_ours() -> None:
-    bench = Bench()
-    await bench.store.put(key(0, epoch=2), [first_version(WalPosition(2, 7), PUTS)])
-    assert await bench.found() == PUTS
-    bench.checkpointer.versions.inherit((await find_checkpoints(bench.store, "default")).keys)
-    await bench.change(b"new", number=1)
-    await bench.checkpointer.write()
-    assert await bench.found() == {"topics/a": b"new"}
-    await bench.store.put(key(0), [b"damaged"])
-    assert await bench.found() == PUTS
-
-
 @pytest.mark.parametrize(
     "content",
     [
         b"".join(encode_checkpoint(WalPosition(2, 7), [Transaction(puts={"a": b"1"})])),
         b"".join(encode_checkpoint(WalPosition(2, 7), [CHANGES], base=3)),
-        first_version(WalPosition(2, 7), {"a": b"1"}),
     ],
 )
 def test_every_flipped_or_missing_byte_is_found_and_the_key_named(content: bytes) -> None:
