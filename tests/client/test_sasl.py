@@ -22,7 +22,7 @@ from kafscale.wire.messages.security import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
-from tests.devtools.external.token_endpoint import CLIENT_ID, CLIENT_SECRET, token_endpoint
+from tests.devtools.external.http_servers import CLIENT_ID, CLIENT_SECRET, token_endpoint
 from tests.devtools.fakes.scripted_broker import ScriptedBroker
 from tests.devtools.processes.sasl import ALICE, PASSWORD, key_set, sign, signing_key
 from tests.server.kafka.test_sasl import SASL, sasl_broker

@@ -14,7 +14,7 @@ import trio
 
 from kafscale.config import Address
 from kafscale.testing.tcp_proxy import TcpProxy, Way
-from tests.devtools.external.token_endpoint import http_server
+from tests.devtools.external.http_servers import http_server
 
 
 class Cut(Enum):

@@ -18,7 +18,7 @@ from kafscale.login.sasl import client_sasl
 from kafscale.login.security import client_security
 from kafscale.login.tokens import ANSWER_MAX_BYTES, ATTEMPTS_COUNT, BearerToken, TokenEndpoint, expiry_of
 from kafscale.testing.certificates import make_authority
-from tests.devtools.external.token_endpoint import (
+from tests.devtools.external.http_servers import (
     CLIENT_ID,
     CLIENT_SECRET,
     Asked,

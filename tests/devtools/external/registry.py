@@ -32,7 +32,7 @@ from kafscale.spark.values import protobuf_schema
 from kafscale.spark.values.decoder import ValueDecoder, make_reader
 from kafscale.spark.values.options import ReaderOptions
 from kafscale.spark.values.registry import RegistryClient, RegistryOptions, Schema
-from tests.devtools.external.token_endpoint import http_server
+from tests.devtools.external.http_servers import http_server
 
 Json = dict[str, Any]
 

@@ -27,7 +27,7 @@ from tests.devtools.fakes.transactional_producer import TOPIC, Producer, broker
 from tests.devtools.history.durable import DurableLog
 from tests.devtools.history.history import History
 from tests.devtools.history.in_log import LogRules
-from tests.devtools.world.store_link import BucketLine
+from tests.devtools.world.links import BucketLine
 from tests.devtools.world.transactional.latecomer import Latecomer
 from tests.devtools.world.workload import Topic
 

@@ -42,10 +42,10 @@ from tests.devtools.history.held import held_too_much
 from tests.devtools.world.cluster_clients import ClusterClients
 from tests.devtools.world.determinism import run_seeded
 from tests.devtools.world.extent import Clients, Extent
+from tests.devtools.world.links import Links
 from tests.devtools.world.machine import Machine
 from tests.devtools.world.routes import Routes
 from tests.devtools.world.simulated_broker import SimulatedBroker
-from tests.devtools.world.store_link import Links
 from tests.devtools.world.store_losses import STORE_TIMEOUTS_SECONDS, StoreLosses
 from tests.devtools.world.topic_clients import COMPACTED, FORGETFUL
 from tests.devtools.world.transactional.clients import TopicKind

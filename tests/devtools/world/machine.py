@@ -31,9 +31,9 @@ from kafscale.testing.faulty_store import On
 from kafscale.testing.metadata import MemoryMetadataStore
 from tests.devtools.processes.crash_points import POINTS
 from tests.devtools.world.event_log import EventLog
+from tests.devtools.world.links import BucketLine, Spawn
 from tests.devtools.world.simulated_broker import SimulatedBroker, superseded
 from tests.devtools.world.simulated_process import Process
-from tests.devtools.world.store_link import BucketLine, Spawn
 from tests.devtools.world.troubles import (
     Damage,
     damage_log,

@@ -25,8 +25,8 @@ from kafscale.spark.values.registry import (
     RegistryOptions,
 )
 from kafscale.testing.certificates import make_authority
+from tests.devtools.external.http_servers import CLIENT_ID, CLIENT_SECRET, Endpoint, sending_server, token_endpoint
 from tests.devtools.external.registry import Registry, running_registry
-from tests.devtools.external.token_endpoint import CLIENT_ID, CLIENT_SECRET, Endpoint, sending_server, token_endpoint
 
 
 @pytest.fixture

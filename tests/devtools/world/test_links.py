@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from kafscale.errors import PreconditionFailed, StoreUnavailable
 from kafscale.store.memory import MemoryStore
-from tests.devtools.world.store_link import STRAGGLER_MAX_SECONDS, BucketLine
+from tests.devtools.world.links import STRAGGLER_MAX_SECONDS, BucketLine
 
 
 @pytest.fixture
