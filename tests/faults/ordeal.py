@@ -17,9 +17,10 @@ from kafscale.store.file.store import FileStore
 from tests.devtools.history.bucket import read_bucket
 from tests.devtools.history.history import History
 from tests.devtools.processes.process import BrokerProcess
+from tests.devtools.world.group_offsets import Committer
 from tests.devtools.world.producers import IdempotentProducer
 from tests.devtools.world.topic_clients import create_topic
-from tests.devtools.world.workload import Committer, Reader, Topic
+from tests.devtools.world.workload import Reader, Topic
 
 OPTIONS = (
     *("--default-partitions", "3"),

@@ -26,8 +26,9 @@ Times are seconds of the simulation. Lost and wrong offsets are found by `Histor
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import Any
 
 import attrs
 
@@ -70,7 +71,7 @@ class Membership:
 
 
 @attrs.define(eq=False, kw_only=True)
-class MembersSeen:
+class MembersRecord(ABC):
     """A record of the members of one group. `note` gets each line of it, `now` is the time."""
 
     now: Callable[[], float]
@@ -79,6 +80,20 @@ class MembersSeen:
     note: Callable[[str], None] = lambda text: None
     problems: list[str] = attrs.field(factory=list, init=False)
     commits_count: int = attrs.field(default=0, init=False)  # that were done
+
+    @abstractmethod
+    def disagreement(self, members: Collection[Any], partitions: Sequence[int]) -> str:
+        """Return on which partitions all members disagree; empty if each has one owner."""
+
+    def did_not_agree(self, detail: str) -> None:
+        """Record that members still disagree after a long quiet time."""
+        self.problems.append(f"no agreement: {detail}")
+
+
+@attrs.define(eq=False, kw_only=True)
+class MembersSeen(MembersRecord):
+    """A record of the members of one group of the consumer protocol."""
+
     _members: list[Membership] = attrs.field(factory=list, init=False)  # that may have anything
 
     # ---- heartbeats -----------------------------------------------------------------------------------------------
@@ -225,29 +240,14 @@ class MembersSeen:
     # ---- the end --------------------------------------------------------------------------------------------------
 
     def disagreement(self, members: Collection[Membership], partitions: Sequence[int]) -> str:
-        """Return on which partitions all members disagree; empty if each has one owner."""
         epochs = {member.member_id: member.epoch for member in members}
         return f"epochs {epochs}" if len(set(epochs.values())) > 1 else wrong_owners(members, partitions)
-
-    def did_not_agree(self, detail: str) -> None:
-        """Record that members still disagree after a long quiet time."""
-        self.problems.append(f"no agreement: {detail}")
 
     def _found(self, kind: str, member: Membership, detail: str) -> None:
         self.problems.append(f"{kind}: {member.member_id} of epoch {member.epoch} at {self.now():.3f}: {detail}")
 
 
-class Owner(Protocol):
-    """A member of a group."""
-
-    @property
-    def member_id(self) -> str: ...
-
-    @property
-    def has(self) -> Assigned: ...
-
-
-def wrong_owners(members: Collection[Owner], partitions: Sequence[int]) -> str:
+def wrong_owners(members: Collection[Membership | Participant], partitions: Sequence[int]) -> str:
     """Return the partitions without exactly one owner; empty if all have one."""
     owners: Mapping[int, list[str]] = {
         partition: [member.member_id for member in members if partition in member.has] for partition in partitions
@@ -284,8 +284,8 @@ class Assignment:
 
 
 @attrs.define(eq=False, kw_only=True)
-class GenerationsSeen:
-    """A record of the members of a classic group, over moves of its coordinator; arguments as of `MembersSeen`.
+class GenerationsSeen(MembersRecord):
+    """A record of the members of a classic group, over moves of its coordinator.
 
     Members record every assignment with the leader's name for it, when they are about to join again, and their commits;
     `problems` are
@@ -304,12 +304,6 @@ class GenerationsSeen:
     more (`is_known` is False) may repeat earlier answers.
     """
 
-    now: Callable[[], float]
-    session_seconds: float
-    rebalance_seconds: float
-    note: Callable[[str], None] = lambda text: None
-    problems: list[str] = attrs.field(factory=list, init=False)
-    commits_count: int = attrs.field(default=0, init=False)  # that were done
     latest: int = attrs.field(default=NO_GENERATION, init=False)  # of which anybody has an assignment
     _authors: dict[int, str] = attrs.field(factory=dict, init=False)  # of each generation
     _owners: dict[tuple[int, int], str] = attrs.field(factory=dict, init=False)  # of a generation's partitions
@@ -378,13 +372,8 @@ class GenerationsSeen:
     # ---- the end --------------------------------------------------------------------------------------------------
 
     def disagreement(self, members: Collection[Participant], partitions: Sequence[int]) -> str:
-        """Return on which partitions all members disagree; empty if each has one owner."""
         generations = {member.member_id: member.generation for member in members}
         return f"generations {generations}" if len(set(generations.values())) > 1 else wrong_owners(members, partitions)
-
-    def did_not_agree(self, detail: str) -> None:
-        """Record that members still disagree after a long quiet time."""
-        self.problems.append(f"no agreement: {detail}")
 
     def _found(self, kind: str, member: Participant, detail: str) -> None:
         who = f"{member.member_id} of generation {member.generation}"

@@ -31,16 +31,11 @@ from kafscale.wire.messages.groups import (
     SyncGroupRequestAssignment,
     SyncGroupResponse,
 )
-from kafscale.wire.messages.offsets import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-    OffsetCommitResponse,
-)
 from tests.devtools.history.group_reads import GroupReads, MemberReads
 from tests.devtools.history.history import History
 from tests.devtools.history.member_history import NO_GENERATION, Assignment, GenerationsSeen, Participant
-from tests.devtools.world.consumer_members import Coordinates, MembersOfGroup, fetch_offsets, note_offsets
+from tests.devtools.world.consumer_members import Coordinates, MembersOfGroup
+from tests.devtools.world.group_offsets import commit_offsets, fetch_offsets, note_offsets
 from tests.devtools.world.workload import Connect, Topic, reconnecting, was_done
 
 REBALANCE_SECONDS = 2.0  # less than a client waits for an answer
@@ -239,17 +234,16 @@ class ClassicMember:
             self.history.committed(self.group, where, offset)
 
     async def _send_commit(self, connection: Connection, member: Participant, partition: int, offset: int) -> int:
-        wanted = OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
-        generation = member.generation
-        request = OffsetCommitRequest(
-            group_id=self.group,
+        generation, latest_then = member.generation, self.seen.latest
+        codes = await commit_offsets(
+            connection,
+            self.group,
+            self.topic,
+            {partition: offset},
             generation_id_or_member_epoch=generation,
             member_id=member.member_id,
-            topics=[OffsetCommitRequestTopic(name=self.topic.name, partitions=[wanted])],
         )
-        latest_then = self.seen.latest
-        response = await connection.request(request, OffsetCommitResponse)
-        code = response.topics[0].partitions[0].error_code
+        code = codes[partition]
         if not code:
             self.seen.committed(member, generation, latest_then=latest_then)
         return code
@@ -270,7 +264,6 @@ class ClassicMembers(MembersOfGroup):
 
     seen: GenerationsSeen
     group: str = "classics"
-    members: list[ClassicMember] = attrs.field(factory=list, init=False)
 
     @classmethod
     def _seen(cls, **group: Any) -> GenerationsSeen:

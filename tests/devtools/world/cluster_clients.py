@@ -26,13 +26,14 @@ from tests.devtools.world.askers import EpochAsker
 from tests.devtools.world.classic_members import ClassicMembers
 from tests.devtools.world.consumer_members import GroupMembers, MembersOfGroup
 from tests.devtools.world.extent import Extent
+from tests.devtools.world.group_offsets import Committer
 from tests.devtools.world.producers import IdempotentProducer, PlainProducer
 from tests.devtools.world.routes import Routes, SpreadConnection
 from tests.devtools.world.simulated_broker import SimulatedBroker
 from tests.devtools.world.topic_clients import COMPACTED, FORGETFUL, ClusterRecreator, create_topic
 from tests.devtools.world.transactional.clients import TopicKind, TransactionalClients
 from tests.devtools.world.visitor import TemporaryTopic, Visitor
-from tests.devtools.world.workload import PART_PROBABILITY, Committer, Connect, Knows, Reader, Run, Topic, reconnecting
+from tests.devtools.world.workload import PART_PROBABILITY, Connect, Knows, Reader, Run, Topic, reconnecting
 
 TRANSACTIONS_PACE = 5.0
 MOVE_MEAN_SECONDS = 1.5

@@ -8,10 +8,10 @@ refused. The offset is a number, or the member's position (`group_reads`).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from random import Random
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import attrs
 import trio
@@ -23,20 +23,10 @@ from kafscale.wire.messages.consumer_groups import (
     ConsumerGroupHeartbeatResponse,
     HeartbeatTopicPartitions,
 )
-from kafscale.wire.messages.offsets import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-    OffsetCommitResponse,
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopic,
-    OffsetFetchResponse,
-    OffsetFetchResponseGroup,
-)
 from tests.devtools.history.group_reads import GroupReads, MemberReads
 from tests.devtools.history.history import History
-from tests.devtools.history.member_history import Assigned, Membership, MembersSeen
+from tests.devtools.history.member_history import Assigned, Membership, MembersRecord, MembersSeen
+from tests.devtools.world.group_offsets import commit_offsets, fetch_offsets, note_offsets
 from tests.devtools.world.workload import Connect, Knows, Topic, reconnecting, was_done
 
 TAKES_PART_PROBABILITY = 0.4  # that there is a group
@@ -49,8 +39,8 @@ BEAT_SECONDS = (0.05, 0.15)
 AGREE_SECONDS = 60.0  # simulated: longer than all sessions, one after the other
 AGREE_POLL_SECONDS = 1.0
 
-_GONE = frozenset({error_codes.UNKNOWN_MEMBER_ID, error_codes.FENCED_MEMBER_EPOCH, error_codes.GROUP_ID_NOT_FOUND})
-_STALE = _GONE | {error_codes.STALE_MEMBER_EPOCH}
+GONE = frozenset({error_codes.UNKNOWN_MEMBER_ID, error_codes.FENCED_MEMBER_EPOCH, error_codes.GROUP_ID_NOT_FOUND})
+STALE = GONE | {error_codes.STALE_MEMBER_EPOCH}
 
 Coordinates = Callable[[Connection, str], bool]  # whether who answers for a group can't be behind another broker
 
@@ -154,7 +144,7 @@ class GroupMember:
         began = self.seen.sending(member)
         answer = await connection.request(self._heartbeat(member, has), ConsumerGroupHeartbeatResponse)
         code, is_known = answer.error_code, self.coordinates(connection, self.group)
-        if code in _GONE:
+        if code in GONE:
             is_late = code == error_codes.FENCED_MEMBER_EPOCH
             self.seen.refused(member, error_codes.name(code), may_be_late=is_late, is_known=is_known)
             self._former, self.member = (member if is_known else None), None
@@ -222,7 +212,7 @@ class GroupMember:
             pass  # who coordinates the group may not know of that
         elif code == error_codes.FENCED_INSTANCE_ID:
             self.seen.leave_refused(member, error_codes.name(code), known_until=known_until)
-        elif code not in _GONE and was_done(code, f"leave of {self._member_id}"):
+        elif code not in GONE and was_done(code, f"leave of {self._member_id}"):
             self._former = member
             await self._commit_as_former(connection)
 
@@ -262,7 +252,7 @@ class GroupMember:
         where = self.topic.partition_name(partition)
         self.history.committing(self.group, where, offset)
         code = await self._send_commit(connection, member, partition, offset=offset, epoch=epoch)
-        if code in _STALE:
+        if code in STALE:
             self._offsets_refused(connection, member, code)
         elif was_done(code, f"commit of {self._member_id}"):
             self.history.committed(self.group, where, offset)
@@ -279,23 +269,23 @@ class GroupMember:
     async def _commit_wrongly(self, connection: Connection, member: Membership, partition: int, epoch: int) -> None:
         """Make a commit that must be refused, of an offset that is never committed otherwise."""
         code = await self._send_commit(connection, member, partition, offset=1_000_000, epoch=epoch)
-        if code not in _STALE:
+        if code not in STALE:
             was_done(code, f"commit of {member.member_id} as it was at {epoch}")
 
     async def _send_commit(
         self, connection: Connection, member: Membership, partition: int, *, offset: int, epoch: int
     ) -> int:
-        wanted = OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
-        request = OffsetCommitRequest(
-            group_id=self.group,
+        began = trio.current_time()
+        codes = await commit_offsets(
+            connection,
+            self.group,
+            self.topic,
+            {partition: offset},
             generation_id_or_member_epoch=epoch,
             member_id=member.member_id,
             group_instance_id=self.instance_id,
-            topics=[OffsetCommitRequestTopic(name=self.topic.name, partitions=[wanted])],
         )
-        began = trio.current_time()
-        response = await connection.request(request, OffsetCommitResponse)
-        code = response.topics[0].partitions[0].error_code
+        code = codes[partition]
         if not code:
             self.seen.committed(member, partition, epoch=epoch, began=began)
         return code
@@ -303,57 +293,16 @@ class GroupMember:
     async def _fetch(self, connection: Connection, partitions: Sequence[int]) -> None:
         member = self.member
         assert member is not None
-        found = await fetch_offsets(connection, self.group, self.topic, partitions, member=member)
-        if found.error_code in _STALE:
+        found = await fetch_offsets(
+            connection, self.group, self.topic, partitions, member_id=member.member_id, member_epoch=member.epoch
+        )
+        if found.error_code in STALE:
             self._offsets_refused(connection, member, found.error_code)
         elif was_done(found.error_code, f"offsets for {self._member_id}") and member.has.issuperset(partitions):
             if self.coordinates(connection, self.group):
                 note_offsets(self.history, self.group, self.topic, found)
             if self._reads is not None:
                 self._reads.begin_all(found)
-
-
-async def fetch_offsets(
-    connection: Connection,
-    group: str,
-    topic: Topic,
-    partitions: Sequence[int],
-    *,
-    member: Membership | None = None,
-) -> OffsetFetchResponseGroup:
-    """Ask for committed offsets, with or without a member id."""
-    wanted = OffsetFetchRequestGroup(
-        group_id=group,
-        member_id=None if member is None else member.member_id,
-        member_epoch=-1 if member is None else member.epoch,
-        topics=[OffsetFetchRequestTopic(name=topic.name, partition_indexes=list(partitions))],
-    )
-    return (await connection.request(OffsetFetchRequest(groups=[wanted]), OffsetFetchResponse)).groups[0]
-
-
-def note_offsets(history: History, group: str, topic: Topic, found: OffsetFetchResponseGroup) -> None:
-    for answer in (partition for of_topic in found.topics for partition in of_topic.partitions):
-        if not answer.error_code:
-            history.fetched_commit(group, topic.partition_name(answer.partition_index), answer.committed_offset)
-
-
-class Agreeing(Protocol):
-    """A record of the members of a group."""
-
-    problems: list[str]
-
-    def disagreement(self, members: Collection[Any], partitions: Sequence[int]) -> str: ...
-
-    def did_not_agree(self, detail: str) -> None: ...
-
-
-class OneMember(Protocol):
-    """One place in a group, and its current member, if any."""
-
-    @property
-    def member(self) -> object | None: ...
-
-    async def run(self) -> None: ...
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -366,7 +315,7 @@ class MembersOfGroup(ABC):
     connect: Connect
     history: History
     random: Random
-    seen: Agreeing
+    seen: MembersRecord
     group: str
     coordinates: Coordinates = coordinates_all
     knows: Knows | None = None
@@ -391,12 +340,12 @@ class MembersOfGroup(ABC):
 
     @classmethod
     @abstractmethod
-    def _seen(cls, **group: Any) -> Agreeing:
+    def _seen(cls, **group: Any) -> MembersRecord:
         """Make the record of its members."""
 
     @abstractmethod
-    def _member(self, number: int, topic: Topic, stopping: trio.Event, reads: GroupReads | None) -> OneMember:
-        """Make one of them."""
+    def _member(self, number: int, topic: Topic, stopping: trio.Event, reads: GroupReads | None) -> Any:
+        """Make one of them, which has `run`, and its current `member`, if any."""
 
     def start(self, nursery: trio.Nursery, topic: Topic, stopping: trio.Event) -> None:
         """Let them work until cancelled, if the seed has any."""
@@ -440,8 +389,7 @@ class MembersOfGroup(ABC):
         if self._topic is None:
             return
         async with aclosing(await self.connect()) as connection:
-            partitions = range(self._topic.partition_count)
-            found = await fetch_offsets(connection, self.group, self._topic, partitions)
+            found = await fetch_offsets(connection, self.group, self._topic)
         if was_done(found.error_code, f"offsets of {self.group}"):
             note_offsets(self.history, self.group, self._topic, found)
 
@@ -453,7 +401,6 @@ class GroupMembers(MembersOfGroup):
     seen: MembersSeen
     group: str = "workers"
     pace: float = 1.0
-    members: list[GroupMember] = attrs.field(factory=list, init=False)
     _numbers: CommittedNumbers = attrs.field(factory=CommittedNumbers, init=False)
 
     @classmethod

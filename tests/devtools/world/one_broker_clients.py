@@ -12,9 +12,10 @@ import trio
 from tests.devtools.history.history import History
 from tests.devtools.world.askers import Asker
 from tests.devtools.world.consumer_members import GroupMembers
+from tests.devtools.world.group_offsets import Committer
 from tests.devtools.world.producers import IdempotentProducer, PlainProducer
 from tests.devtools.world.topic_clients import COMPACTED, FORGETFUL, Grower, Recreator, create_topic
-from tests.devtools.world.workload import PART_PROBABILITY, Committer, Connect, Deleter, Reader, Run, Topic
+from tests.devtools.world.workload import PART_PROBABILITY, Connect, Deleter, Reader, Run, Topic
 
 PRODUCER_MAX_COUNT = 2
 GROWTH_MAX_COUNT = 2

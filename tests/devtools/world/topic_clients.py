@@ -29,11 +29,11 @@ from kafscale.wire.messages.topics import (
     MetadataResponse,
 )
 from tests.devtools.history.history import History
+from tests.devtools.world.group_offsets import Committer
 from tests.devtools.world.producers import BY_TOPIC_ID, IdempotentProducer
 from tests.devtools.world.routes import Routes
 from tests.devtools.world.workload import (
     PAUSE_MAX_SECONDS,
-    Committer,
     Connect,
     Knows,
     Reader,

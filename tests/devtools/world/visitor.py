@@ -14,25 +14,15 @@ import trio
 
 from kafscale.client.connection import Connection
 from kafscale.errors import BrokerUnavailable
-from kafscale.wire import error_codes
 from kafscale.wire.messages.consumer_groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
     HeartbeatTopicPartitions,
 )
-from kafscale.wire.messages.offsets import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-    OffsetCommitResponse,
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopic,
-    OffsetFetchResponse,
-)
 from tests.devtools.history.group_reads import GroupReads, MemberReads
 from tests.devtools.history.history import History
-from tests.devtools.world.consumer_members import Coordinates, note_offsets
+from tests.devtools.world.consumer_members import GONE, STALE, Coordinates
+from tests.devtools.world.group_offsets import commit_offsets, fetch_offsets, note_offsets
 from tests.devtools.world.topic_clients import ClusterRecreator
 from tests.devtools.world.workload import Connect, Knows, Topic, reconnecting, was_done
 
@@ -41,9 +31,6 @@ REBALANCE_TIMEOUT_MS = 3_000
 PAUSE_SECONDS = (0.3, 0.6)
 SETTLE_SECONDS = 60.0  # simulated: longer than a session
 SETTLE_POLL_SECONDS = 1.0
-
-_GONE = frozenset({error_codes.UNKNOWN_MEMBER_ID, error_codes.FENCED_MEMBER_EPOCH, error_codes.GROUP_ID_NOT_FOUND})
-_STALE = _GONE | {error_codes.STALE_MEMBER_EPOCH}
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -107,7 +94,7 @@ class Visitor:
             topic_partitions=_owned(self._assigned if self._epoch else {}),
         )
         answer = await connection.request(request, ConsumerGroupHeartbeatResponse)
-        if answer.error_code in _GONE:
+        if answer.error_code in GONE:
             self._epoch, self._assigned = 0, {}
             return False
         if not was_done(answer.error_code, f"heartbeat of {MEMBER_ID}"):
@@ -138,14 +125,16 @@ class Visitor:
     async def _fetch_offsets(
         self, connection: Connection, topic: Topic, partitions: list[int], reads: MemberReads
     ) -> None:
-        wanted = OffsetFetchRequestTopic(topic_id=topic.topic_id, partition_indexes=partitions)
-        group = OffsetFetchRequestGroup(
-            group_id=self.group, member_id=MEMBER_ID, member_epoch=self._epoch, topics=[wanted]
+        found = await fetch_offsets(
+            connection,
+            self.group,
+            topic,
+            partitions,
+            by_topic_id=True,
+            member_id=MEMBER_ID,
+            member_epoch=self._epoch,
         )
-        request = OffsetFetchRequest(groups=[group])
-        sent = await connection.send(request, OffsetFetchResponse, version=OffsetFetchRequest.MAX_VERSION)
-        found = (await sent.wait()).groups[0]
-        if found.error_code not in _STALE and was_done(found.error_code, f"offsets for {MEMBER_ID}"):
+        if found.error_code not in STALE and was_done(found.error_code, f"offsets for {MEMBER_ID}"):
             if self.coordinates(connection, self.group):
                 note_offsets(self.history, self.group, topic, found)
             reads.begin_all(found)
@@ -153,17 +142,11 @@ class Visitor:
     async def _commit(self, connection: Connection, topic: Topic, positions: Mapping[int, int]) -> None:
         partition = self.random.choice(sorted(positions))
         offset, where = positions[partition], topic.partition_name(partition)
-        wanted = OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
-        request = OffsetCommitRequest(
-            group_id=self.group,
-            generation_id_or_member_epoch=self._epoch,
-            member_id=MEMBER_ID,
-            topics=[OffsetCommitRequestTopic(topic_id=topic.topic_id, partitions=[wanted])],
-        )
         self.history.committing(self.group, where, offset)
-        sent = await connection.send(request, OffsetCommitResponse, version=OffsetCommitRequest.MAX_VERSION)
-        code = (await sent.wait()).topics[0].partitions[0].error_code
-        if code not in _STALE and was_done(code, f"commit of {MEMBER_ID}"):
+        member = {"member_id": MEMBER_ID, "generation_id_or_member_epoch": self._epoch}
+        codes = await commit_offsets(connection, self.group, topic, {partition: offset}, by_topic_id=True, **member)
+        code = codes[partition]
+        if code not in STALE and was_done(code, f"commit of {MEMBER_ID}"):
             self.history.committed(self.group, where, offset)
 
 

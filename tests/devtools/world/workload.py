@@ -23,16 +23,6 @@ from kafscale.client.consumer import EARLIEST, LATEST
 from kafscale.errors import BrokerUnavailable, KafkaError
 from kafscale.wire import error_codes
 from kafscale.wire.batch_header import batches, parse_header
-from kafscale.wire.messages.offsets import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-    OffsetCommitResponse,
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopic,
-    OffsetFetchResponse,
-)
 from kafscale.wire.messages.records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -67,10 +57,6 @@ _ELSEWHERE = frozenset({error_codes.NOT_LEADER_OR_FOLLOWER, error_codes.NOT_COOR
 Run = Callable[[], Awaitable[None]]
 Connect = Callable[[], Awaitable[Connection]]
 Knows = Callable[[Connection, "Topic", int], bool]  # whether who answers can't be behind another broker
-
-
-class OutOfSequence(Exception):
-    """The broker refused the batch that was due: it has lost, or invented, a predecessor."""
 
 
 @attrs.define(eq=False)
@@ -253,65 +239,6 @@ def forget_batches() -> None:
 def marker_offsets(data: Iterable[memoryview]) -> list[int]:
     headers = map(parse_header, data)
     return [header.base_offset for header in headers if header.is_control]
-
-
-@attrs.define(eq=False, kw_only=True)
-class Committer:
-    """Commits growing offsets of one group, and asks for the committed one after each reconnection.
-
-    `by_topic_id`: topics of the same name do not share offsets.
-    """
-
-    group: str
-    topic: Topic
-    connect: Connect
-    history: History
-    random: Random
-    stopping: trio.Event
-    pause_max_seconds: float = 4 * PAUSE_MAX_SECONDS
-    by_topic_id: bool = False
-    _offset: int = attrs.field(default=0, alias="first_offset")
-
-    async def run(self) -> None:
-        await reconnecting(self.connect, self._use, while_true=lambda: not self.stopping.is_set())
-
-    async def check(self) -> None:
-        async with aclosing(await self.connect()) as connection:
-            await self._fetch(connection)
-
-    async def _use(self, connection: Connection) -> None:
-        await self._fetch(connection)
-        while not self.stopping.is_set():
-            await self._commit(connection)
-            await trio.sleep(self.random.uniform(0, self.pause_max_seconds))
-
-    async def _commit(self, connection: Connection) -> None:
-        self._offset += 1
-        partitions = [
-            OffsetCommitRequestPartition(partition_index=index, committed_offset=self._offset)
-            for index in range(self.topic.partition_count)
-        ]
-        for index in range(self.topic.partition_count):
-            self.history.committing(self.group, self.topic.partition_name(index), self._offset)
-        topic = OffsetCommitRequestTopic(name=self.topic.name, topic_id=self.topic.topic_id, partitions=partitions)
-        request = OffsetCommitRequest(group_id=self.group, member_id="", topics=[topic])
-        version = OffsetCommitRequest.MAX_VERSION if self.by_topic_id else None
-        response = await (await connection.send(request, OffsetCommitResponse, version=version)).wait()
-        for answer in response.topics[0].partitions:
-            if was_done(answer.error_code, f"commit of group {self.group}"):
-                self.history.committed(self.group, self.topic.partition_name(answer.partition_index), self._offset)
-
-    async def _fetch(self, connection: Connection) -> None:
-        indexes = list(range(self.topic.partition_count))
-        topic_id = self.topic.topic_id
-        wanted = OffsetFetchRequestTopic(name=self.topic.name, topic_id=topic_id, partition_indexes=indexes)
-        request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=self.group, topics=[wanted])])
-        version = OffsetFetchRequest.MAX_VERSION if self.by_topic_id else None
-        group = (await (await connection.send(request, OffsetFetchResponse, version=version)).wait()).groups[0]
-        for answer in (partition for topic in group.topics for partition in topic.partitions):
-            if not answer.error_code and not group.error_code:
-                where = self.topic.partition_name(answer.partition_index)
-                self.history.fetched_commit(self.group, where, answer.committed_offset)
 
 
 @attrs.define(eq=False, kw_only=True)

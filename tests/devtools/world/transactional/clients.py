@@ -27,7 +27,7 @@ from tests.devtools.history.seen import CommittedRead, Sent, TransactionsSeen
 from tests.devtools.world.producers import PlainProducer
 from tests.devtools.world.topic_clients import create_topic
 from tests.devtools.world.transactional.calls import NEW, OLD
-from tests.devtools.world.transactional.copier import Copier, OffsetsAsker, fetch_offsets, wrong_copies
+from tests.devtools.world.transactional.copier import Copier, OffsetsAsker, copied_offsets, wrong_copies
 from tests.devtools.world.transactional.latecomer import Latecomer
 from tests.devtools.world.transactional.producer import LoadedTopic, TransactionalProducer
 from tests.devtools.world.transactional.reader import CommittedReader, StabilityAsker, UncommittedReader
@@ -331,7 +331,7 @@ class TransactionalClients:
         while True:
             with suppress(BrokerUnavailable):
                 async with aclosing(await self.connect_newest()) as connection:
-                    return await fetch_offsets(connection, GROUP, copying.source)
+                    return await copied_offsets(connection, GROUP, copying.source)
             await trio.sleep(SETTLE_POLL_SECONDS)
 
     async def wait_settled(self, name: str) -> None:

@@ -17,16 +17,11 @@ from kafscale.client.consumer import IsolationLevel
 from kafscale.errors import BrokerUnavailable
 from kafscale.wire import error_codes
 from kafscale.wire.batch_header import parse_header
-from kafscale.wire.messages.offsets import (
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopic,
-    OffsetFetchResponse,
-)
 from kafscale.wire.messages.records import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from kafscale.wire.records import Record, iterate_records
 from tests.devtools.fakes.transactions import counted_batches
 from tests.devtools.history.seen import Attempt, CommittedRead, Identity
+from tests.devtools.world.group_offsets import fetch_offsets, partitions_of
 from tests.devtools.world.transactional.calls import Answer, Calls
 from tests.devtools.world.transactional.producer import ENDINGS, Batch, Ending, OutOfOffice, TransactionalProducer
 from tests.devtools.world.workload import (
@@ -61,7 +56,7 @@ class Copier(TransactionalProducer):
 
     async def _begin(self, calls: Calls, identity: Identity) -> Attempt | None:
         if self._committed is None:
-            self._committed = await fetch_offsets(calls.connection, self.group, self.source)
+            self._committed = await copied_offsets(calls.connection, self.group, self.source)
             if self._committed is None:
                 raise await self._again("the group's offsets are not stable")
         self._positions = dict(self._committed)
@@ -152,27 +147,23 @@ class OffsetsAsker(Repeating):
     faults: list[str]
 
     async def _step(self, connection: Connection) -> None:
-        offsets = await fetch_offsets(connection, self.group, self.source, require_stable=False)
+        offsets = await copied_offsets(connection, self.group, self.source, require_stable=False)
         for at in (offsets or {}).items():
             if at[1] and at not in self.asked:
                 self.faults.append(f"{self.group} is at {at}, which no commit has named")
 
 
-async def fetch_offsets(
+async def copied_offsets(
     connection: Connection, group: str, topic: Topic, *, require_stable: bool = True
 ) -> dict[int, int] | None:
     """Return the group's next offset in each partition, by transactions that have ended; None if some have not.
 
     Raises BrokerUnavailable if another broker has to be asked, or this one again.
     """
-    indexes = list(range(topic.partition_count))
-    wanted = OffsetFetchRequestTopic(name=topic.name, partition_indexes=indexes)
-    groups = [OffsetFetchRequestGroup(group_id=group, topics=[wanted])]
-    request = OffsetFetchRequest(groups=groups, require_stable=require_stable)
-    found = (await connection.request(request, OffsetFetchResponse)).groups[0]
+    found = await fetch_offsets(connection, group, topic, require_stable=require_stable)
     if found.error_code:
         raise BrokerUnavailable(f"the offsets of {group} can't be told: {error_codes.name(found.error_code)}")
-    answers = [partition for of_topic in found.topics for partition in of_topic.partitions]
+    answers = partitions_of(found)
     if any(answer.error_code for answer in answers):
         return None
     return {answer.partition_index: max(0, answer.committed_offset) for answer in answers}
