@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import attrs
 
@@ -25,8 +25,6 @@ class Counter:
 
 @attrs.define(eq=False, repr=False)
 class Histogram:
-    """Counts of observations up to each bound, and their sum."""
-
     bounds: tuple[float, ...] = LATENCY_BUCKETS_SECONDS
     counts: list[int] = attrs.field(init=False)
     total: float = attrs.field(default=0.0, init=False)
@@ -99,8 +97,6 @@ class HistogramFamily:
 
 @attrs.frozen(eq=False, repr=False)
 class Callback:
-    """Samples that are read off a component at scrape time."""
-
     name: str
     help: str
     labels: Labels
@@ -121,7 +117,6 @@ class Callback:
 
 
 Family = TypeVar("Family", CounterFamily, HistogramFamily, Callback)
-Seen = TypeVar("Seen")
 
 
 class Measured(Protocol):
@@ -152,9 +147,8 @@ class Metrics:
         kind: str = "gauge",
         is_in_pieces: bool = False,
     ) -> None:
-        """Register samples that are read at scrape time; `kind` is `gauge` or `counter`.
-
-        Very many samples may be read in pieces, while what they are read off changes; None lets other tasks run.
+        """Register samples read at scrape time; `kind` is `gauge` or `counter`. If `is_in_pieces`, None lets other
+        tasks run.
         """
         self._add(Callback(name, help, labels, samples, kind, is_in_pieces))
 
@@ -163,7 +157,6 @@ class Metrics:
         self._add(CounterFamily(name, help, ())).children[()] = counter
 
     def adopt_histogram(self, name: str, help: str, histogram: Histogram) -> None:
-        """Expose a component's histogram."""
         self._add(HistogramFamily(name, help, (), histogram.bounds)).children[()] = histogram
 
     def gauge(self, name: str, help: str, read: Callable[[], float]) -> None:
@@ -180,10 +173,6 @@ class Metrics:
             name, help, label, samples=lambda: [((value,), number) for value, number in read().items()], kind="counter"
         )
 
-    def of(self, look: Callable[[], Seen]) -> MetricsOf[Seen]:
-        """Return a registrar of metrics that are read off one object, such as a component's `statistics`."""
-        return MetricsOf(self, look)
-
     def _add(self, family: Family) -> Family:
         assert family.name.startswith("kafscale_"), family.name
         assert family.name not in self.families, family.name
@@ -198,20 +187,6 @@ class Metrics:
         """Yield the lines of the page, and None where other tasks may run."""
         for family in list(self.families.values()):
             yield from family.lines()
-
-
-@attrs.frozen(eq=False, repr=False)
-class MetricsOf(Generic[Seen]):
-    """Unlabelled metrics that are read at scrape time off the result of `look`."""
-
-    metrics: Metrics
-    look: Callable[[], Seen]
-
-    def gauge(self, name: str, help: str, read: Callable[[Seen], float]) -> None:
-        self.metrics.gauge(name, help, lambda: read(self.look()))
-
-    def count(self, name: str, help: str, read: Callable[[Seen], float]) -> None:
-        self.metrics.count(name, help, lambda: read(self.look()))
 
 
 def _header(name: str, help: str, kind: str) -> Iterator[str]:

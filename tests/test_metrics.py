@@ -2,35 +2,7 @@
 
 from __future__ import annotations
 
-import attrs
-
 from kafscale.metrics import Metrics
-
-
-@attrs.frozen
-class _Statistics:
-    """What a component shows in these tests."""
-
-    done_count: int
-    is_full: bool
-
-
-def test_metrics_of_a_look_are_read_off_it_at_each_scrape() -> None:
-    seen = _Statistics(done_count=1, is_full=False)
-    metrics = Metrics()
-    queue = metrics.of(lambda: seen)
-    queue.count("kafscale_done_total", "What is done.", lambda found: found.done_count)
-    queue.gauge("kafscale_full", "1 while it is full.", lambda found: found.is_full)
-    assert metrics.expose().splitlines() == [
-        "# HELP kafscale_done_total What is done.",
-        "# TYPE kafscale_done_total counter",
-        "kafscale_done_total 1",
-        "# HELP kafscale_full 1 while it is full.",
-        "# TYPE kafscale_full gauge",
-        "kafscale_full 0",
-    ]
-    seen = _Statistics(done_count=7, is_full=True)
-    assert {"kafscale_done_total 7", "kafscale_full 1"} <= set(metrics.expose().splitlines())
 
 
 def test_control_characters_in_labels_are_escaped() -> None:

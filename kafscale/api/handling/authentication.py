@@ -34,8 +34,6 @@ KNOWN_MAX_COUNT = 10_000  # right passwords, 300 bytes each
 
 
 class TokenKeys(Protocol):
-    """The known keys that sign tokens."""
-
     @property
     def current(self) -> KeySet | None: ...
 
@@ -44,22 +42,12 @@ class TokenKeys(Protocol):
         ...
 
 
-@attrs.frozen
-class NoTokenKeys:
-    """The keys of a broker without OAUTHBEARER."""
-
-    current: KeySet | None = None
-
-    async def fetch(self) -> None:
-        await trio.lowlevel.checkpoint()
-
-
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Authenticator:
     settings: SaslSettings
     users: ScramUsers
     metrics: Metrics
-    token_keys: TokenKeys = attrs.field(factory=NoTokenKeys)
+    token_keys: TokenKeys
     _outcomes: CounterFamily = attrs.field(init=False)
     _deriving: FairTurns = attrs.field(factory=lambda: FairTurns(DERIVATIONS_COUNT, WAITING_MAX_COUNT), init=False)
     _secret: bytes = attrs.field(factory=lambda: os.urandom(32), init=False)  # of this process, for `_known`
@@ -99,10 +87,7 @@ class Authenticator:
         return error_code
 
     async def authenticate(self, session: SaslSession, data: bytes, host: str) -> SaslAnswer:
-        """Return the answer to a SaslAuthenticate from `host`, after a delay if it ends the connection.
-
-        Raises ProtocolError if too many logins wait.
-        """
+        """Return the answer to a SaslAuthenticate, after a delay if it ends the connection. Raises ProtocolError."""
         step = session.authenticate(data, _now())
         del data
         derived: dict[bytes, bytes] = {}

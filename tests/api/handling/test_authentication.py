@@ -13,6 +13,7 @@ from kafscale.concurrency.turns import FairTurns
 from kafscale.config import SaslMechanism, SaslSettings
 from kafscale.metrics import Metrics
 from kafscale.security.verifiers import salt_password
+from kafscale.server.token_keys import PublishedKeys
 from kafscale.wire.error_codes import NONE, SASL_AUTHENTICATION_FAILED
 from tests.devtools.processes.sasl import Users, plain_message
 
@@ -37,7 +38,7 @@ def derived(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 def authenticator() -> Authenticator:
     users: Any = Users()
     settings = SaslSettings(sasl_mechanisms=(SaslMechanism.PLAIN,), connection_failed_authentication_delay_ms=0)
-    made = Authenticator(settings=settings, users=users, metrics=Metrics())
+    made = Authenticator(settings=settings, users=users, metrics=Metrics(), token_keys=PublishedKeys.of(settings))
     made._deriving = FairTurns(1, FLOOD_COUNT // 2)
     return made
 
