@@ -11,14 +11,10 @@ _DOUBLINGS_MAX_COUNT = 32  # keeps the factor a number that a float can hold
 
 @attrs.frozen
 class Backoff:
-    """Pauses that double from the first to the longest.
-
-    Where many clients may wait for the same server, wait a random part of a pause (AWS: "full jitter").
-    """
+    """Pauses that double. Where many clients wait for one server, wait a random part of each (AWS: "full jitter")."""
 
     first_seconds: float
     longest_seconds: float = math.inf
 
     def seconds(self, earlier_count: int) -> float:
-        """Return the next pause, after `earlier_count` pauses."""
         return min(self.longest_seconds, self.first_seconds * 2.0 ** min(earlier_count, _DOUBLINGS_MAX_COUNT))

@@ -88,15 +88,11 @@ class Broker:
         self._stopping.set()
 
     async def reload_files(self) -> None:
-        """Read certificates, tokens and logins again."""
         if self.security is not None:
             await self.security.watch.reload()
 
     async def run(self, *, task_status: trio.TaskStatus[Broker] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve until `stop`; reports started when clients can be served.
-
-        Raises StartupError, StorageFailed, Fenced.
-        """
+        """Serve until `stop`; reports started when clients are served. Raises StartupError, StorageFailed, Fenced."""
         with open_data_directory(self.settings) as directory:
             self.security = open_security(self.settings)
             self.security.register(self.metrics)
@@ -244,6 +240,5 @@ class Broker:
 
 
 def _half_way(until: float) -> float:
-    """Return the time when half of the remaining time is over."""
     now = trio.current_time()
     return now + (until - now) / 2

@@ -53,11 +53,7 @@ async def _load_registries(services: Services) -> None:
 
 
 async def _recover_partitions(services: Services, member: ClusterMember, local: LocalLog) -> None:
-    """Restore open partitions from the bucket, and replay the write-ahead log.
-
-    Another broker that leads one by now may delete objects that this one is about to read: that ends the broker, and
-    `cause_of_end` tells why.
-    """
+    """Restore partitions and replay the log. Another leader's deletions may end this broker: see `cause_of_end`."""
     log, topics = services.log, services.topics
     not_open = NotOpen(is_unknown=lambda entry: not topics.knows(entry.topic_id, entry.partition))
     await member.end_earlier(log.partitions.keys())
@@ -70,10 +66,7 @@ async def _recover_partitions(services: Services, member: ClusterMember, local: 
 
 
 async def _skip_lost(services: Services, member: ClusterMember, journal: Journal) -> None:
-    """Move partitions past the offsets that missing files of the write-ahead log may have held.
-
-    The bucket records them too, because `metadata.db` may be lost next.
-    """
+    """Move partitions past offsets of missing files, also in the bucket: `metadata.db` may be lost next."""
     await services.topics.set_lost_offsets(services.log.skip_lost())
     with trio.move_on_after(BUCKET_SECONDS):
         try:

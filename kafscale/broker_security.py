@@ -20,8 +20,6 @@ from kafscale.server.watched_files import FileWatch, Watched
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class BrokerSecurity:
-    """Security of listeners and the admin server, the login to other brokers, and the watch over their files."""
-
     tls: ListenerTls | None = None
     between: InterBrokerLogin | None = None
     access: AdminAccess
@@ -33,13 +31,11 @@ class BrokerSecurity:
             self.tls.files.register(metrics)
 
     async def run(self) -> None:
-        """Reload changed files until cancelled."""
         if self.watch.watched:
             await self.watch.run()
 
 
 def open_security(settings: Settings) -> BrokerSecurity:
-    """Read the files. Raises StartupError."""
     warn_of_readable(settings, key_file=key_file_of(settings))
     tls = open_listener_tls(settings)
     token = None if settings.admin_token_file is None else AdminToken.open(settings.admin_token_file)

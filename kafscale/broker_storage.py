@@ -47,10 +47,7 @@ class StorageParts:
 
 @contextmanager
 def open_data_directory(settings: Settings) -> Iterator[Path]:
-    """Lock the data directory, and give the directory of metadata and write-ahead log. Raises StartupError.
-
-    With `--store memory:` both are deleted at exit, as they must not outlive the store.
-    """
+    """Lock the data directory. With `--store memory:` its contents end with the store. Raises StartupError."""
     with lock_data_directory(settings.data_dir):
         directory = settings.data_dir
         if settings.store.scheme != "memory":

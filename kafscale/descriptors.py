@@ -38,16 +38,12 @@ def raise_limit() -> int:
 
 
 def limit() -> int:
-    """Return the number of descriptors that the process may have."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return WANTED_COUNT if soft == resource.RLIM_INFINITY else soft
 
 
 def first_reserved() -> int:
-    """Return the lowest number of a descriptor that a connection must not have.
-
-    The kernel gives out the lowest free number, so this number tells how many are in use.
-    """
+    """Return the lowest descriptor that a connection must not have: the kernel gives out the lowest free number."""
     most = limit()
     return most - min(RESERVE_COUNT, most // RESERVE_PARTS)
 

@@ -39,10 +39,7 @@ class FrameTooLarge(ProtocolError):
 
 
 class KafkaError(KafScaleError):
-    """An error with a code of `kafscale.wire.error_codes`: the reply to one request, or to one partition of it.
-
-    `message` goes to the client where the API has a field for it; it is cut off, as a quoted request may be long.
-    """
+    """An error with a code of `error_codes`. `message` goes to the client where a field is for it, cut off if long."""
 
     def __init__(self, code: int, message: str | None = None) -> None:
         message = message and message[:MESSAGE_MAX_LENGTH]
@@ -85,10 +82,7 @@ class WrongOffsetDelta(CorruptBatch):
 
 
 class InvalidRecord(KafkaError):
-    """INVALID_RECORD (87): a well-formed record batch that must not be stored.
-
-    `record_errors` says what is wrong with which records, counted from 0, where it is single ones.
-    """
+    """INVALID_RECORD (87): a well-formed batch that must not be stored. `record_errors` has single records' faults."""
 
     def __init__(self, message: str, record_errors: tuple[tuple[int, str], ...] = ()) -> None:
         super().__init__(87, message)

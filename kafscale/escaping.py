@@ -21,7 +21,6 @@ _JSON_ESCAPES: Final = {code: f"\\u{code:04x}" for code in _ESCAPES if chr(code)
 
 
 def escaped(text: str) -> str:
-    """Escape the text on one line."""
     return text.translate(_ESCAPES)
 
 

@@ -14,10 +14,7 @@ V = TypeVar("V")
 
 @attrs.define(eq=False, repr=False)
 class LruCache(Generic[K, V]):
-    """Values by key, whose sizes are at most `max_size` together; the newest stays, however large it is.
-
-    size_of: of a value, which must not change; each counts one by default. on_drop: gets a value dropped for room.
-    """
+    """Values by key, of `max_size` together. A value's size must not change; `on_drop` gets values dropped for room."""
 
     max_size: int
     size_of: Callable[[V], int] = lambda _value: 1
@@ -32,14 +29,12 @@ class LruCache(Generic[K, V]):
         return iter(self._values)
 
     def get(self, key: K) -> V | None:
-        """Return the value, which becomes the newest, or None."""
         value = self._values.get(key)
         if value is not None:
             self._values.move_to_end(key)
         return value
 
     def put(self, key: K, value: V) -> None:
-        """Put a value, and drop old ones for room."""
         self.pop(key)
         self._values[key] = value
         self.size += self.size_of(value)

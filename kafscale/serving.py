@@ -22,10 +22,7 @@ COLLECTED_AFTER_COUNT = 50_000  # objects made and not freed since the last coll
 
 
 async def serve(settings: Settings) -> None:
-    """Run a broker until SIGTERM or SIGINT, and print its ready line.
-
-    Raises DeclaredDead if it is to start again, and the errors of `Broker.run`.
-    """
+    """Run a broker until a signal; print its ready line. Raises DeclaredDead to start again, and as `Broker.run`."""
     raise_limit()
     # Objects of a start stay, and appended batches live until they are flushed: Python's threshold of 700 would scan
     # them often. Loading a group takes 71 us like this, 102 without; 1 KiB batches, 64 in flight, 31.8 and 36.4 us.
@@ -43,8 +40,6 @@ async def serve(settings: Settings) -> None:
 
 
 class _ReadyLine:
-    """Prints the addresses of the broker when it is ready."""
-
     def started(self, value: Broker | None = None) -> None:
         broker = value
         assert broker is not None
@@ -57,10 +52,7 @@ class _ReadyLine:
 
 
 async def _stop_on_signal(broker: Broker, everything: trio.CancelScope, *, task_status: trio.TaskStatus[None]) -> None:
-    """Stop the broker, or cancel its start, on the first signal; exit at once on the second.
-
-    Acknowledged records are durable in both cases.
-    """
+    """Stop the broker, or cancel its start, on the first signal; exit at once on the second: all is durable."""
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         task_status.started()
         stopping = False

@@ -100,7 +100,6 @@ async def build_services(
 
 
 async def _register(settings: Settings, member: ClusterMember) -> Node:
-    """Record the epoch of this start in the metadata."""
     return await register_node(
         member.metadata,
         node_id=settings.broker_id,

@@ -75,5 +75,4 @@ APIS: Sequence[ListedApi] = (
 
 
 def every_api() -> Sequence[Api]:
-    """Return all APIs, with their messages and handlers."""
     return [listed.load() for listed in APIS]

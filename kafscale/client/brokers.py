@@ -68,12 +68,10 @@ class PartitionPlace:
 
     @property
     def at(self) -> tuple[str, int]:
-        """Return the key of reassignments."""
         return self.topic, self.partition
 
     @property
     def broker_id(self) -> int:
-        """Return the leader, or the broker that the partition waits for."""
         return self.waits_for if self.leader == NO_BROKER else self.leader
 
 
@@ -142,16 +140,12 @@ async def list_places(client: Client, topics: Collection[str] = ()) -> list[Part
 
 
 def known(bytes_per_second: int) -> int | None:
-    """Return a load; None if it is unknown."""
     return None if bytes_per_second < 0 else bytes_per_second
 
 
 @attrs.frozen(kw_only=True)
 class Balance:
-    """The load of each broker by id, the busiest partitions, and the moves that would even it, with their targets.
-
-    `moving_count` partitions are moving. `is_waiting`: brokers still measure their load, and nothing moves yet.
-    """
+    """Loads by broker id, the busiest partitions, and moves to even it; `is_waiting` while loads are measured."""
 
     is_waiting: bool
     moving_count: int
@@ -161,10 +155,7 @@ class Balance:
 
 
 async def find_balance(client: Client, released: Collection[str] | None = ()) -> Balance | None:
-    """Ask for the balance, as if these topics, or with None all, were not assigned by hand.
-
-    None without a reachable controller that tells it. Raises KafkaError, BrokerUnavailable.
-    """
+    """Ask for the balance as if these topics (None: all) were not assigned by hand; None if no controller tells it."""
     controller = next((broker for broker in await list_brokers(client) if broker.is_controller), None)
     if controller is None:
         return None
@@ -210,10 +201,7 @@ async def list_reassignments(client: Client) -> Mapping[At, int]:
 
 
 async def reassign(client: Client, wanted: Mapping[At, Sequence[int] | None]) -> Mapping[At, KafkaError]:
-    """Assign partitions to brokers, or with None cancel that; return the refused ones.
-
-    Returns when it is decided, before the partitions have moved. Raises KafkaError, BrokerUnavailable.
-    """
+    """Decide to assign partitions to brokers, or with None cancel that; return the refused. Raises KafkaError."""
     topics: dict[str, ReassignableTopic] = {}
     for (name, index), replicas in wanted.items():
         topic = topics.setdefault(name, ReassignableTopic(name=name))
@@ -237,10 +225,7 @@ _FINE = frozenset({ELECTION_NOT_NEEDED, REQUEST_TIMED_OUT})  # it is led already
 
 
 async def elect_any_leader(client: Client, partitions: Collection[At]) -> None:
-    """Let any broker lead partitions without a leader, which may lose records.
-
-    Returns when it is decided. Raises KafkaError, BrokerUnavailable.
-    """
+    """Decide that any broker may lead partitions without a leader, which may lose records. Raises KafkaError."""
     topics: dict[str, ElectedTopicPartitions] = {}
     for name, index in partitions:
         topics.setdefault(name, ElectedTopicPartitions(topic=name)).partitions.append(index)

@@ -51,7 +51,6 @@ class Client:
     _topics: dict[str, TopicMetadata] = attrs.field(factory=dict, init=False)
 
     async def request(self, message: object, response_class: type[R]) -> R:
-        """Ask the bootstrap broker. Raises BrokerUnavailable, KafkaError."""
         return await (await self.connection_to(self.bootstrap)).request(message, response_class)
 
     async def metadata(self, topics: Iterable[str] | None = None, *, create: bool = False) -> MetadataResponse:
@@ -63,9 +62,7 @@ class Client:
         return response
 
     async def topic(self, name: str, *, create: bool = False) -> TopicMetadata:
-        """Return a topic, which is created if it is missing and `create` is set. Raises KafkaError,
-        BrokerUnavailable.
-        """
+        """Return a topic; a missing one is created if `create` is set. Raises KafkaError, BrokerUnavailable."""
         if name not in self._topics:
             self._topics[name] = await self._look_up(name, create)
         return self._topics[name]
@@ -111,7 +108,6 @@ class Client:
         return connection
 
     def adopt(self, connection: Connection) -> None:
-        """Use an existing connection, such as one in memory."""
         self._connections[connection.address] = connection
 
     async def all_connections(self) -> list[Connection]:
@@ -140,7 +136,6 @@ class Client:
         return TopicMetadata(name=name, topic_id=found.topic_id, leaders=leaders)
 
     async def _near(self, name: str, *, create: bool) -> str:
-        """Return advice for a missing topic, with the nearest name."""
         names = [topic.name or "" for topic in (await self.metadata()).topics]
         nearest = difflib.get_close_matches(name, names, n=1)
         told = f"did you mean '{nearest[0]}'?" if nearest else "`kafscale topics list` shows all topics"
@@ -153,9 +148,7 @@ class Client:
 async def connect(
     bootstrap: Address | Sequence[Address], client_id: str = "kafscale", *, security: ClientSecurity = PLAINTEXT
 ) -> AsyncIterator[Client]:
-    """Open a client whose bootstrap broker has answered; of several the first that does. Raises BrokerUnavailable,
-    KafkaError.
-    """
+    """Open a client by the first broker of `bootstrap` that answers. Raises BrokerUnavailable, KafkaError."""
     first, *others = [bootstrap] if isinstance(bootstrap, Address) else bootstrap
     client = Client(bootstrap=first, client_id=client_id, security=security)
     try:

@@ -38,8 +38,6 @@ R = TypeVar("R")
 
 @attrs.define(eq=False, repr=False)
 class Reply(PendingReply[R]):
-    """A reply under way on a connection."""
-
     connection: Connection = attrs.field(kw_only=True)
 
     async def wait_body(self) -> memoryview:
@@ -91,7 +89,6 @@ class Connection:
 
     @client_id.setter
     def client_id(self, client_id: str) -> None:
-        """Name the client otherwise, from the next request on."""
         self._protocol.client_id = client_id
 
     @property
@@ -104,10 +101,7 @@ class Connection:
         return self.is_broken or trio.current_time() >= self._session_until
 
     async def authenticate(self, sasl: ClientSasl) -> float | None:
-        """Log in, and return the session's length in seconds; None for no end.
-
-        Raises BrokerUnavailable, KafkaError, ConfigError.
-        """
+        """Log in; return the session's seconds, None for no end. Raises BrokerUnavailable, KafkaError, ConfigError."""
         steps = LoginSteps(sasl, self.address)
         request = await trio.to_thread.run_sync(steps.next, None)
         while request is not None:
@@ -268,7 +262,6 @@ async def _negotiated(
 
 
 def _spoken_there(prefix: bytes) -> str:
-    """Return the protocol of an answer's first bytes, and advice."""
     if prefix.startswith(TLS_ALERT):
         return "it speaks TLS; set security.protocol=SSL or SASL_SSL"
     if prefix.startswith(b"HTTP"):

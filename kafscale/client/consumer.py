@@ -60,10 +60,7 @@ class AbortedFrom:
 
 @attrs.define(eq=False, repr=False)
 class AbortedFilter:
-    """Tells which batches of a read_committed answer were aborted (KIP-98). Ask it for each batch, in order.
-
-    The broker names the aborted producers and first offsets; the answer has their markers.
-    """
+    """Tells which batches of a read_committed answer were aborted (KIP-98). Ask it for each batch, in order."""
 
     _pending: list[AbortedFrom]  # the first one is last
     _producer_ids: set[int] = attrs.field(factory=set, init=False)  # of those that have no marker so far
@@ -88,8 +85,6 @@ class AbortedFilter:
 
 @attrs.define
 class Consumed:
-    """A record and its partition."""
-
     partition: int
     record: Record
 
@@ -109,10 +104,7 @@ class Consumer:
     _attempts: Attempts | None = attrs.field(default=None, init=False)  # while a partition can't be read
 
     async def poll(self, max_wait_ms: int = 500) -> list[Consumed]:
-        """Return records from the positions on, and move these; empty if none came in time.
-
-        Raises KafkaError (OFFSET_OUT_OF_RANGE for a position outside of the log), BrokerUnavailable.
-        """
+        """Return records, and move the positions. Raises KafkaError (OFFSET_OUT_OF_RANGE), BrokerUnavailable."""
         replies = [await self._ask(leader, indexes, max_wait_ms) for leader, indexes in (await self._leaders()).items()]
         consumed: list[Consumed] = []
         refused: PartitionData | None = None
@@ -193,10 +185,8 @@ async def list_offsets(
     timestamps: Mapping[int, int],
     isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> dict[int, int]:
-    """Return the offset for a timestamp in each partition: of the first record not older, else the log's end.
-
-    Timestamps are milliseconds since 1970, LATEST or EARLIEST. At READ_COMMITTED the log ends at its last stable
-    offset. Raises KafkaError, BrokerUnavailable.
+    """Return the first offset not older than a timestamp (milliseconds, LATEST or EARLIEST) in each partition, else its
+    end; at READ_COMMITTED that is the last stable offset. Raises KafkaError, BrokerUnavailable.
     """
     by_leader: dict[Connection, list[ListOffsetsPartition]] = {}
     for partition, timestamp in timestamps.items():

@@ -61,8 +61,6 @@ class GroupMember:
 
 @attrs.frozen(kw_only=True)
 class GroupDescription:
-    """A group; the type is that of its protocol."""
-
     state: str
     type: str
     members: tuple[GroupMember, ...]
@@ -188,10 +186,8 @@ COMMIT_INTERVAL_SECONDS = 5.0  # Kafka's consumer: auto.commit.interval.ms
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class GroupReader:
-    """Reads one topic from a group's committed offsets, and commits its own.
-
-    It does not join: a group whose members have the partitions refuses its commits. It commits only offsets of records
-    that `used` names, so a failure repeats records and loses none. Call `commit` at the end.
+    """Reads one topic from a group's committed offsets, without joining. Only offsets of records that `used` names are
+    committed, so a failure repeats records and loses none. Call `commit` at the end.
     """
 
     client: Client
@@ -204,10 +200,8 @@ class GroupReader:
     async def positions(
         self, otherwise: Mapping[int, int], *, least: Mapping[int, int], most: Mapping[int, int]
     ) -> dict[int, int]:
-        """Return each partition's committed offset if the log has it, else that of `otherwise`.
-
-        `least` and `most` are the ends of the log. Raises KafkaError (NON_EMPTY_GROUP for a group with members),
-        BrokerUnavailable.
+        """Return each committed offset between the log's ends, `least` and `most`, else that of `otherwise`. Raises
+        KafkaError (NON_EMPTY_GROUP for a group with members), BrokerUnavailable.
         """
         await self._check_no_members()
         committed = await committed_offsets(self.client, self.group)

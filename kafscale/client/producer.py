@@ -42,10 +42,7 @@ class Producer:
     _next_keyless: int = attrs.field(default=0, init=False)
 
     async def send(self, records: Sequence[Record], *, partition: int | None = None) -> None:
-        """Write records and wait until they are acknowledged.
-
-        Records of one partition keep their order. Raises KafkaError, BrokerUnavailable.
-        """
+        """Write records in order, and wait until they are acknowledged. Raises KafkaError, BrokerUnavailable."""
         found = await self.client.topic(self.topic, create=True)
         for index, chosen in self._by_partition(records, len(found.leaders), partition).items():
             for batch in split(chosen):

@@ -43,10 +43,7 @@ async def describe_transaction(client: Client, transactional_id: str) -> Describ
 
 @retried
 async def abort_transaction(client: Client, transactional_id: str, timeout_ms: int) -> None:
-    """Abort the open transaction by fencing its producer, like Kafka's `Admin.fenceProducers`.
-
-    Raises KafkaError, BrokerUnavailable.
-    """
+    """Abort the open transaction by fencing its producer, like Kafka. Raises KafkaError, BrokerUnavailable."""
     connection = await client.transaction_coordinator(transactional_id)
     request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=timeout_ms)
     response = await connection.request(request, InitProducerIdResponse)

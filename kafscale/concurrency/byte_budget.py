@@ -27,7 +27,6 @@ class Share:
         self.budget.release(self.size_bytes)
 
     def shrink(self, size_bytes: int) -> None:
-        """Keep `size_bytes`, and give back the rest."""
         assert size_bytes <= self.size_bytes
         excess_bytes, self.size_bytes = self.size_bytes - size_bytes, size_bytes
         self.budget.release(excess_bytes)

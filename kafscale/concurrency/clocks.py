@@ -16,7 +16,6 @@ LEAST_SECONDS = 0.5  # a smaller difference is the time between reading the two 
 
 
 def _asleep_seconds() -> float:
-    """Return how long the machine has been suspended since it was started."""
     if _CLOCK_BOOTTIME is None:
         return 0.0
     since_boot = time.clock_gettime(_CLOCK_BOOTTIME)  # first: a stop of the process in between makes the result smaller
@@ -25,9 +24,7 @@ def _asleep_seconds() -> float:
 
 @attrs.define(eq=False, repr=False)
 class _Asleep:
-    """Time that the machine was suspended since this process began, in steps: without any, this clock is exactly
-    trio's.
-    """
+    """Time that the machine was suspended since this process began, in steps: without any, the clock is trio's."""
 
     before_seconds: float = attrs.field(factory=_asleep_seconds)
     counted_seconds: float = 0.0
@@ -43,5 +40,4 @@ _asleep = _Asleep()
 
 
 def elapsed() -> float:
-    """Return trio's time plus the time of suspensions, in seconds."""
     return trio.current_time() + _asleep.count()

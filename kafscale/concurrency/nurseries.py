@@ -54,7 +54,6 @@ async def for_each(items: Iterable[T], work: Callable[[T], Awaitable[None]], *, 
 
 
 def leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    """Yield the errors of a group and of the groups in it."""
     for exc in group.exceptions:
         if isinstance(exc, BaseExceptionGroup):
             yield from leaves(exc)

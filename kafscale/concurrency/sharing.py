@@ -16,11 +16,7 @@ A = TypeVar("A")
 
 @attrs.define(eq=False, repr=False)
 class Flight:
-    """A load under way, which later tasks wait for instead of beginning another one.
-
-    All of them get its error. If its task was cancelled, the waiting tasks look again, and the first of them begins
-    anew.
-    """
+    """A load that later tasks wait for. All get its error; after a cancellation the first of them begins anew."""
 
     _landed: trio.Event = attrs.field(factory=trio.Event, init=False)
     _error: Exception | None = attrs.field(default=None, init=False)

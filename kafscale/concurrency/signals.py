@@ -29,7 +29,6 @@ class Signal:
         self._event.set()
 
     def clear(self) -> None:
-        """Let tasks wait for the next `set`."""
         if self._event.is_set():
             self._event = trio.Event()
 
@@ -48,10 +47,7 @@ class Signal:
 
 @attrs.define(eq=False, repr=False)
 class OneShot(Generic[T]):
-    """A value that is set at most once: a synchronous state machine's late answer to a request.
-
-    None can't be set. Waiting for a set value passes no checkpoint.
-    """
+    """A value that is set at most once and never None. Waiting for a set value passes no checkpoint."""
 
     value: T | None = None
     _done: trio.Event | None = attrs.field(default=None, init=False)

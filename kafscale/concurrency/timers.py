@@ -48,7 +48,6 @@ class TimerQueue:
         return len(self._heap)
 
     def set_after(self, timer: Timer, seconds: float) -> None:
-        """Set the deadline to `seconds` from now."""
         timer.deadline = deadline = self.now() + seconds
         if deadline < timer._queued_at:
             self._push(timer)

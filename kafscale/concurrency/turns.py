@@ -57,10 +57,7 @@ async def distinct(items: Iterable[T], key: Callable[[T], Hashable]) -> list[T]:
 async def distinct_partitions(
     topics: Iterable[tuple[K, Iterable[T]]], index: Callable[[T], int], *, turns: Turns | None = None
 ) -> dict[K, dict[int, T]]:
-    """Return topics and their partitions without repetitions; the first entry of a partition counts.
-
-    `turns` are those of the surrounding work.
-    """
+    """Return topics and their partitions without repetitions; the first entry of a partition counts."""
     turns = turns or Turns()
     found: dict[K, dict[int, T]] = {}
     for topic, partitions in topics:
@@ -78,10 +75,7 @@ class Crowded(Exception):
 
 @attrs.define(eq=False, repr=False)
 class FairQueue(Generic[T]):
-    """A queue that serves owners in turn: the one served last comes after all others.
-
-    The items of one owner keep their order.
-    """
+    """A queue that serves owners in turn, each in order: the one served last comes after all others."""
 
     _by_owner: dict[Hashable, deque[T]] = attrs.field(factory=dict, init=False)  # the next owner first
     _count: int = attrs.field(default=0, init=False)
@@ -95,7 +89,6 @@ class FairQueue(Generic[T]):
         self._count += 1
 
     def pop(self) -> tuple[Hashable, T]:
-        """Remove and return the next item and its owner. The queue must not be empty."""
         others = (owner for owner in self._by_owner if owner != self._last_owner)
         owner = self._last_owner = next(others, self._last_owner)
         items = self._by_owner.pop(owner)
@@ -116,10 +109,7 @@ class FairQueue(Generic[T]):
         self._count -= 1
 
     def pop_newest_of_largest(self, owner: Hashable) -> T | None:
-        """Remove and return the newest item of the owner with the most, to make room for `owner`.
-
-        None, without effect, if `owner` would then have as many as that one.
-        """
+        """Remove the newest item of the owner with the most, for one of `owner`; None if it would have as many."""
         largest = max(self._by_owner, key=lambda other: len(self._by_owner[other]))
         if len(self._by_owner[largest]) <= len(self._by_owner.get(owner, ())) + 1:
             return None

@@ -1,13 +1,5 @@
 """Settings and limits: what can be set, its default, its trade-off, and where a value came from.
 
-    settings.py           Settings: every option of `kafscale serve`, by itself or in one of the groups below
-    security_settings.py  SslSettings, SaslSettings, and how listeners are secured
-    limits.py             Limits: every named maximum; CoordinatorSettings: those of consumer groups
-    option.py             how a field declares an option, and its values are read
-    values.py             listeners, store URLs, closed sets of words
-    units.py              sizes and durations
-    sources.py            flag over environment over TOML file over default
-
 Imports the standard library, attrs and `kafscale.errors` only.
 """
 

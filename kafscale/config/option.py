@@ -136,7 +136,6 @@ def _is_tuple(of_type: Any) -> bool:
 
 
 def _item_type(of_type: Any) -> Any:
-    """Return X of `X | None` and of `tuple[X, ...]`."""
     return of_type if of_type in _KINDS else get_args(of_type)[0] if get_args(of_type) else of_type
 
 
@@ -179,8 +178,6 @@ def _milliseconds(raw: object) -> int:
 
 @attrs.frozen
 class _Kind:
-    """A type of values: its placeholder, and functions that read and format a value."""
-
     form: str
     parse: Callable[[Any], Any]
     format: Callable[[Any], str] = str
@@ -209,7 +206,6 @@ _KINDS: Mapping[Any, _Kind] = {
 
 
 def _kind(of_type: Any) -> _Kind:
-    """Return the kind of a type, or of the items of `X | None` and `tuple[X, ...]`."""
     item_type = _item_type(of_type)
     if item_type in _KINDS:
         return _KINDS[item_type]

@@ -123,7 +123,6 @@ class SslSettings:
 
 
 def check_ssl(ssl: SslSettings, listeners: Sequence[Listener], admin_ssl: bool) -> None:
-    """Raise ConfigError if `listeners`, those with TLS, or the admin server lack a certificate or authorities."""
     if ssl.ssl_certificate_file is None:
         needs = f"--listen: '{listeners[0]}'" if listeners else "--admin-ssl: TLS" if admin_ssl else None
         if needs is not None:

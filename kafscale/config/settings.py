@@ -442,12 +442,10 @@ class Settings:
             )
 
     def value(self, wanted: Option) -> object:
-        """Return the value of an option, in this object or one of its groups."""
         holders: tuple[object, ...] = (self, *(getattr(self, name) for name in GROUPS))
         return next(getattr(holder, wanted.attribute) for holder in holders if hasattr(holder, wanted.attribute))
 
     def text(self, attribute: str) -> str:
-        """Return the value of an option as a user writes it."""
         wanted = next(option for option in options() if option.attribute == attribute)
         return wanted.format(self.value(wanted))
 
@@ -472,7 +470,6 @@ GROUPS: Mapping[str, type[Any]] = {
 
 @cache
 def options() -> tuple[Option, ...]:
-    """Return all options, class by class."""
     return options_of(Settings) + tuple(option for group in GROUPS.values() for option in options_of(group))
 
 

@@ -108,18 +108,13 @@ class Loaded:
 
 @attrs.frozen
 class _Given:
-    """A raw value, the option as the user wrote it, and its source."""
-
     raw: object
     given_as: str
     source: str
 
 
 def load(flags: Mapping[str, Any], environment: Mapping[str, str], config_file: str | None = None) -> Loaded:
-    """Read the settings from all places. `flags` maps attributes to text, or a sequence of texts.
-
-    Raises ConfigError: one line that names the option as it was given, its value, and what is allowed.
-    """
+    """Read the settings; `flags` are by attribute. Raises ConfigError, which names the option as given."""
     config_file = config_file or environment.get(CONFIG_VARIABLE)
     given: dict[str, _Given] = {}
     if config_file:
@@ -137,7 +132,6 @@ def load(flags: Mapping[str, Any], environment: Mapping[str, str], config_file: 
 
 
 def _take(values: dict[str, Any], options_class: type) -> Any:
-    """Move the values of a group's options out of `values` into an instance of the group."""
     names = [option.attribute for option in options_of(options_class) if option.attribute in values]
     return options_class(**{name: values.pop(name) for name in names})
 
@@ -165,7 +159,6 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, _Given]:
 
 
 def check_removed(given_as: str, name: str) -> None:
-    """Raise ConfigError for the name of an option that was removed."""
     if name in REMOVED:
         raise ConfigError(f"{given_as}: this option was removed; {REMOVED[name]}")
 

@@ -45,7 +45,6 @@ DURATION_HELP = "a number with us, ms, s, m, h or d, such as 10s"
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes of a size. Raises ValueError."""
     match = _NUMBER_AND_UNIT.fullmatch(text.strip())
     factor = _SIZE_BY_LOWER.get(match[2].lower()) if match else None
     if match is None or factor is None:
@@ -57,7 +56,6 @@ def parse_size(text: str) -> int:
 
 
 def parse_duration(text: str) -> int:
-    """Return the microseconds of a duration. Raises ValueError."""
     match = _NUMBER_AND_UNIT.fullmatch(text.strip())
     if match is None or (match[2] and match[2].lower() not in _DURATION_UNITS_US):
         raise ValueError(f"'{text}' is not a duration; allowed: {DURATION_HELP}")

@@ -90,15 +90,11 @@ class SslClientAuth(enum.StrEnum):
 
 
 class SslVersion(enum.StrEnum):
-    """Versions of TLS, as Kafka's ssl.enabled.protocols writes them."""
-
     TLS_1_2 = "TLSv1.2"
     TLS_1_3 = "TLSv1.3"
 
 
 class SaslMechanism(enum.StrEnum):
-    """SASL mechanisms, named as in Kafka's protocol."""
-
     SCRAM_SHA_256 = "SCRAM-SHA-256"
     SCRAM_SHA_512 = "SCRAM-SHA-512"
     PLAIN = "PLAIN"
@@ -128,19 +124,13 @@ def split_list(text: str) -> list[str]:
 
 
 def split_principals(text: str) -> list[str]:
-    """Return the principals of a list. A comma or, as in Kafka, a semicolon separates them if TYPE: follows.
-
-    Names may have commas: User:CN=broker,O=example is one principal.
-    """
+    """Return the principals of a list. Commas separate only if TYPE: follows: User:CN=broker,O=example is one."""
     return [item.strip() for item in _NEXT_PRINCIPAL.split(text) if item.strip()] or [""]
 
 
 @attrs.frozen
 class Address:
-    """A host and a TCP port; a listener with port 0 picks a free one.
-
-    `scheme` is that of the URL the address was written as, if any; comparisons ignore it.
-    """
+    """A host and a TCP port, 0 for a free one. `scheme` is that of the URL, if it was one; comparisons ignore it."""
 
     host: str
     port: int
@@ -212,8 +202,6 @@ class Listener:
 
 @attrs.frozen
 class ListenerProtocol:
-    """The security protocol of a listener that is not named after one (listener.security.protocol.map)."""
-
     name: str
     protocol: SecurityProtocol
 
@@ -231,8 +219,6 @@ class ListenerProtocol:
 
 @attrs.frozen
 class IpConnections:
-    """The limit of connections of an IP address, in canonical form."""
-
     ip: str
     count: int
 
@@ -254,10 +240,7 @@ class IpConnections:
 
 
 def canonical_ip(text: str) -> str:
-    """Return an IP address in the form in which addresses are compared. Raises ValueError.
-
-    IPv4 mapped to IPv6 becomes IPv4, as in Java, and zones of links are dropped.
-    """
+    """Return the canonical form: without zones, and IPv4 mapped to IPv6 as IPv4, as in Java. Raises ValueError."""
     address = ip_address(text)
     if isinstance(address, IPv6Address):
         return str(address.ipv4_mapped or IPv6Address(int(address)))
@@ -273,7 +256,6 @@ def split_url(text: str) -> SplitResult:
 
 
 def has_host(url: SplitResult) -> bool:
-    """Tell whether a URL has a host, and a valid port if it has one."""
     try:
         return bool(url.hostname) and url.port != 0
     except ValueError:
@@ -281,10 +263,7 @@ def has_host(url: SplitResult) -> bool:
 
 
 def is_endpoint(url: SplitResult) -> bool:
-    """Tell whether a URL may be a store's: http or https, a host, and optionally a path.
-
-    HTTP libraries normalize `.`, `..` and `//` in a path, which breaks the signature.
-    """
+    """Tell whether a URL may be a store's. HTTP libraries normalize `.`, `..` and `//`, which breaks the signature."""
     names = unquote(url.path).strip("/").split("/")
     is_short = names == [""] or not {"", ".", ".."} & set(names)
     return url.scheme in ("http", "https") and has_host(url) and is_short and not url.query and not url.fragment
@@ -309,7 +288,6 @@ class StoreUrl:
 
     @classmethod
     def parse(cls, text: str) -> StoreUrl:
-        """Read a store URL. Raises ValueError."""
         text = text.strip()
         if text == "memory:":
             return cls(scheme="memory")

@@ -30,8 +30,6 @@ R = TypeVar("R")
 
 @attrs.frozen
 class ApiCall(Generic[R]):
-    """An API at one version, and the class of its reply."""
-
     api_key: int
     version: int
     response_class: type[R]
@@ -68,10 +66,7 @@ class ClientProtocol:
     _next_correlation_id: int = attrs.field(default=0, init=False)
 
     def call(self, request_class: type[Message], response_class: type[R], *, version: int | None = None) -> ApiCall[R]:
-        """Return the call at a version, by default the newest of both sides that names topics.
-
-        Raises KafkaError (UNSUPPORTED_VERSION) without a common version.
-        """
+        """Return the call, by default at the newest common version that names topics. Raises KafkaError without one."""
         if version is None:
             least, most = self._versions.get(request_class.API_KEY, (0, -1))
             version = min(most, getattr(request_class, "NEWEST_WITH_NAMES", request_class.MAX_VERSION))
@@ -109,11 +104,7 @@ class ClientProtocol:
         reply.body = frame[body_offset:]
 
     def negotiate(self) -> Generator[tuple[ApiCall[ApiVersionsResponse], Sequence[Buffer]], memoryview, None]:
-        """Yield ApiVersions requests, and be sent the bodies of their replies; then `call` knows the versions.
-
-        The first has the newest version; an older broker answers in version 0 and is asked again. Raises KafkaError,
-        ProtocolError.
-        """
+        """Yield ApiVersions requests, the newest first, and be sent their replies. Raises KafkaError, ProtocolError."""
         version = ApiVersionsRequest.MAX_VERSION
         response = yield from self._ask_versions(version)
         if response.error_code == error_codes.UNSUPPORTED_VERSION:

@@ -18,7 +18,6 @@ _BLANK = " \t\f"
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """Read a file. Raises ConfigError."""
     try:
         return parse_properties(path.read_text(encoding="utf-8"))
     except OSError as exc:

@@ -52,9 +52,7 @@ class LoginSteps:
         self._steps = self._all()
 
     def next(self, answer: SaslHandshakeResponse | SaslAuthenticateResponse | None) -> Request | None:
-        """Return the next request, or None after a successful login. Raises KafkaError, ConfigError,
-        BrokerUnavailable.
-        """
+        """Return the next request, None after the login. Raises KafkaError, ConfigError, BrokerUnavailable."""
         try:
             return self._steps.send(answer)
         except StopIteration:
@@ -62,7 +60,6 @@ class LoginSteps:
 
     @property
     def about(self) -> str:
-        """Return the subject of errors."""
         return f"login as {self.sasl.username or 'the owner of a token'} by {self.sasl.mechanism} at {self.address}"
 
     def _all(self) -> Steps:

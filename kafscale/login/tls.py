@@ -38,7 +38,6 @@ KNOWN = frozenset(
 
 
 def tls_context(properties: Mapping[str, str]) -> ssl.SSLContext:
-    """Read the settings, and the files that they name. Raises ConfigError."""
     context = ssl.create_default_context(cadata=_authorities(properties))
     algorithm = properties.get(ENDPOINT_ALGORITHM, "https").strip().lower()
     if algorithm not in ("https", "none", ""):
@@ -57,7 +56,6 @@ def tls_context(properties: Mapping[str, str]) -> ssl.SSLContext:
 
 
 def _authorities(properties: Mapping[str, str]) -> str | None:
-    """Return the PEM text of the trusted authorities; None for the system's."""
     found = _first(_text_of(properties, "ssl.ca"), _store(properties, "truststore", "certificates"))
     if found is None:
         return None

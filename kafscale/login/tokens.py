@@ -48,8 +48,6 @@ class BearerToken:
 
 @attrs.frozen
 class TokenFile:
-    """A file with a token, read at each login."""
-
     path: Path
 
     def get(self) -> BearerToken:
@@ -63,10 +61,8 @@ class TokenFile:
 
 @attrs.define(kw_only=True)
 class TokenEndpoint:
-    """An issuer's endpoint and its client. Threads may share it: one asks, and the others wait.
-
-    `quotes_credentials` quotes id and secret as in a URL, which RFC 6749 demands and many issuers do not expect (Kafka:
-    sasl.oauthbearer.header.urlencode). `context` is for a URL with TLS.
+    """An issuer's endpoint and its client. Threads may share it: one asks, and the others wait. With
+    `quotes_credentials` it quotes id and secret as in a URL, which RFC 6749 demands and many issuers do not expect.
     """
 
     url: str
@@ -80,9 +76,8 @@ class TokenEndpoint:
     _use_until: float = attrs.field(default=0.0, init=False, repr=False, eq=False)
 
     def get(self) -> BearerToken:
-        """Return a token with enough life left, or, while the issuer does not answer, any valid one.
-
-        Raises KafkaError if it is refused, BrokerUnavailable.
+        """Return a token with enough life left, or, without an answer, any valid one. Raises KafkaError,
+        BrokerUnavailable.
         """
         with self._asking:
             if self._token is None or time.time() >= self._use_until:
@@ -174,10 +169,7 @@ TokenSource = TokenFile | TokenEndpoint
 
 
 class _CutOff:
-    """Ends the connections of its block after a time: httpx's timeouts are for one wait, and a server may send slowly.
-
-    `notice` is httpx's hook `trace`.
-    """
+    """Ends the block's connections after a time, as httpx's timeouts are for one wait. `notice` is its hook `trace`."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds

@@ -27,7 +27,6 @@ class _Code(enum.IntEnum):
 
     @property
     def title(self) -> str:
-        """Return the name as Kafka's documentation writes it: TransactionalId."""
         return "".join(word.capitalize() for word in self.name.split("_"))
 
 

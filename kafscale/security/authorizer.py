@@ -71,10 +71,7 @@ class _Entries:
 
 @attrs.define(eq=False, repr=False)
 class AclIndex:
-    """A set of bindings, asked by subjects of `subjects_of`.
-
-    `may_deny_all`: there is an unreadable binding.
-    """
+    """A set of bindings, asked by subjects of `subjects_of`. `may_deny_all`: there is an unreadable binding."""
 
     may_deny_all: bool = attrs.field(default=False, init=False)
     host_count: int = attrs.field(default=0, init=False)  # of bindings for a single host
@@ -164,10 +161,7 @@ class AclIndex:
                     yield from entries.bindings
 
     def allows_some(self, subjects: Collection[Subject], right: Right) -> bool:
-        """Tell whether the right may be given to a resource of some name.
-
-        This is Kafka's `Authorizer.authorizeByResourceType`, where an operation implies no other one.
-        """
+        """Tell whether the right may be given to some resource. As in Kafka, an operation implies no other one here."""
         if self.may_deny_all:
             return False
         allowed = self._said(subjects, right, Permission.ALLOW)
@@ -234,7 +228,6 @@ class AclAuthorizer:
     _verdicts: dict[_Question, bool] = attrs.field(factory=dict, init=False)
 
     def changed(self) -> None:
-        """Forget remembered answers."""
         self.version += 1
         self._verdicts.clear()
 
@@ -251,7 +244,6 @@ class AclAuthorizer:
         return self.allows(viewer.principal, viewer.host, DESCRIBE_TOPIC, topic)
 
     def allows_some(self, principal: Principal, host: str, right: Right) -> bool:
-        """Tell whether the right may be given to some resource: Kafka's authorizeByResourceType."""
         verdict = self._verdicts.get((principal, host, right, None))
         if verdict is None:
             decided = self._decide(principal, host, right, _SOME_NAME) or self.acls.allows_some(
@@ -261,7 +253,6 @@ class AclAuthorizer:
         return verdict
 
     def rule(self, principal: Principal, host: str, right: Right, name: str) -> str:
-        """Return the reason of a refusal, for the log."""
         said = self.acls.bindings_about(subjects_of(str(principal), host), right, name)
         denials = (binding for binding in said if binding.permission is Permission.DENY)
         found = (binding for binding in denials if binding.operation in (right.operation, AclOperation.ALL))

@@ -42,7 +42,6 @@ class ParsedCertificate:
 
     @classmethod
     def parse(cls, der: bytes) -> ParsedCertificate:
-        """Read a certificate. Raises ValueError."""
         [signed, *_] = _children(_only(der))
         fields = list(_children(signed))
         if fields and fields[0].tag == _VERSION:

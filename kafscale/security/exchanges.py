@@ -27,8 +27,6 @@ from kafscale.security.verifiers import PASSWORD_MAX_BYTES, USER_NAME_MAX_BYTES,
 
 @attrs.frozen
 class Challenge:
-    """Message that the client has to answer."""
-
     data: bytes
 
 
@@ -43,10 +41,7 @@ class Granted:
 
 @attrs.frozen
 class Refused:
-    """Failed login.
-
-    `why` is for the log, without secrets; `message` is for the client, instead of a general one.
-    """
+    """Failed login. `why` is for the log, without secrets; `message` for the client, instead of a general one."""
 
     why: str
     message: str | None = None
@@ -96,9 +91,7 @@ class SaslExchange:
 class VerifierSource(Protocol):
     def verifier(self, mechanism: SaslMechanism, user: str) -> ScramVerifier | None: ...
 
-    def decoy(self, mechanism: SaslMechanism, user: str) -> ScramVerifier:
-        """Return the verifier to show for an unknown user."""
-        ...
+    def decoy(self, mechanism: SaslMechanism, user: str) -> ScramVerifier: ...
 
     @property
     def usual_mechanism(self) -> SaslMechanism: ...
@@ -172,7 +165,6 @@ def scram(mechanism: SaslMechanism, users: VerifierSource) -> Steps:
 
 
 def _text(data: bytes) -> str:
-    """Return a message as text. Raises ValueError."""
     if len(data) > SCRAM_MESSAGE_MAX_BYTES:
         raise ValueError(f"a message of {len(data)} bytes; the limit is {SCRAM_MESSAGE_MAX_BYTES}")
     return data.decode()

@@ -108,7 +108,6 @@ class SslPrincipalMapper:
         return [rule for match in _RULE_SPLITTER.finditer(self.text.strip()) if (rule := _parse(match[1])) is not None]
 
     def principal(self, subject: str) -> Principal:
-        """Return the principal of a certificate's owner. Raises NoMatchingRule."""
         if len(subject) > SUBJECT_MAX_COUNT:
             raise NoMatchingRule(f"the subject of its certificate has more than {SUBJECT_MAX_COUNT} characters")
         for rule in self.rules:

@@ -27,8 +27,6 @@ _LINE = re.compile(r"[0-9a-fA-F]{64}")
 
 @attrs.frozen(kw_only=True)
 class Sealed:
-    """Encrypted data; `key_id` names its key."""
-
     key_id: str
     nonce: bytes
     data: bytes
@@ -42,11 +40,9 @@ class SecretKeys:
 
     @property
     def for_decoys(self) -> bytes:
-        """Return a secret derived from the first key."""
         return hashlib.sha256(b"kafscale decoys " + self._keys[0]).digest()
 
     def seal(self, place: str, data: bytes) -> Sealed:
-        """Encrypt data for a place."""
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # only now: it takes a start 20 ms
 
         nonce = secrets.token_bytes(NONCE_BYTES)
@@ -54,7 +50,6 @@ class SecretKeys:
         return Sealed(key_id=_key_id(self._keys[0]), nonce=nonce, data=sealed)
 
     def open(self, place: str, sealed: Sealed) -> bytes:
-        """Decrypt the data of a place. Raises DamagedObject."""
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 

@@ -66,10 +66,7 @@ Step = SaslAnswer | DeriveKey | FetchKeys
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class SaslSession:
-    """The authentication of one connection. `max_session_ms` is 0 for sessions without an end.
-
-    `failure` is why the connection must end, for the log.
-    """
+    """Authentication of one connection. `max_session_ms` is 0 for no end; `failure` is the log's reason to end it."""
 
     mechanisms: Sequence[SaslMechanism]
     make_exchange: Callable[[SaslMechanism], SaslExchange]

@@ -38,8 +38,6 @@ SCRAM_TYPES: Final = {1: SaslMechanism.SCRAM_SHA_256, 2: SaslMechanism.SCRAM_SHA
 
 @attrs.frozen
 class ScramVerifier:
-    """Verifier of one user's password for one mechanism."""
-
     iterations: int
     salt: bytes = attrs.field(repr=False)
     stored_key: bytes = attrs.field(repr=False)
@@ -85,10 +83,7 @@ def check_user_name(name: str) -> None:
 
 
 def check_password(password: str) -> None:
-    """Raise ValueError for a password that clients may send differently.
-
-    RFC 5802 prepares passwords by SASLprep (RFC 4013), which Java's clients and librdkafka omit.
-    """
+    """Raise ValueError for a password that RFC 5802 (SASLprep) would change: Java and librdkafka send it as it is."""
     if not password:
         raise ValueError("The password must not be empty")
     if len(password.encode()) > PASSWORD_MAX_BYTES:

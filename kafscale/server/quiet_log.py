@@ -42,7 +42,6 @@ class QuietLog:
         self.logger.log(logging.ERROR if exc_info else logging.WARNING, message, *arguments, exc_info=exc_info or None)
 
     def sum_up(self) -> None:
-        """End the periods that are over, with a line for each that skipped some."""
         before = self.now() - PERIOD_SECONDS
         for kind, period in list(self._periods.items()):
             if period.began <= before:

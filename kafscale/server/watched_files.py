@@ -52,7 +52,6 @@ class FileWatch:
         metrics.adopt_counter("kafscale_file_reloads_failed_total", help, self.failed_count)
 
     async def run(self) -> None:
-        """Read changed files until cancelled."""
         while True:
             await trio.sleep(self.interval_seconds)
             await self._read(only_changed=True)
@@ -81,7 +80,6 @@ class FileWatch:
 
 
 def fingerprint(paths: Sequence[Path]) -> Fingerprint:
-    """Return values that differ once a file was replaced or written."""
     return tuple(_state(path) for path in paths)
 
 

@@ -1,11 +1,7 @@
 """The admin server of all brokers of this machine, whose own ones listen on the loopback.
 
-    /healthz   the supervisor runs
-    /readyz    all brokers serve, or which do not, and why
-    /metrics   metrics of all brokers, each sample with `broker="ID"`, and of the supervisor
-    /flush     a flush of all brokers
-
-A request's token is passed on: brokers ask for it as well.
+`/healthz` tells that the supervisor runs, `/readyz` that all brokers serve, or why not. `/metrics` has each sample with
+`broker="ID"`; `/flush` flushes all. A request's token is passed on: brokers ask for it as well.
 """
 
 from __future__ import annotations
@@ -109,7 +105,6 @@ class SupervisorAdmin(AdminPages):
 
 
 def _authorization(exchange: HttpExchange) -> Headers:
-    """Return the token of a request, which brokers check too."""
     values = (value for name, value in exchange.request.headers if name == b"authorization")
     return [("authorization", value.decode("latin-1")) for value in values]
 
@@ -124,11 +119,7 @@ class _Family:
 
 
 def merged(pages: Mapping[int, str]) -> str:
-    """Merge pages of metrics by broker id, in Prometheus' text format, version 0.0.4.
-
-    Samples get the label `broker`; an existing one becomes `exported_broker`, as in Prometheus. The samples of a family
-    follow its help and type.
-    """
+    """Merge pages of metrics by family and broker id. An existing label `broker` becomes `exported_broker`."""
     families: dict[str, _Family] = {}
     for broker_id, page in pages.items():
         family = _Family()
@@ -158,11 +149,7 @@ def _labelled(sample: str, broker_id: int) -> str:
 
 
 async def _flush_all(client: BrokersClient, brokers: Mapping[int, Address], exchange: HttpExchange) -> None:
-    """Ask each broker for a flush, and send the sum of their progress.
-
-    A topic that one broker does not know, as it is new, may be another one's. If a broker dies, the answer stays
-    incomplete, like that of a single broker.
-    """
+    """Send the sum of all brokers' progress. Topics that only some know are new; a death leaves it incomplete."""
     from kafscale.supervisor.asking import NoAdminAnswer
 
     target = f"/flush?{exchange.query}" if exchange.query else "/flush"

@@ -64,7 +64,6 @@ Lines = AsyncIterator[str]
 
 
 async def _lines(response: httpx.Response) -> Lines:
-    """Yield the lines without their ends. Raises NoAdminAnswer."""
     assert isinstance(response.stream, httpx.AsyncByteStream)
     pending = b""
     try:

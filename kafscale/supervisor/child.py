@@ -31,14 +31,11 @@ _READY = re.compile(r"kafscale is ready: kafka (\S+) admin (\S+)((?: \S+)*)")
 
 @attrs.frozen(kw_only=True)
 class Reached:
-    """Addresses of a ready broker: its listeners in order, and its admin server."""
-
     listeners: Sequence[Address]
     admin: Address
 
     @classmethod
     def parse(cls, line: str) -> Reached | None:
-        """Read a broker's ready line; None for another line."""
         match = _READY.fullmatch(line)
         if match is None:
             return None
@@ -68,7 +65,6 @@ class Child:
         return self._running is not None
 
     def stop(self) -> None:
-        """Let it drain and end, without another start."""
         self._stopping.set()
         self.send_signal(signal.SIGTERM)
 

@@ -67,7 +67,6 @@ class BrokerPlan:
         return [listener.address for listener in self.settings.listeners]
 
     def arguments(self) -> list[str]:
-        """Return the arguments of `kafscale`, without secrets."""
         return ["serve", *(word for words in self._flags() for word in words)]
 
     def _flags(self) -> Iterator[tuple[str, str]]:
@@ -139,7 +138,6 @@ def _settings_of(settings: Settings, number: int, count: int) -> Settings:
 
 
 def key_file_of(settings: Settings) -> Path:
-    """Return the file with the keys of passwords, which all brokers share."""
     return settings.sasl.secret_key_file or settings.data_dir / KEY_FILE_NAME
 
 

@@ -52,16 +52,13 @@ class Process:
         return cls(process.pid, *streams, process, os.pidfd_open(process.pid))
 
     async def wait(self) -> int:
-        """Wait for its end. Returns its exit code, negative for a signal."""
         await trio.lowlevel.wait_readable(self._pidfd)
         return self._process.wait()
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Send a signal, if it has not ended."""
         self._process.send_signal(number)
 
     async def aclose(self) -> None:
-        """Kill it, if it has not ended, and reap it."""
         self._process.kill()
         with trio.move_on_after(REAP_SECONDS, shield=True):
             await self.wait()
@@ -72,7 +69,6 @@ class Process:
 
 
 async def lines(stream: trio.abc.ReceiveStream) -> AsyncIterator[str]:
-    """Yield the lines of a process without their ends."""
     pending = b""
     while data := bytes(await stream.receive_some(RECEIVE_BYTES)):
         *whole, pending = (pending + data).split(b"\n")
@@ -89,10 +85,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def end_with(parent_pid: int) -> None:
-    """Let the kernel kill this process when its parent ends, and end now if it has ended.
-
-    Acknowledged records are durable, and the data directory is free for the next start.
-    """
+    """Let the kernel kill this process when its parent ends, and end now if it has ended: all is durable."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         number = ctypes.get_errno()

@@ -40,10 +40,7 @@ LATE_CODE = 1
 
 
 async def serve(loaded: Loaded, count: int, command: Sequence[str] = BROKER_COMMAND) -> int:
-    """Run `count` brokers until SIGTERM or SIGINT, and print the ready line of all.
-
-    command: the command of a broker, before its arguments. Returns the exit code. Raises ConfigError, StartupError.
-    """
+    """Run `count` brokers until a signal. Returns the exit code. Raises ConfigError, StartupError."""
     plans = plan_brokers(loaded, count)
     _ensure_key_file(loaded.settings)
     environment = environment_of_brokers(os.environ, os.getpid())
@@ -64,7 +61,6 @@ class Supervisor:
     _code: int = attrs.field(default=0, init=False)
 
     def stop(self) -> None:
-        """Let all brokers drain and end; `run` returns after that."""
         if not self._stopping.is_set():
             self._stopping.set()
             logger.info("shutting down")
@@ -72,10 +68,7 @@ class Supervisor:
                 child.stop()
 
     async def run(self) -> int:
-        """Keep the brokers running until `stop`, or until one refuses to start. Returns the exit code.
-
-        Raises StartupError.
-        """
+        """Keep the brokers running until `stop`, or a refused start. Returns the exit code. Raises StartupError."""
         watched: list[Watched] = []
         access = _open_access(self.settings, watched)
         watch = FileWatch(watched, self.settings.ssl.ssl_reload_interval_seconds)

@@ -99,10 +99,7 @@ class BatchHeader:
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """Time from which compaction may drop the batch's tombstones (KIP-534); None before it has seen them.
-
-        It replaces the base timestamp.
-        """
+        """Return the time from which compaction may drop tombstones (KIP-534); None before it has seen them."""
         return self.base_timestamp_ms if self.attributes & DELETE_HORIZON else None
 
     @property
@@ -118,10 +115,7 @@ class BatchHeader:
 
 
 def parse_header(view: memoryview) -> BatchHeader:
-    """Parse the header at the beginning of `view`.
-
-    Raises CorruptBatch for too few bytes or an unknown magic, and InvalidRecord for magic 0 or 1.
-    """
+    """Parse the header. Raises CorruptBatch for too few bytes or an unknown magic, InvalidRecord for magic 0 or 1."""
     if len(view) < HEADER_BYTES or view[_MAGIC_AT] != MAGIC:
         _refuse(view)
     return BatchHeader(*_header.unpack_from(view))
@@ -136,9 +130,7 @@ def _refuse(view: memoryview) -> None:
 
 
 def batches(view: memoryview) -> Iterator[memoryview]:
-    """Split concatenated batches. Raises CorruptBatch, after the valid ones, for a batch that is cut off or has an
-    impossible length.
-    """
+    """Split batches. Raises CorruptBatch, after the valid ones, for one cut off or of impossible length."""
     position = 0
     while position < len(view):
         if len(view) - position < LENGTH_END:

@@ -20,9 +20,7 @@ M = TypeVar("M")
 
 
 def decoder(cls: type[M], version: int) -> Callable[[memoryview, int], tuple[M, int]]:
-    """Return `decode(buf, pos) -> (message, next pos)`, which raises DecodeError only. Raises ValueError for an unknown
-    version.
-    """
+    """Return `decode(buf, pos) -> (message, next pos)`, raising DecodeError. Raises ValueError for a wrong version."""
     decode: Callable[[memoryview, int], tuple[M, int]] = _compiled(compile_decoder, cls, version, False)
     return decode
 

@@ -136,10 +136,7 @@ def _first_buffer_bytes(codec: int, data: memoryview) -> int:
 
 
 def stated_bytes(codec: int, data: memoryview) -> int | None:
-    """Return the decompressed size that a gzip trailer (modulo 2^32) or a frame header states: only a hint.
-
-    None without a hint, or if such data can't hold as much.
-    """
+    """Return the decompressed size that gzip's trailer or a frame header states; None without one, or if impossible."""
     stated: int | None = None
     if codec == GZIP and len(data) >= 18:
         (stated,) = struct.unpack_from("<I", data, len(data) - 4)
@@ -153,7 +150,6 @@ def stated_bytes(codec: int, data: memoryview) -> int | None:
 
 
 def _zstd_content_size(data: memoryview) -> int | None:
-    """Return the content size of a zstd frame header (RFC 8878, 3.1.1.1)."""
     descriptor = data[4]
     single_segment = bool(descriptor & 0x20)
     size: int

@@ -41,12 +41,10 @@ class EndMarker:
 
     @property
     def is_above(self) -> bool:
-        """Tell whether the marker's epoch is above that of the ended transaction."""
         return self.transaction_version >= 2
 
 
 def encode_marker(marker: EndMarker, timestamp_ms: int) -> bytearray:
-    """Return the control batch, without its offset."""
     batch = bytearray(_COMMIT_BATCH if marker.is_commit else _ABORT_BATCH)
     _varying.pack_into(
         batch, _VARYING_AT, timestamp_ms, timestamp_ms, marker.producer_id, marker.producer_epoch, _NO_SEQUENCE
@@ -76,10 +74,7 @@ _KINDS: Final = {
 
 
 def parse_marker(batch: memoryview, header: BatchHeader) -> EndMarker | None:
-    """Return the marker of a control batch; None for another control record, or a batch that compaction has emptied.
-
-    Raises CorruptBatch, KafkaError (MESSAGE_TOO_LARGE).
-    """
+    """Return the marker; None for another control record or an empty batch. Raises CorruptBatch, KafkaError."""
     marker = _parse_usual(batch, header)
     if marker is not None:
         return marker

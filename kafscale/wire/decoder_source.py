@@ -40,7 +40,6 @@ _NAMES: dict[str, Any] = {
 
 
 def compile_decoder(cls: type, version: int, *, flexible: bool, in_pieces: bool = False) -> Any:
-    """Compile `decode(buf, pos) -> (message, pos)`, as a generator if `in_pieces`."""
     title = f"{cls.__name__} v{version}"
     source = CodeSource(title=f"decoder {title}{' in pieces' if in_pieces else ''}", names=dict(_NAMES))
     most = getattr(cls, "ELEMENTS_MAX_COUNT", ELEMENTS_MAX_COUNT)
@@ -85,7 +84,6 @@ class _DecoderCompiler:
     in_pieces: bool
 
     def struct(self, out: str, cls: type) -> None:
-        """Read neighbouring fixed fields in one `unpack`, then the other fields, then the tagged section."""
         source = self.source
         arguments = []
         run: list[tuple[str, str]] = []  # struct codes and variables of fixed fields not yet read
@@ -207,7 +205,6 @@ class _DecoderCompiler:
             self.source.add(f"{out}, pos = read_uvarint(buf, pos)")
 
     def _tags(self, out: str, cls: type) -> None:
-        """Read the tagged section (KIP-482); unknown fields are skipped."""
         source = self.source
         known = tagged_fields(cls, self.version)
         with source.block("if not buf[pos]:"):

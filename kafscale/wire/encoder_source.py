@@ -29,7 +29,6 @@ _NAMES: dict[str, Any] = {"EncodedArray": EncodedArray, "UVARINT": UVARINT, "pac
 
 
 def compile_encoder(cls: type, version: int, *, flexible: bool, in_pieces: bool = False) -> Any:
-    """Compile `encode(message, write)`, as a generator if `in_pieces`."""
     title = f"encoder {cls.__name__} v{version}{' in pieces' if in_pieces else ''}"
     source = CodeSource(title=title, names=dict(_NAMES))
     compiler = _EncoderCompiler(source=source, version=version, flexible=flexible, write="write", in_pieces=in_pieces)
@@ -59,7 +58,6 @@ class _EncoderCompiler:
     in_pieces: bool = False
 
     def struct(self, expression: str, cls: type) -> None:
-        """Write neighbouring fixed fields in one `pack`, then the other fields, then the tagged section."""
         run: list[Field] = []  # fixed fields not yet written
         for field in untagged_fields(cls, self.version):
             if is_fixed(field.type):
@@ -160,7 +158,6 @@ class _EncoderCompiler:
             self._value(variable, type_)
 
     def _tags(self, expression: str, cls: type) -> None:
-        """Write the tagged section (KIP-482): the fields that differ from their defaults, ascending by tag."""
         source = self.source
         known = tagged_fields(cls, self.version)
         if not known:

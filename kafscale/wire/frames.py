@@ -58,10 +58,7 @@ class FrameReader:
         self._wanted_bytes = SIZE_BYTES
 
     def next_frames(self) -> list[memoryview]:
-        """Return the complete frames without their size prefixes.
-
-        Raises FrameTooLarge for the next size; an earlier call has returned the frames before it.
-        """
+        """Return the complete frames without size prefixes. Raises FrameTooLarge once those before it are returned."""
         frames, self._gathered = self._gathered, []
         if len(self._buffer) < self._wanted_bytes:
             return frames
@@ -136,10 +133,7 @@ class RequestHeader:
 
 
 def parse_request_header(frame: memoryview, flexible_since: Callable[[int], int]) -> RequestHeader:
-    """Parse a request header of version 1, or 2 for flexible versions (KIP-482).
-
-    `flexible_since` returns the first flexible version of an API key. Raises DecodeError.
-    """
+    """Parse a request header of version 1, or 2 for flexible versions (KIP-482). Raises DecodeError."""
     try:
         api_key, api_version, correlation_id, length = _request_header.unpack_from(frame)
         position = _request_header.size
@@ -170,10 +164,7 @@ def request_frame(header: RequestHeader, parts: Sequence[Buffer], *, flexible_he
 
 
 def response_frame(correlation_id: int, parts: Sequence[SizedT], flexible_header: bool) -> list[SizedT | bytes]:
-    """Return a response as a broker sends it: size, header of version 0 or (flexible) 1, body.
-
-    ApiVersions always has header version 0 (KIP-511).
-    """
+    """Return a response as a broker sends it. ApiVersions always has header version 0 (KIP-511)."""
     body_bytes = size_of(parts)
     if flexible_header:
         return [_flexible_response_header.pack(body_bytes + 5, correlation_id, 0), *parts]

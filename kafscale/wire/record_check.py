@@ -93,9 +93,8 @@ class RecordCheck:
         return min(least_ms, NO_TIMESTAMP_MS) if self._lacks_timestamp else least_ms
 
     def advance(self, units: int = STEP_UNITS) -> int:
-        """Check for `units` of work, and return the units left; a number above 0 means the end.
-
-        Raises WrongOffsetDelta, InvalidRecord, and KafkaError (MESSAGE_TOO_LARGE) for too many headers.
+        """Return the units left after the check, above 0 at its end. Raises WrongOffsetDelta, InvalidRecord,
+        KafkaError.
         """
         if self.count < ALIKE_MIN_COUNT and units >= self.count and not (self.index or self._record_headers):
             units -= self._take_any(self.count, units)  # nearly always all that there is to do
@@ -120,7 +119,6 @@ class RecordCheck:
         return max(units, 1)
 
     def finish(self) -> None:
-        """Check all records. Raises as `advance`."""
         while self.advance() <= 0:
             pass
 
@@ -232,7 +230,6 @@ class RecordCheck:
         self._least_delta, self._greatest_delta = least, greatest
 
     def _take_headers(self, units: int) -> int:
-        """Continue with a record of many headers; return the units used."""
         count = min(units, self._record_headers)
         try:
             self.position = _skip_headers(self.records, self.position, count)
@@ -415,7 +412,6 @@ def _deltas(index: int, end_index: int) -> tuple[bytes, ...]:
 
 
 def _skip_headers(records: Buffer, position: int, count: int) -> int:
-    """Return the end of `count` headers. Raises IndexError, DecodeError."""
     for _ in range(count):
         size = records[position]
         position += 1
@@ -434,7 +430,6 @@ def _skip_headers(records: Buffer, position: int, count: int) -> int:
 
 
 def _read_start(records: Buffer, position: int) -> tuple[int, int, int, int]:
-    """Return the length of a record, its end, its zigzag timestamp delta, and the end of that."""
     length, position = read_uvarint(records, position)
     end = position + (length >> 1)
     stamp = shift = 0
@@ -451,7 +446,6 @@ def _read_start(records: Buffer, position: int) -> tuple[int, int, int, int]:
 
 
 def _read_count(records: Buffer, position: int) -> tuple[int, int]:
-    """Return the number of headers and its end. Raises IndexError, DecodeError."""
     count, position = read_uvarint(records, position)
     if count & 1:
         raise DecodeError("a negative number of headers")

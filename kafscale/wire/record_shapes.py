@@ -29,8 +29,6 @@ Times: TypeAlias = tuple[int, int | None]
 
 @attrs.frozen(eq=False, repr=False)
 class BatchShape:
-    """The bytes that batches of one size and layout share."""
-
     pick: Callable[[Buffer], tuple[bytes, ...]]  # of a batch: what is between keys, values and headers
     template: bytes  # the same, joined, with timestamp deltas of 0
     stamps: slice  # where in that they are, of a byte each
@@ -125,7 +123,6 @@ def _runs(batch: Buffer, position: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def _format(runs: list[tuple[int, int]], size: int, count: int) -> str:
-    """Return the `struct` format that picks these runs of all records."""
     parts, position = [], 0
     for first in range(0, count * size, size):
         for start, end in runs:

@@ -60,10 +60,7 @@ _NO_LEADER_EPOCH: Final = -1
 
 
 def iterate_records(view: memoryview, *, max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES) -> Iterator[Record]:
-    """Iterate over the records of a batch, decompressed, without checking the CRC.
-
-    Raises CorruptBatch, and KafkaError (MESSAGE_TOO_LARGE) above `max_decompressed_bytes`.
-    """
+    """Iterate over records, without checking the CRC. Raises CorruptBatch, and KafkaError above the bound."""
     header = parse_header(view)
     body = view[HEADER_BYTES : header.size_bytes]
     if header.codec == compression.NONE:
@@ -130,7 +127,6 @@ def build_batch(
 
 
 def _parse_record(records: bytes, position: int, end: int, timestamp_ms: int, offset: int) -> Record:
-    """Parse the record whose key begins at `position`."""
     key, position = _parse_bytes(records, position)
     value, position = _parse_bytes(records, position)
     header_count, position = read_varint(records, position)
@@ -184,25 +180,17 @@ def validate(view: memoryview) -> BatchHeader:
 
 
 def validate_compressed(view: memoryview, header: BatchHeader, max_decompressed_bytes: int) -> None:
-    """Check the records of a compressed batch whose header is valid.
-
-    Raises UnreadableBatch, WrongOffsetDelta, InvalidRecord, and KafkaError (MESSAGE_TOO_LARGE) above
-    `max_decompressed_bytes`.
-    """
+    """Check the records of a compressed batch. Raises UnreadableBatch, WrongOffsetDelta, InvalidRecord, KafkaError."""
     check_of(compression.decompress(header.codec, view[HEADER_BYTES:], max_decompressed_bytes), header).finish()
 
 
 def check_of(records: Buffer, header: BatchHeader, *, needs_keys: bool = False) -> RecordCheck:
-    """Return the check of uncompressed records."""
     count = header.record_count
     return RecordCheck(copied_if_small(records, count), 0, count, header.base_timestamp_ms, needs_keys)
 
 
 def validate_header(view: memoryview) -> BatchHeader:
-    """Check length, magic, CRC, counts and codec of a batch; the caller checks its flags.
-
-    Raises CorruptBatch, InvalidRecord, and KafkaError (UNSUPPORTED_COMPRESSION_TYPE).
-    """
+    """Check header and CRC, except flags. Raises CorruptBatch, InvalidRecord, KafkaError for an unknown codec."""
     if not view:
         raise InvalidRecord("no record batch")
     header = parse_header(view)
@@ -221,10 +209,8 @@ def validate_header(view: memoryview) -> BatchHeader:
 
 
 def first_batch(view: memoryview) -> memoryview:
-    """Return the first batch, without an incomplete one behind it, as Kafka does.
-
-    Raises CorruptBatch for an impossible length or magic, and InvalidRecord unless there is exactly one whole batch of
-    magic 2.
+    """Return the first batch, as Kafka does. Raises CorruptBatch, and InvalidRecord unless it is a whole one of magic
+    2.
     """
     end = _whole_batch_end(view)
     if not end:

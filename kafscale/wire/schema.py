@@ -71,10 +71,7 @@ U = TypeVar("U")
 
 @attrs.define(eq=False, repr=False)
 class Mapped(Generic[T, U]):
-    """An array whose elements are made while they are encoded, so that a long answer is never held as objects.
-
-    `on_made`, if set, is called with each element.
-    """
+    """An array whose elements are made, and given to `on_made`, while they are encoded: it is never held whole."""
 
     make: Callable[[T], U]
     of: Collection[T]
@@ -163,10 +160,7 @@ class _StructType(type):
 
 
 class Struct(metaclass=_StructType):
-    """Base of messages and of the structs in them."""
-
     def evolve(self, **changes: Any) -> Self:
-        """Return a copy with other values of some attributes."""
         return attrs.evolve(self, **changes)  # type: ignore[misc] # mypy sees no attrs class
 
 

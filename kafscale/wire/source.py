@@ -16,8 +16,6 @@ PIECE_COUNT = 256
 
 @attrs.define(kw_only=True, eq=False, repr=False)
 class CodeSource:
-    """The lines of a function, their indentation, and the values that it refers to by name."""
-
     title: str  # names the function in tracebacks
     names: dict[str, Any]
     lines: list[str] = attrs.field(factory=list)
@@ -29,7 +27,6 @@ class CodeSource:
 
     @contextmanager
     def block(self, line: str) -> Iterator[None]:
-        """Append a line that opens a block; lines added inside are its body."""
         self.add(line)
         self.depth += 1
         yield
@@ -63,7 +60,6 @@ class CodeSource:
         return self.bind(struct.Struct(">" + codes).pack, "pack")
 
     def build(self, function: str) -> Callable[..., Any]:
-        """Compile the text and return its function of this name."""
         text = "\n".join(self.lines) + "\n"
         filename = f"<kafscale {self.title}>"
         linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)

@@ -86,7 +86,6 @@ def _metadata(services: Services) -> QuorumPartitionData:
 
 
 def _controller(services: Services) -> BrokerNode | None:
-    """Return the controller, if it serves."""
     brokers = services.assignment.brokers()
     return next((node for node in brokers if node.node_id == services.assignment.controller_id), None)
 

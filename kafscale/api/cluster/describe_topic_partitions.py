@@ -45,8 +45,6 @@ BEGINNING = Cursor(topic_name="", partition_index=0)
 
 @attrs.frozen(eq=False, repr=False)
 class _Page:
-    """The partitions of one answer, and the cursor of the next one, if there is more."""
-
     parts: Sequence[tuple[Topic, range]]
     next_cursor: Cursor | None
 

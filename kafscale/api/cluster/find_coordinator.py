@@ -49,7 +49,6 @@ async def handle(services: Services, call: Call, request: FindCoordinatorRequest
 
 
 async def _prepare(services: Services, call: Call, key_type: int, keys: Sequence[str]) -> None:
-    """Create the topic of the coordinators, if the client has the right to any of the keys."""
     right = _RIGHTS.get(key_type)
     if right is None:
         return

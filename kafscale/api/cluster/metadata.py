@@ -158,7 +158,6 @@ def _is_known(topics: TopicRegistry, asked: MetadataRequestTopic) -> bool:
 
 
 async def _create_missing(services: Services, call: Call, asked: Sequence[MetadataRequestTopic]) -> Mapping[str, int]:
-    """Create missing topics that were named and may be created. Return the errors of the others."""
     if not services.settings.auto_create_topics:
         return {}
     missing = [

@@ -44,7 +44,6 @@ def _success(feature: str) -> UpdatableFeatureResult:
 
 
 def _why_not(services: Services, update: FeatureUpdateKey) -> str | None:
-    """Return why a feature can't have this level; None if it has it."""
     level = LEVELS.get(update.feature, 0)
     if update.upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
         return "The controller does not support the given upgrade type."

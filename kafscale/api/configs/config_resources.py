@@ -44,7 +44,6 @@ FULL: Final = "full"
 
 
 def member_entries(record: BrokerRecord) -> list[ConfigEntry]:
-    """Return the configs of a registered broker, in order of name."""
     source = ConfigSource.DYNAMIC_BROKER_CONFIG if record.is_draining else ConfigSource.DEFAULT_CONFIG
     return [
         ConfigEntry(definition=DRAINING, value=str(record.is_draining).lower(), source=source),
@@ -90,7 +89,6 @@ AnyResource = AlterConfigsResource | IncrementalAlterConfigsResource
 def check_access(
     services: Services, call: Call, by_type: Mapping[int, Right], resource: AnyResource | DescribeConfigsResource
 ) -> None:
-    """Raise KafkaError if the client lacks the right of `by_type` to a resource. Other types need no right."""
     right = by_type.get(resource.resource_type)
     if right is not None:
         services.access.check(call, right, CLUSTER_NAME if resource.resource_type == BROKER else resource.resource_name)

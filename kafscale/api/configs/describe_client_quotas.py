@@ -102,7 +102,6 @@ def _predicate(by_type: Filter, *, strict: bool) -> Callable[[QuotaEntity], bool
 
 
 def _name(component: DescribeClientQuotasComponent) -> Name | None:
-    """Return the name that an entity must have; None for any."""
     if component.match_type == ANY:
         return None
     return DEFAULT if component.match is None else component.match

@@ -42,7 +42,6 @@ async def handle(services: Services, call: Call, request: ListGroupsRequest) -> 
 
 
 def _is_loading(services: Services) -> bool:
-    """Tell whether a partition of groups that is assigned to this broker is not loaded yet."""
     topic = services.topics.get(CONSUMER_OFFSETS_NAME)
     if topic is None:
         return False

@@ -66,8 +66,7 @@ async def commit_in_pieces(
 ) -> Mapping[TopicPartition, int]:
     """Commit offsets as `GroupCoordinator.commit` does; return an error code for each of those that are not committed.
 
-    They are committed in order, in pieces of COMMIT_PIECE_COUNT, up to the first piece that fails. `check` gives the
-    error code of a partition when its piece is about to be committed, as its topic may have been deleted since.
+    They are committed in pieces, up to the first that fails. `check` is asked just before: the topic may be gone.
     """
     refused: dict[TopicPartition, int] = {}
     pending = list(offsets)
@@ -84,8 +83,6 @@ async def commit_in_pieces(
 
 @attrs.frozen(eq=False, repr=False)
 class CheckedOffsets:
-    """The partitions of a request: offsets to commit, and the error codes of the others."""
-
     services: Services
     by_id: bool
     offsets: dict[TopicPartition, OffsetCommitValue] = attrs.field(factory=dict, init=False)

@@ -32,8 +32,6 @@ logger = logging.getLogger("kafscale.audit")
 
 @attrs.define(eq=False, repr=False)
 class AuditLog:
-    """The log of refusals and of changes of rights."""
-
     _began: float = attrs.field(default=0.0, init=False)
     _written: set[tuple[str, str, Right, str]] = attrs.field(factory=set, init=False)
     _left_out_count: int = attrs.field(default=0, init=False)
@@ -59,11 +57,9 @@ class AuditLog:
         )
 
     def changed(self, event: str, call: Call, **what: str) -> None:
-        """Log that a client has added or removed an ACL or a user's password."""
         _write(event, call, **what)
 
     def sum_up(self) -> None:
-        """End the period. Log the number of refusals without a line, if there are any."""
         if self._left_out_count:
             logger.info("%s", json.dumps({"event": "denied", "left_out_count": self._left_out_count}))
         self._left_out_count = 0
@@ -143,7 +139,6 @@ class Access:
         return None if self.authorizer is None else self.authorizer.viewer(call.peer.principal, call.peer.host)
 
     def allows_some(self, call: Call, right: Right) -> bool:
-        """Tell whether the client has a right to at least one resource."""
         if self.authorizer is None:
             return True
         return self.authorizer.allows_some(call.peer.principal, call.peer.host, right)
@@ -153,7 +148,6 @@ class Access:
         return NONE if self.allows(call, right, name) else ERRORS[right.resource_type]
 
     def check(self, call: Call, right: Right, name: str = CLUSTER_NAME) -> None:
-        """Raise KafkaError if the client lacks a right."""
         if not self.allows(call, right, name):
             raise KafkaError(ERRORS[right.resource_type], f"Not authorized to {right} {name}")
 

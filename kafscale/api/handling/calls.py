@@ -25,8 +25,6 @@ from kafscale.wire.schema import Message
 
 @attrs.define(eq=False, repr=False)
 class Peer:
-    """The client at the other end of a connection."""
-
     host: str
     port: int
     listener_name: str
@@ -46,8 +44,6 @@ class Peer:
 
 @attrs.frozen(eq=False, repr=False)
 class Call:
-    """The header of a request, and its sender."""
-
     api_key: int
     version: int
     correlation_id: int

@@ -68,7 +68,6 @@ class FetchedPartition:
         )
 
     def told(self, data: PartitionData) -> None:
-        """Remember an answer."""
         # After an error the consumer must get this partition again, whatever its offsets are.
         self.told_high_watermark = -1 if data.error_code else data.high_watermark
         self.told_log_start_offset = -1 if data.error_code else data.log_start_offset
@@ -89,7 +88,6 @@ class FetchSession:
     partitions: OrderedDict[PartitionKey, FetchedPartition] = attrs.field(factory=OrderedDict)
 
     def update(self, request: FetchRequest, asked: Iterable[FetchedPartition]) -> None:
-        """Apply the changes of an incremental request."""
         for fetched in asked:
             known = self.partitions.setdefault((fetched.topic, fetched.wanted.partition), fetched)
             known.wanted = fetched.wanted
@@ -246,10 +244,7 @@ class _Referral:
 
 @attrs.define(eq=False, repr=False)
 class Referrals:
-    """Consumers that this broker has sent to another one in their rack, by connection and partition.
-
-    A consumer that the other broker can't serve returns at once. This broker then serves it for STAY_SECONDS.
-    """
+    """Consumers sent to another broker in their rack. One that returns at once is served here for STAY_SECONDS."""
 
     _told: WeakKeyDictionary[Peer, dict[PartitionId, _Referral]] = attrs.field(factory=WeakKeyDictionary, init=False)
 

@@ -35,7 +35,6 @@ class Gate:
     access: Access = attrs.field(factory=Access)
 
     def topic_refusal(self, call: Call, request: ProduceRequest, topic: str) -> KafkaError | None:
-        """Return why a request may not write to a topic, or None if it may."""
         access = self.access
         if access.authorizer is not None:
             transactional_id = request.transactional_id
@@ -48,12 +47,10 @@ class Gate:
         return None
 
     def refusals(self, call: Call, request: ProduceRequest, topic: TopicProduceData) -> Mapping[int, KafkaError]:
-        """Return the errors of partitions of a topic that the request may not write to."""
         refusal = self.topic_refusal(call, request, topic.name)
         return NONE_REFUSED if refusal is None else {data.index: refusal for data in topic.partition_data}
 
     def throttle_ms(self, call: Call, size_bytes: int) -> int:
-        """Count a request; return how long its client must hold back now."""
         quota = self.quotas.producer
         return 0 if quota is None else quota.throttle_ms(call, size_bytes)
 

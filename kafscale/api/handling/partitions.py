@@ -5,9 +5,6 @@ UNKNOWN_TOPIC_ID                      no topic has this id
 NOT_LEADER_OR_FOLLOWER                another broker leads it, which Produce and Fetch name (KIP-951), or none does
 FENCED_ or UNKNOWN_LEADER_EPOCH       the client knows another leader epoch than that of the partition (KIP-320)
 
-A client learns only of brokers that have an address on the listener that it used. Partitions and groups of other
-brokers have no leader for it.
-
 This broker learns of a new topic of another broker within half a second, or when it asks (`know_topics`). Metadata and
 changes by administrators ask. After a Produce or Fetch clients try again by themselves.
 """
@@ -51,7 +48,6 @@ def reachable_brokers(services: Services, peer: Peer, *, fenced: bool = False) -
 
 
 def reachable_broker(services: Services, node_id: int, peer: Peer) -> ReachableBroker | None:
-    """Return the broker with this id, if it serves and this client can connect to it."""
     found = (broker for broker in reachable_brokers(services, peer) if broker.node.node_id == node_id)
     return next(found, None)
 
@@ -73,7 +69,6 @@ async def know_topics(services: Services, names: Iterable[str] = (), topic_ids: 
 
 
 async def catch_up_if_any(services: Services, unknown: Iterable[bool]) -> None:
-    """Catch up with the other brokers if any of these is True."""
     turns = Turns()
     for is_unknown in unknown:
         await turns.step()
@@ -104,7 +99,6 @@ class NotLeader(KafkaError):
 
 
 def name_of(services: Services, topic_id: bytes) -> str:
-    """Return the name of the topic with this id, or an empty string."""
     topic = services.topics.by_id(topic_id)
     return "" if topic is None else topic.name
 
@@ -117,10 +111,7 @@ def find_partition(services: Services, name: str, index: int, *, topic_id: bytes
 def led_partition(
     services: Services, name: str, index: int, *, topic_id: bytes | None = None, leader_epoch: int = ANY_EPOCH
 ) -> Partition:
-    """Return a partition that this broker leads. Raises KafkaError as listed above.
-
-    `leader_epoch` is the one that the client knows.
-    """
+    """Return a partition that this broker leads. Raises KafkaError as listed above."""
     partition = find_partition(services, name, index, topic_id=topic_id)
     if partition is None:
         raise _not_led(services, name, index, topic_id)

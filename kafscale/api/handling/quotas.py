@@ -1,10 +1,7 @@
 """Quotas of clients. A client above its quota gets its reply at once, with the time for which it must hold back.
 
 Its connection is not read from for that time (KIP-219). `Rate` is Kafka's: the amount of the last 11 windows of a
-second, over the time since the first of them began, at least 10 s. So a silent client may do ten seconds' worth at
-once. A client holds back until its rate is down to the quota; for its share of a core a second at most. `TokenBucket`
-holds eleven seconds' worth (KIP-599).
-
+second, over at least 10 s, so a silent client may do ten seconds' worth at once. `TokenBucket` holds eleven (KIP-599).
 Kafka discards the records of a Fetch above the quota. Here they are sent, and the client holds back afterwards: the
 rate is the same, and no read of the bucket is wasted.
 """
@@ -73,13 +70,10 @@ class Rate:
 
 @attrs.define(eq=False, repr=False)
 class TokenBucket:
-    """Bucket of tokens, full at first. The number of tokens may become negative."""
-
     _tokens: float | None = attrs.field(default=None, init=False)
     _filled_at: float = attrs.field(default=0.0, init=False)
 
     def missing_seconds(self, per_second: float, now: float) -> float:
-        """Return the seconds until the number of tokens is not negative."""
         return max(0.0, -self._fill(per_second, now) / per_second)
 
     def take(self, count: float, per_second: float, now: float) -> None:
@@ -210,7 +204,6 @@ class MutationCharges:
         return None
 
     def throttle_ms(self) -> int:
-        """Return how long the client must hold back after the request."""
         throttle_ms = _milliseconds(self._held_back_until - trio.current_time(), THROTTLE_MAX_MS)
         if throttle_ms <= 0 or self.throttled_seconds is None:
             return 0
@@ -243,10 +236,7 @@ class Quotas:
         self._update()
 
     def charges(self, call: Call, *, strict_since: int) -> MutationCharges:
-        """Return the charges of a request that creates or deletes partitions (KIP-599).
-
-        `strict_since` is the first version that knows the error of an exceeded quota.
-        """
+        """Return a request's charges (KIP-599). Versions from `strict_since` on know the error of an exceeded quota."""
         limit = None if self._mutation_limit is None else self._mutation_limit(call)
         if limit is None:
             return MutationCharges()

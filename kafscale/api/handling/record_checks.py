@@ -1,13 +1,8 @@
 """Checks records of batches within bounds of time and memory.
 
-The cost of a batch is not known beforehand: 64 KiB may unpack to gigabytes, and a megabyte may hold 150,000 records. So
-a check begins on the event loop, for at most some milliseconds. An unfinished check goes on as follows, and only later
-requests of its connection wait:
-
-    unpack  in a thread, within bounds of memory (`kafscale.log.read.unpacking`)
-    walk    on the event loop, in steps of a millisecond, one step of all checks at a time; principals take turns
-
-Uncompressed records with wrong offset deltas are rewritten, in steps too.
+The cost of a batch is not known beforehand: 64 KiB may unpack to gigabytes. So a check begins on the event loop, for
+some milliseconds at most. The rest unpacks in a thread (`kafscale.log.read.unpacking`), or walks in steps of a
+millisecond, in which principals take turns. Only later requests of the connection wait.
 """
 
 from __future__ import annotations
@@ -63,10 +58,7 @@ class RecordChecks:
         return check, check.advance(max(units - max(len(records), len(batch)) // BYTES_PER_UNIT, 1))
 
     async def renumbered(self, header: BatchHeader, batch: memoryview, owner: Hashable) -> memoryview:
-        """Return an uncompressed batch with right offset deltas, still unchecked.
-
-        Raises InvalidRecord if the length of a record is wrong.
-        """
+        """Return a batch with right offset deltas, still unchecked. Raises InvalidRecord for a wrong length."""
         renumbering = Renumbering(batch[HEADER_BYTES:], header.record_count)
         while True:
             async with self._steps.turn(owner):

@@ -36,10 +36,7 @@ _ZEROS: dict[str, Any] = {"string": "", "bytes": b"", "records": None, "bool": F
 
 
 def refusal(request: object, response_class: type, error_code: int, *, many: Many = mapped) -> Any:
-    """Return the response that refuses everything in the request.
-
-    `many` makes the elements of an array: by default while they are encoded, as there may be a million.
-    """
+    """Return the response that refuses all of a request. By default elements are made while they are encoded."""
     response = _answer(many, response_class, error_code, request)
     if isinstance(response, FetchResponse) and response.responses:
         response.error_code = error_codes.NONE  # only for fetch sessions; clients look at partitions first
@@ -47,12 +44,10 @@ def refusal(request: object, response_class: type, error_code: int, *, many: Man
 
 
 def at_once(make: Callable[[Any], Any], of: Sequence[object]) -> list[Any]:
-    """Make the elements of an array now, for `refusal`."""
     return [make(source) for source in of]
 
 
 def set_errors(struct: Any, error_code: int) -> None:
-    """Set the error in a response and in all of its elements."""
     for field in fields_of(type(struct)):
         if field.name == ERROR_FIELD:
             struct.error_code = error_code
@@ -62,7 +57,6 @@ def set_errors(struct: Any, error_code: int) -> None:
 
 
 def error_arrays(response_class: type) -> Sequence[str]:
-    """Return the names of the arrays whose elements have an error code."""
     return [
         field.name
         for field in fields_of(response_class)
@@ -71,7 +65,6 @@ def error_arrays(response_class: type) -> Sequence[str]:
 
 
 def _answer(many: Many, answer_class: type, error_code: int, asked: object) -> Any:
-    """Make a struct of the answer for an element of the request: a struct, a name or a number."""
     values: dict[str, Any] = {}
     identity = asked if isinstance(asked, str | int) else None
     for field in fields_of(answer_class):

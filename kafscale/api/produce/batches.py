@@ -224,10 +224,7 @@ def append_batch(batch: Batch, now_ms: int, *, is_enrolled: bool = False, is_ear
 
 
 def _stamp(batch: Batch, placed: Placed, now_ms: int) -> BatchHeader:
-    """Write the maximum timestamp into a batch: the time of the append, or the latest one of the records.
-
-    Clears attributes that are not stored.
-    """
+    """Write the time of the append, or the latest one of the records, into a batch. Clears attributes not stored."""
     attributes = batch.header.attributes & STORED_ATTRIBUTES
     if attributes != batch.header.attributes:
         set_attributes(placed.data, attributes)
@@ -343,10 +340,7 @@ class TransactionalProduce:
             await self._enrolment.ask(_partitions(batches))
 
     def enrol_alone(self, batch: Batch) -> bool:
-        """Enrol the partition of the only batch, which is appended next. Raises KafkaError as `check`.
-
-        Returns False if that is refused or needs a wait: then the batch goes the general way.
-        """
+        """Enrol the partition of the only batch. False if it needs the general way. Raises KafkaError as `check`."""
         self.check(batch)
         enrolment, partitions = self._enrolment, [batch.partition]
         return enrolment is None or (not enrolment.waits(partitions) and not enrolment.take_nowait(partitions))

@@ -125,7 +125,6 @@ class PendingProduce:
             self.unchecked.append(candidate)
 
     def place(self) -> None:
-        """Find memory for all batches; if that or something else needs a wait, the request is `incomplete`."""
         waits = self.transaction is not None and self.transaction.waits(self._batches())
         self.incomplete = bool(self.unchecked) or self.services.log.is_full or waits
         for candidate in self.candidates:
@@ -186,7 +185,6 @@ class PendingProduce:
             batch.judge(check)
 
     async def _finish_plain(self, batch: Batch) -> None:
-        """Check an uncompressed batch; renumber it first if its offset deltas are wrong."""
         checks, check = self.services.record_checks, batch.check
         try:
             if check is not None:

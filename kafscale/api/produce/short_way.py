@@ -5,14 +5,9 @@ A producer repeats the same bytes with other values in four places, and so does 
     API key, version | CORRELATION ID | same (client id, acks, timeout, topic) | PARTITION | LENGTH, RECORDS | same
     size | CORRELATION ID | same (topic) | PARTITION, error code, BASE OFFSET, time, LOG START OFFSET | same
 
-A request that the codec has decoded becomes a pattern of its connection. A request that matches a pattern is not
-decoded. The same functions as for any other append it, in one call, and its reply is made at once. The requests of one
-read that become durable together have one place in the queue, one wait and one buffer to send. With 64 in flight a
-request of 1 KiB takes 26 us of CPU instead of 69, one of 16 KiB on 16 partitions 65 instead of 107
-(`docs/decisions/0001-plain-produce.md`).
-
-Any request that is refused, delayed or different goes the general way. Its partition may already be enrolled in its
-transaction, which changes nothing there.
+A request that the codec has decoded becomes a pattern of its connection; one that matches a pattern is not decoded, and
+is appended by the usual functions (`docs/decisions/0001-plain-produce.md`). Any request that is refused, delayed or
+different goes the general way. Its partition may already be enrolled in its transaction, which changes nothing there.
 """
 
 from __future__ import annotations
@@ -51,10 +46,7 @@ _LOG_START_OFFSET_SINCE: Final = 5
 
 @attrs.frozen(eq=False, repr=False)
 class PlainProduce:
-    """A pattern of requests with one batch for one topic and a reply.
-
-    `request` has their common fields, without records and with partition -1.
-    """
+    """A pattern of requests with one batch for one topic. `request` has no records, and partition -1."""
 
     request: ProduceRequest
     topic: str
@@ -140,8 +132,6 @@ PlainRequest: TypeAlias = tuple[PlainProduce, int, int, memoryview]
 
 @attrs.define(eq=False, repr=False)
 class PlainProduces:
-    """The patterns of one connection, the newest first."""
-
     _patterns: list[PlainProduce] = attrs.field(factory=list, init=False)
     _unlike_count: int = attrs.field(default=0, init=False)
 
@@ -162,7 +152,6 @@ class PlainProduces:
 
 
 def _answer_codes(version: int) -> str:
-    """Return the codes of partition, error code, base offset, log append time, and later log start offset."""
     return "ihqqq" if version >= _LOG_START_OFFSET_SINCE else "ihqq"
 
 
@@ -180,10 +169,7 @@ def _around_answer(topic: TopicProduceData, version: int, *, flexible: bool) -> 
 
 @attrs.define(eq=False, repr=False)
 class ProduceGroup:
-    """Requests of one version in the log, and their replies, which may be sent when `round` is done.
-
-    `call` is that of the first request. `responses` are set if the round fails.
-    """
+    """Requests of one version in the log. `call` is the first one's; `responses` are set if the round fails."""
 
     call: Call
     round: Round
@@ -236,7 +222,6 @@ class ShortWay:
     _group: ProduceGroup | None = attrs.field(default=None, init=False)
 
     def learn(self, frame: memoryview) -> None:
-        """Learn the pattern of a Produce that has taken the general way."""
         self._patterns.learn(frame)
 
     def interrupt(self) -> None:

@@ -181,8 +181,6 @@ async def _read_until_enough(services: Services, call: Call, request: FetchReque
 
 @attrs.define(eq=False, repr=False)
 class _Watch:
-    """Registers a waiting fetch with its partitions and the broker."""
-
     services: Services
     context: FetchContext
     waiter: FetchWaiter
@@ -395,7 +393,6 @@ async def _read_into(
 
 
 async def _response(context: FetchContext, look: _Pass) -> FetchResponse:
-    """Group the results by topic, and remember the answers of a session."""
     response = FetchResponse(session_id=context.session_id)
     topics: dict[TopicName, FetchableTopicResponse] = {}
     for start in range(0, len(look.results), STEPS_PER_TURN):

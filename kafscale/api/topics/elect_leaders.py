@@ -133,7 +133,6 @@ async def _without_needless(services: Services, asked: Asked, elected: Container
 
 
 async def _elect(services: Services, election_type: int, asked: Asked, timeout_ms: int) -> Elected:
-    """Move partitions to other leaders, and wait until they lead."""
     if election_type == UNCLEAN:
         elected = await _give_up(services, asked)
     else:

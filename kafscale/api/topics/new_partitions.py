@@ -33,10 +33,7 @@ async def outcomes_by_name(
     make: Callable[[Asked], Wanted],
     carry_out: Callable[[Sequence[Wanted]], Awaitable[Sequence[Outcome]]],
 ) -> dict[str, Outcome]:
-    """Make a change of each topic, and carry out all together. Return the outcomes in the order of the names.
-
-    `make` raises KafkaError to refuse a topic. A topic that is named twice is refused.
-    """
+    """Make and carry out a change of each topic. `make` raises KafkaError to refuse one; repeated names are refused."""
     counts = Counter(topic.name for topic in topics)
     refused: dict[str, Outcome] = {}
     wanted: list[Wanted] = []
@@ -53,10 +50,7 @@ async def outcomes_by_name(
 
 
 async def decide_together(decide: Callable[[Item], Awaitable[None]], items: Sequence[Item]) -> dict[Item, Refusal]:
-    """Decide about items in concurrent tasks, so that decisions share a commit. Return the KafkaError of each, or None.
-
-    At most AT_ONCE_COUNT tasks run at the same time.
-    """
+    """Decide about at most AT_ONCE_COUNT items at a time, so that decisions share a commit. Return the errors."""
     refusals: dict[Item, Refusal] = {}
 
     async def decide_one(item: Item) -> None:
@@ -104,7 +98,7 @@ def check_assignment(broker_ids: Sequence[int], node_ids: Collection[int], repli
 
 
 def check_brokers(broker_ids: Sequence[int], node_ids: Collection[int]) -> None:
-    """Check that a partition has replicas, all of known brokers. Raises KafkaError INVALID_REPLICA_ASSIGNMENT."""
+    """Raise KafkaError INVALID_REPLICA_ASSIGNMENT for a partition without replicas, or with an unknown broker."""
     if not broker_ids:
         raise KafkaError(INVALID_REPLICA_ASSIGNMENT, "The manual partition assignment includes an empty replica list.")
     for broker_id in broker_ids:

@@ -98,7 +98,6 @@ async def _add(
 async def _refused(
     services: Services, call: Call, topics: Sequence[AddPartitionsToTxnTopic]
 ) -> dict[TopicPartition, int]:
-    """Return the error code of each partition, once."""
     await know_topics(services, [topic.name for topic in topics])
     turns = Turns()
     found: dict[TopicPartition, int] = {}

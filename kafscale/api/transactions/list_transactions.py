@@ -57,10 +57,7 @@ async def handle(services: Services, call: Call, request: ListTransactionsReques
 def fitting_transactions(
     led: LedPartitions[TransactionCoordinator], request: ListTransactionsRequest, *, now_ms: int
 ) -> list[ProducerTransaction]:
-    """Return the transactions here that fit the filters, in order of id.
-
-    Raises KafkaError COORDINATOR_LOAD_IN_PROGRESS.
-    """
+    """Return the transactions here that fit the filters, by id. Raises KafkaError COORDINATOR_LOAD_IN_PROGRESS."""
     if led.is_loading:
         raise KafkaError(COORDINATOR_LOAD_IN_PROGRESS)
     producer_ids, states = set(request.producer_id_filters), set(request.state_filters)

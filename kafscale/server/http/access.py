@@ -36,7 +36,6 @@ class AdminToken:
 
     @classmethod
     def open(cls, path: Path) -> AdminToken:
-        """Read the file. Raises StartupError."""
         return cls(_read_token(path), [path])
 
     def load(self) -> None:
@@ -86,15 +85,11 @@ class AdminAccess:
         return self.token is None or self.token.is_in(request)
 
     def refusal(self, request: h11.Request) -> str | None:
-        """Return why a known request may have no more than a probe, or None.
-
-        A page in a browser does not know the token, so the token is enough.
-        """
+        """Return why a known request may only probe, or None. The token is enough: no web page knows it."""
         return refusal(request, self.own_names) if self.token is None else None
 
     @property
     def refused_change(self) -> str | None:
-        """Return why no request may change anything, or None."""
         if self.token is not None or not self.is_exposed:
             return None
         return (
@@ -109,7 +104,6 @@ def own_names(settings: Settings) -> set[str]:
 
 
 def refusal(request: h11.Request, names: Iterable[str]) -> str | None:
-    """Return why a request is refused, for its sender, or None."""
     hosts = _values(request, b"host")
     host = _host_of(f"//{hosts[0]}") if len(hosts) == 1 else None
     if host is None or not (_is_address(host) or host in {LOCAL_NAME, *names}):

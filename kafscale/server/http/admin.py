@@ -104,7 +104,6 @@ class Exposition:
     _making: trio.Lock = attrs.field(factory=trio.Lock, init=False)
 
     async def page(self) -> bytes:
-        """Return a page that was begun after this call."""
         begun_before_count = self._begun_count
         async with self._making:  # first come, first served: each hands on to the next after a turn of the loop
             if self._begun_count == begun_before_count:

@@ -32,7 +32,6 @@ class FlushProgress:
 
     @classmethod
     def parse(cls, line: str) -> FlushProgress:
-        """Read a line. Raises ValueError."""
         try:
             return cls(**json.loads(line))
         except TypeError as exc:

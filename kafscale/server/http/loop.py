@@ -67,7 +67,6 @@ class HttpExchange:
     _stream: trio.abc.Stream
 
     def arguments(self, name: str) -> Sequence[str]:
-        """Return the values of this name in the query, in order."""
         return parse_qs(self.query).get(name, [])
 
     async def send_page(self, page: Page) -> None:
@@ -79,7 +78,6 @@ class HttpExchange:
         await self._send(*events, h11.EndOfMessage())
 
     async def begin(self, content_type: str) -> None:
-        """Begin an answer of unknown length."""
         headers = [("content-type", content_type), ("transfer-encoding", "chunked")]
         await self._send(h11.Response(status_code=HTTPStatus.OK, headers=headers))
 

@@ -1,16 +1,9 @@
 """Bounds on the memory and time of requests that were received in part, or wait for their turn.
 
-Both follow the received bytes, not the announced size.
-
-- Each connection has FREE_BYTES, so that small requests never wait for large ones of others. Bytes beyond that count
-  against `buffer_bytes`. When these are used up, counted connections stop reading, but one of them whose frame has
-  begun (the favourite) may always continue, so that they don't all wait for each other.
-- Frames that are coming may have a part of the chunk pool, `pool`.
-- A frame has a deadline from its first byte: `timeout_seconds`, and a second more for each SLOWEST_BYTES received.
-  While others wait for room, a connection that holds some and receives less than PROGRESS_BYTES in STALL_SECONDS is
-  closed.
-
-One task checks all deadlines. Time in which a connection is not read from, or the process does not run, does not count.
+Both follow the received bytes, not the announced size. Bytes beyond FREE_BYTES of a connection count against
+`buffer_bytes`; when these are used up, only one counted connection (the favourite) reads on, so that they don't all
+wait for each other. One task checks the deadlines of frames; time in which a connection is not read from, or the
+process does not run, does not count.
 """
 
 from __future__ import annotations
@@ -63,7 +56,6 @@ class Arrival:
         self.recount()
 
     def recount(self) -> None:
-        """Update the counted bytes of this connection."""
         held_bytes = self.queued_bytes + (0 if self.pool_bytes else self.frame_bytes)
         if held_bytes > FREE_BYTES or self.counted_bytes:
             self.arrivals.count(self, max(0, held_bytes - FREE_BYTES))
@@ -73,7 +65,6 @@ class Arrival:
             self.arrivals.remove(self)
 
     def end(self) -> None:
-        """Release all bytes of the connection."""
         self.queued_bytes = 0
         self.note(0)
 
@@ -142,7 +133,6 @@ class Arrivals:
         self._under_way.pop(arrival, None)
 
     def count(self, arrival: Arrival, size_bytes: int) -> None:
-        """Set the counted bytes of an arrival."""
         change = size_bytes - arrival.counted_bytes
         self.used_bytes += change
         arrival.counted_bytes = size_bytes
@@ -150,13 +140,11 @@ class Arrivals:
             self._wake()
 
     def drop_favourite(self, arrival: Arrival) -> None:
-        """Let another arrival be the favourite."""
         if self._favourite is arrival:
             self._favourite = None
             self._wake()
 
     def must_wait(self, arrival: Arrival) -> bool:
-        """Tell whether the arrival has to `wait_for_room` before its next read."""
         return arrival.counted_bytes > 0 and self.used_bytes > self.buffer_bytes
 
     async def wait_for_room(self, arrival: Arrival) -> None:

@@ -83,7 +83,6 @@ class ListenerTls:
     principals: SslPrincipalMapper
 
     def principal_of(self, secured: ssl.SSLObject) -> Principal:
-        """Return the principal of a client after its handshake. Raises ValueError."""
         shown = secured.getpeercert(binary_form=True)
         return ANONYMOUS if shown is None else self.principals.principal(ParsedCertificate.parse(shown).subject)
 
@@ -100,7 +99,6 @@ def open_listener_tls(settings: Settings) -> ListenerTls | None:
 
 
 async def open_listener(listener: Listener, settings: Settings) -> BoundListener:
-    """Open the sockets of a listener. Raises StartupError."""
     protocol = settings.protocol_of(listener)
     return await bind(
         listener.name,

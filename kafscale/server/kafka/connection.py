@@ -1,11 +1,8 @@
 """One client connection: a reader task and a writer task, and a queue of requests between them.
 
-    reader   receives, cuts frames, and appends every Produce to the log at once (`kafscale.api.produce`);
-             queues requests in the order of their arrival, Produces that are like earlier ones in groups
-    writer   answers them in that order: waits until a Produce is durable, runs any other request at its turn,
-             and sends ready replies together
-
-The reader stops only while a `PauseReason` holds. An error of a connection has no effect on others.
+The reader appends every Produce to the log at once (`kafscale.api.produce`), and queues all requests in order, alike
+Produces in groups. The writer answers them in that order and sends ready replies together. The reader stops only while
+a `PauseReason` holds. An error of a connection has no effect on others.
 """
 
 from __future__ import annotations
@@ -136,7 +133,6 @@ class ServedConnection:
 
     @property
     def idle(self) -> bool:
-        """Tell whether nothing is being received or answered."""
         return not self._queue and not self.arrival.frame_bytes
 
     def drain(self) -> None:
@@ -303,10 +299,7 @@ class ServedConnection:
         self._short_way.interrupt()
 
     async def _take(self, frame: memoryview, received_at: float, lease: Lease | None) -> None:
-        """Queue one request; awaits only if a Produce waits for the pool, or for a thread.
-
-        `lease` is that of a frame in the pool. Kept parts of the frame retain it.
-        """
+        """Queue one request; awaits only if a Produce waits for the pool or a thread. Kept parts retain `lease`."""
         self._end_group()
         request = self.dispatcher.accept(frame, self.peer, received_at)
         self._note_call(request.call)
@@ -461,10 +454,7 @@ class ServedConnection:
         return until
 
     async def _wait_until_resumed(self, *, may_end: bool = False) -> None:
-        """Wait until no reason to pause is left. Received requests are answered meanwhile.
-
-        With `may_end` all received bytes were taken: then the wait for a muted client ends when it goes away.
-        """
+        """Wait until no reason to pause is left. With `may_end`, the wait for a muted client ends when it goes away."""
         self._work.set()
         self._end_group()
         self._update_pauses()
@@ -502,10 +492,7 @@ class ServedConnection:
                 reply.release()
 
     async def _answer_first(self, outgoing: list[tuple[Request, EncodedReply]]) -> None:
-        """Answer the first request of the queue; before one that may wait, send the ready replies.
-
-        The answer is not referenced here afterwards, as the next request may take long.
-        """
+        """Answer the first request of the queue, and keep no reference to it: the next request may take long."""
         request = self._queue[0]
         if self.pauses.held_until and request.pending is None:
             if outgoing:
@@ -528,10 +515,7 @@ class ServedConnection:
         self._queued_bytes -= request.size_bytes
 
     async def _follow(self, session: SaslSession, outgoing: list[tuple[Request, EncodedReply]]) -> None:
-        """End the connection after the answer to a failed login; lift the limits after a successful one.
-
-        Raises ProtocolError.
-        """
+        """End the connection after a failed login; lift the limits after a successful one. Raises ProtocolError."""
         if session.failure is not None:
             await self._send(outgoing)
             raise ProtocolError(session.failure)

@@ -200,10 +200,7 @@ class Dispatcher:
         return Request(api, call, frame[header.body_offset :], received_at, len(frame))
 
     async def begin(self, request: Request, frame_lease: Lease | None) -> PendingProduce:
-        """Begin a Produce; awaits only for one with many partitions.
-
-        `frame_lease` is that of a frame in the chunk pool. Raises ProtocolError.
-        """
+        """Begin a Produce; awaits only for one with many partitions. Raises ProtocolError."""
         quota = self._request_quota(request.call)
         if quota is None:
             return await self._begin(request, frame_lease)
@@ -224,7 +221,6 @@ class Dispatcher:
         )
 
     def request_of(self, group: ProduceGroup, received_at: float) -> Request:
-        """Return the queue's entry for an empty group."""
         return Request(produce.API, group.call, NOTHING, received_at, size_bytes=0, count=0, pending=group)
 
     def may_wait(self, request: Request) -> bool:
@@ -309,16 +305,12 @@ class Dispatcher:
         return throttle_ms
 
     def count(self, call: Call, meter: Meter) -> None:
-        """Count time that was spent before the client was known."""
         seconds = meter.take()
         if (quota := self._request_quota(call)) is not None:
             quota.count(call, seconds * PERCENT)
 
     async def counted(self, call: Call, work: Awaitable[T]) -> T:
-        """Await work outside of a request, and count its time if the client has a quota.
-
-        Time above the quota delays the next request.
-        """
+        """Await work outside of a request. If the client has a quota, time above it delays the next request."""
         quota = self._request_quota(call)
         if quota is None:
             return await work

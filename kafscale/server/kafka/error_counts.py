@@ -22,10 +22,7 @@ class _Shape:
     arrays: tuple[tuple[str, _Shape], ...]
 
     def count(self, count: Callable[[int], None], struct: object) -> None:
-        """Count the errors of a struct and its arrays; those of a lazy array when it is made.
-
-        Not a generator, for speed: it runs for every response.
-        """
+        """Count errors of a struct and its arrays, of a lazy array when it is made. Not a generator, for speed."""
         if self.has_error and (code := getattr(struct, ERROR_FIELD)):
             count(code)
         for attribute, shape in self.arrays:

@@ -36,7 +36,6 @@ class IpLimits:
         self.use(self.limits)
 
     def use(self, limits: Limits) -> None:
-        """Replace the limits for new connections."""
         self.limits = limits
         self._max_counts = {limit.ip: limit.count for limit in limits.max_connections_per_ip_overrides}
 

@@ -153,7 +153,6 @@ class Acceptor:
         return transport
 
     def use_limits(self, limits: Limits) -> None:
-        """Replace the limits for new connections."""
         self.limits = limits
         self.ip_limits.use(limits)
 
@@ -234,7 +233,6 @@ class Acceptor:
                     connection.abort()
 
     def drain(self) -> None:
-        """Let every connection answer received requests, and end."""
         self.handshakes.drain()
         for connection in self.connections:
             connection.drain()

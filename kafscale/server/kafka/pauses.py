@@ -37,7 +37,6 @@ class Pauses:
     _changed: Signal = attrs.field(factory=Signal, init=False)
 
     def set(self, reason: PauseReason, holds: bool) -> None:
-        """Set or clear a reason."""
         if holds is (reason in self.reasons):
             return
         if holds:
@@ -69,7 +68,6 @@ class Pauses:
         self.held_until = 0.0
 
     def end_holds(self) -> None:
-        """End `hold`, as the broker is stopping."""
         self._is_draining = True
         self._holding.cancel()
 

@@ -26,7 +26,6 @@ LONG_ANSWERS_UNDER_WAY = 4  # of the greatest size; of smaller ones, as many mor
 
 
 async def decode_in_pieces(message: type, version: int, body: memoryview) -> Any:
-    """Decode a request. Raises DecodeError."""
     pieces: Generator[None, None, tuple[Any, int]] = decoder_in_pieces(message, version)(body, 0)
     while True:
         try:
@@ -100,7 +99,6 @@ async def encode_with_records(response: object, version: int) -> list[Sendable]:
 
 
 def _joined(parts: list[Sendable]) -> list[Sendable]:
-    """Join the short pieces between records."""
     joined: list[Sendable] = []
     for is_encoded, run in groupby(parts, key=lambda part: part.__class__ is bytes):
         if is_encoded:

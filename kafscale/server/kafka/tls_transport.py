@@ -1,13 +1,8 @@
 """A `Transport` over TLS: a `SecuredSocket` after its handshake, with trio waiting for its socket.
 
-trio's own TLS stream returns one record at a time, and takes turns of the event loop for it. Here:
-
-- One system call receives many records of at most 16 KiB. A read goes on while the socket has more.
-- Received or decrypted bytes don't make the socket readable.
-- Clients send each record by itself, so the rest of a large frame is waited for in pieces of 64 KiB (SO_RCVLOWAT).
-- Sending takes about a millisecond of CPU per MiB, so others run between pieces of it.
-- Reading may make OpenSSL write. In trio one task at a time waits until a socket is writable, so a second one waits for
-  the first.
+One system call receives many records. Received or decrypted bytes don't make the socket readable. Sending takes about a
+millisecond of CPU per MiB, so others run between pieces. Reading may make OpenSSL write: in trio one task at a time
+waits until a socket is writable, so a second one waits for the first.
 """
 
 from __future__ import annotations
@@ -40,8 +35,6 @@ PIECE_BYTES = 64 << 10  # that small buffers are joined to, and large ones and f
 
 @attrs.define(eq=False, repr=False)
 class TlsTransport:
-    """Owns a socket that has done its handshake."""
-
     secured: SecuredSocket
     _writable: trio.Event | None = attrs.field(default=None, init=False)  # while a task waits until it is
     _has_ended: bool = attrs.field(default=False, init=False)
@@ -65,10 +58,7 @@ class TlsTransport:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def receive_into(self, buffer: memoryview) -> int:
-        """Fill the buffer as far as bytes are available; at least its size will come.
-
-        The socket first gathers bytes for a moment: clients send record by record.
-        """
+        """Receive what is there, after a moment in which bytes gather: clients send record by record."""
         wanted = min(len(buffer), RECEIVE_MAX_BYTES)
         decrypt = self.secured.tls.read
 
@@ -223,7 +213,6 @@ class TlsTransport:
 
 
 def _pieces_of(range: FileRange) -> Iterator[bytes]:
-    """Read a range from the page cache."""
     position = 0
     while position < len(range):
         piece = range.read(position, min(PIECE_BYTES, len(range) - position))

@@ -59,7 +59,6 @@ class Transport(Protocol):
 
 
 def take_socket(stream: trio.SocketStream) -> socket.socket:
-    """Take over the socket of an accepted connection."""
     taken = socket.socket(fileno=stream.socket.detach())
     taken.setblocking(False)
     # trio has a socket take only 16 KiB more than it can send at once. Large replies would go in pieces, each with a
@@ -80,10 +79,7 @@ async def wait_end_of(taken: socket.socket) -> bool:
 
 
 async def wait_closed_of(taken: socket.socket) -> None:
-    """Wait until the peer has closed its side.
-
-    Received data hides the end from every other wait, so the kernel is polled.
-    """
+    """Wait until the peer has closed its side. Only polling the kernel shows an end behind received data."""
     ends = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR  # the first is Linux's
     polling = select.poll()
     polling.register(taken, ends)
@@ -108,7 +104,6 @@ class SocketTransport:
 
     @classmethod
     def of(cls, stream: trio.SocketStream) -> SocketTransport:
-        """Take over an accepted connection."""
         return cls(take_socket(stream))
 
     async def receive(self, max_bytes: int) -> bytes:
@@ -161,7 +156,6 @@ class SocketTransport:
                 await trio.lowlevel.checkpoint()  # long lists take a while, also where the peer takes them at once
 
     async def _send_some(self, buffers: Sequence[Buffer], flags: int) -> None:
-        """Send at most as many buffers as one sendmsg takes."""
         left = [buffer for buffer in buffers if buffer]
         while left:
             try:

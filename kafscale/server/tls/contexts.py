@@ -48,7 +48,6 @@ class Tls:
 
     @classmethod
     def open(cls, settings: SslSettings) -> Tls:
-        """Read the files. Raises StartupError."""
         files = (
             settings.ssl_certificate_file,
             settings.ssl_key_file,
@@ -73,7 +72,6 @@ class Tls:
 
     @property
     def admin_context(self) -> ssl.SSLContext:
-        """The context of the admin server, which asks for no certificate."""
         return self.current.silent
 
     def register(self, metrics: Metrics) -> None:
@@ -146,7 +144,6 @@ def _load_chain(context: ssl.SSLContext, settings: SslSettings) -> None:
 
 
 def _password(settings: SslSettings) -> str:
-    """Return the password of an encrypted key from its file."""
     if settings.ssl_key_password_file is None:
         raise StartupError("--ssl-key-file: the private key is encrypted; give its --ssl-key-password-file")
     return read_secret(settings.ssl_key_password_file, "--ssl-key-password-file", max_bytes=_PASSWORD_MAX_BYTES)

@@ -34,8 +34,6 @@ _CLOSED_ERRORS = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionError)
 
 
 class HandshakeFailure(enum.StrEnum):
-    """The reason of a failed handshake, as a metric's label."""
-
     CLOSED = "closed"  # by the peer
     TIMEOUT = "timeout"
     GAVE_WAY = "gave_way"
@@ -100,10 +98,7 @@ class SecuredSocket:
         return cls(taken, context.wrap_bio(incoming, outgoing, server_side=True), incoming, outgoing)
 
     def feed(self) -> int:
-        """Receive up to FEED_MAX_BYTES from the socket, and return their number; 0 at the end of the stream.
-
-        Raises BlockingIOError if there is nothing, and OSError.
-        """
+        """Receive up to FEED_MAX_BYTES; return their number, 0 at the end. Raises BlockingIOError, OSError."""
         data = self.tcp.recv(FEED_MAX_BYTES)
         if data:
             self._incoming.write(data)
@@ -113,7 +108,6 @@ class SecuredSocket:
 
     @property
     def is_fed(self) -> bool:
-        """Tell whether there may be something to read without the socket."""
         return self._incoming.pending > 0 or self.tls.pending() > 0
 
     def flush(self) -> bool:
@@ -136,14 +130,9 @@ class SecuredSocket:
 
 @attrs.define(eq=False, repr=False)
 class _Handshake:
-    """A handshake under way; `failure` is its result if its scope is cancelled.
-
-    `waits_since` is when it began to wait for its peer.
-    """
-
     scope: trio.CancelScope
-    waits_since: float = math.inf
-    failure: HandshakeFailure | None = HandshakeFailure.TIMEOUT
+    waits_since: float = math.inf  # for its peer
+    failure: HandshakeFailure | None = HandshakeFailure.TIMEOUT  # the result if its scope is cancelled
 
     def end(self, failure: HandshakeFailure | None) -> None:
         self.failure = failure
@@ -222,7 +211,6 @@ class Handshakes:
         return None
 
     async def _wait_for_place(self, handshake: _Handshake) -> None:
-        """Wait for a place; a handshake that waits for its peer too long loses its own."""
         while True:
             slowest = min(self._having_place, key=lambda each: each.waits_since, default=handshake)
             with trio.move_on_at(min(slowest.waits_since, trio.current_time()) + SLOW_SECONDS):
@@ -281,7 +269,6 @@ class Handshakes:
         self.fail(HandshakeFailure.OTHER, address, name)
 
     def fail(self, reason: HandshakeFailure, address: str, why: str) -> None:
-        """Count and log a connection that was refused."""
         self.failed[reason].value += 1
         shown = escaped(bounded(why, REASON_MAX_COUNT))
         self.quiet.tell(

@@ -55,7 +55,6 @@ V = TypeVar("V", bound=Value)
 
 
 def encode_key(key: Key) -> bytes:
-    """Return the key of a record."""
     return b"".join([_prefix.pack(key.RECORD_TYPE), *encode(key, 0)])
 
 
@@ -66,10 +65,7 @@ def encode_value(value: Value, version: int | None = None) -> bytes:
 
 
 def decode_key(kinds: Mapping[int, type], data: Buffer) -> Any:
-    """Return the key of a record of the topic that has these `kinds`; None for another record type. Raises DecodeError.
-
-    A newer version may have written records of other types, before a rollback. Kafka ignores them as well.
-    """
+    """Return the key of a record; None for another record type, which Kafka ignores as well. Raises DecodeError."""
     record_type = _read_prefix(data)
     kind = kinds.get(record_type)
     return None if kind is None else decode(kind, 0, memoryview(data)[_prefix.size :])

@@ -121,8 +121,6 @@ class ConsumerGroupPartitionMetadataKey(Key, record_type=4, value=ConsumerGroupP
 
 @attrs.define
 class ClassicProtocol:
-    """An assignor that a member of the classic protocol knows, and the member's metadata for it."""
-
     name: str = wire("string")
     metadata: bytes = wire("bytes")
 

@@ -17,8 +17,6 @@ from kafscale.wire.schema import Array, wire
 
 @attrs.define
 class PartitionsSchema:
-    """Partitions of one topic that take part in a transaction."""
-
     topic: str = wire("string")
     partition_ids: list[int] = wire(Array("int32"), factory=list)
 

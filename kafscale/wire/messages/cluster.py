@@ -6,11 +6,7 @@ from kafscale.wire.schema import Array, Message, Struct, wire
 
 
 class ApiVersionsRequest(Message, key=18, versions=(0, 4), flexible=3):
-    """ApiVersions: the broker's APIs and versions, and the client's name.
-
-    The reply's header is always version 0, so that every client can read it; an unknown version gets a version-0 body
-    with UNSUPPORTED_VERSION and the list (KIP-511).
-    """
+    """ApiVersions: the broker's APIs and versions, and the client's name."""
 
     client_software_name: str = wire("string", since=3, default="")
     client_software_version: str = wire("string", since=3, default="")
@@ -73,11 +69,7 @@ class DescribeClusterResponse(Message, answers=DescribeClusterRequest):
 
 
 class FindCoordinatorRequest(Message, key=10, versions=(0, 6), flexible=3):
-    """FindCoordinator: the broker that coordinates a group or a transactional id.
-
-    From version 4 on one request asks for several keys (KIP-699). Version 6 knows share partitions, whose keys are
-    `groupId:topicId:partition` (KIP-932).
-    """
+    """FindCoordinator: the brokers that coordinate groups or transactional ids."""
 
     key: str = wire("string", until=3, default="")
     key_type: int = wire("int8", since=1, default=0)  # 0 a group, 1 a transactional id, 2 (from 6) a share partition

@@ -106,9 +106,7 @@ class IncrementalAlterConfigsResponse(Message, answers=IncrementalAlterConfigsRe
 
 
 class ListConfigResourcesRequest(Message, key=74, versions=(0, 1), flexible=0):
-    """ListConfigResources: the resources that have configs (KIP-1142); version 0 lists client metrics only
-    (KIP-714).
-    """
+    """ListConfigResources: the resources that have configs (KIP-1142); version 0: client metrics only."""
 
     resource_types: list[int] = wire(Array("int8"), since=1, factory=list)  # empty: all
 

@@ -11,11 +11,7 @@ class HeartbeatTopicPartitions(Struct):
 
 
 class ConsumerGroupHeartbeatRequest(Message, key=68, versions=(0, 1), flexible=0):
-    """ConsumerGroupHeartbeat: a member joins, stays in or leaves a group (KIP-848).
-
-    A member sends in full what has changed since its last heartbeat, and null for the rest. Version 1 subscribes by
-    regular expression, and members make their ids themselves (KIP-1082).
-    """
+    """ConsumerGroupHeartbeat (KIP-848). A member sends what has changed since the last one, and null for the rest."""
 
     group_id: str = wire("string")
     member_id: str = wire("string")

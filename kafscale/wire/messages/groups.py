@@ -11,11 +11,7 @@ class JoinGroupRequestProtocol(Struct):
 
 
 class JoinGroupRequest(Message, key=11, versions=(0, 9), flexible=6):
-    """JoinGroup: take part in the next generation of a consumer group.
-
-    From version 4 on a new member is first given its id (KIP-394), 5 added static membership (KIP-345), 9 lets the
-    leader skip the assignment.
-    """
+    """JoinGroup: take part in the next generation of a consumer group."""
 
     group_id: str = wire("string")
     session_timeout_ms: int = wire("int32")

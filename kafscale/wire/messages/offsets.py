@@ -19,9 +19,7 @@ class OffsetCommitRequestTopic(Struct):
 
 
 class OffsetCommitRequest(Message, key=8, versions=(2, 10), flexible=8):
-    """OffsetCommit: consumed positions to store for a group. Version 9 is for both protocols (KIP-848), 10 has topic
-    ids.
-    """
+    """OffsetCommit: consumed positions to store for a group."""
 
     NEWEST_WITH_NAMES = 9
 
@@ -62,11 +60,7 @@ class TxnOffsetCommitRequestTopic(Struct):
 
 
 class TxnOffsetCommitRequest(Message, key=28, versions=(0, 5), flexible=3):
-    """TxnOffsetCommit: offsets that become a group's when the transaction commits (KIP-98).
-
-    Version 3 names the member, so a consumer that lost its partitions is refused (KIP-447). Version 5 enrols the group
-    in the transaction (KIP-890).
-    """
+    """TxnOffsetCommit: offsets that become a group's when the transaction commits (KIP-98)."""
 
     transactional_id: str = wire("string")
     group_id: str = wire("string")
@@ -107,10 +101,7 @@ class OffsetFetchRequestGroup(Struct):
 
 
 class OffsetFetchRequest(Message, key=9, versions=(1, 10), flexible=6):
-    """OffsetFetch: the committed positions of groups.
-
-    Versions 1 to 7 ask for one group, 8 for several (KIP-709). Version 9 names the member (KIP-848), 10 has topic ids.
-    """
+    """OffsetFetch: the committed positions of groups."""
 
     NEWEST_WITH_NAMES = 9
 

@@ -35,11 +35,7 @@ class AddPartitionsToTxnTransaction(Struct):
 
 
 class AddPartitionsToTxnRequest(Message, key=24, versions=(0, 5), flexible=3):
-    """AddPartitionsToTxn: partitions that a transaction is going to write to (KIP-98).
-
-    Producers use versions 0 to 3, for one transaction. From version 4 on a broker asks for several, and may ask whether
-    partitions are in them instead of adding them (KIP-890).
-    """
+    """AddPartitionsToTxn: partitions that transactions will write to; brokers send version 4 or later (KIP-890)."""
 
     transactions: list[AddPartitionsToTxnTransaction] = wire(
         Array(AddPartitionsToTxnTransaction), since=4, factory=list
@@ -125,10 +121,7 @@ class WritableTxnMarker(Struct):
 
 
 class WriteTxnMarkersRequest(Message, key=27, versions=(1, 2), flexible=1):
-    """WriteTxnMarkers: end transactions in the partitions of a leader (KIP-98).
-
-    Brokers send it, and `kafka-transactions.sh abort` for a hanging transaction (KIP-664).
-    """
+    """WriteTxnMarkers: end transactions in the partitions of a leader (KIP-98, KIP-664)."""
 
     markers: list[WritableTxnMarker] = wire(Array(WritableTxnMarker), factory=list)
 
@@ -219,10 +212,7 @@ class DescribeTransactionsResponse(Message, answers=DescribeTransactionsRequest)
 
 
 class ListTransactionsRequest(Message, key=66, versions=(0, 2), flexible=0):
-    """ListTransactions: the transactional ids that this broker coordinates (KIP-664).
-
-    Version 1 filters by age (KIP-994), version 2 by a regular expression (KIP-1152).
-    """
+    """ListTransactions: the transactional ids that this broker coordinates (KIP-664, KIP-994, KIP-1152)."""
 
     state_filters: list[str] = wire(Array("string"), factory=list)  # empty: all
     producer_id_filters: list[int] = wire(Array("int64"), factory=list)  # empty: all
