@@ -14,7 +14,10 @@ V = TypeVar("V")
 
 @attrs.define(eq=False, repr=False)
 class LruCache(Generic[K, V]):
-    """Values by key, of `max_size` together. A value's size must not change; `on_drop` gets values dropped for room."""
+    """Values by key, whose sizes are at most `max_size` together; the newest stays, however large it is.
+
+    A value's size must not change; each counts one by default. `on_drop` gets a value dropped for room.
+    """
 
     max_size: int
     size_of: Callable[[V], int] = lambda _value: 1
