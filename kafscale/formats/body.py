@@ -25,10 +25,7 @@ class LocatedBatch:
 
 @attrs.define(eq=False, repr=False)
 class BatchSplitter:
-    """Cuts consecutive pieces of a segment into whole batches, keeping at most one batch in between.
-
-    `position` is that of the next batch to return, `end` where the batches end.
-    """
+    """Cuts a segment's pieces into batches. `position` is that of the next batch, `end` where all end."""
 
     position: int
     end: int

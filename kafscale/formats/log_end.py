@@ -54,7 +54,6 @@ class LogEnd:
 
     @property
     def stable_end(self) -> int:
-        """The begin of the oldest open transaction, or the end of the log."""
         return stable_end(self.open_transactions, self.last_offset + 1)
 
     @classmethod

@@ -200,7 +200,6 @@ class Manifest:
         self.size_bytes = sum(segment.size_bytes for segment in self.segments)
 
     def add(self, segment: Segment) -> None:
-        """Append a flushed segment."""
         assert not self.segments or segment.base_offset > self.segments[-1].last_offset
         self.segments.append(segment)
         self.size_bytes += segment.size_bytes
@@ -254,7 +253,6 @@ class Manifest:
         return True
 
     def key_before(self, base_offset: int) -> SegmentKey | None:
-        """Return the key of the segment before this base offset, or None."""
         index = bisect_left(self.segments, base_offset, key=_base_offset)
         return self.segments[index - 1].key if index else None
 

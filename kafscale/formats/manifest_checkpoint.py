@@ -106,7 +106,6 @@ class KnownPartition:
         return len(self._rows) // _SEGMENT.size
 
     def last_base_offset(self) -> int:
-        """Return the largest base offset; -1 without segments."""
         return max((row[0] for row in _SEGMENT.iter_unpack(self._rows)), default=-1)
 
     def listed(self, any_key: SegmentKey) -> Sequence[ListedSegment]:
@@ -204,11 +203,9 @@ class ManifestSnapshot:
 
     @property
     def size_bytes(self) -> int:
-        """The partition's size in a checkpoint."""
         return _PARTITION.size + len(self.end) + len(self.segments) * _SEGMENT.size
 
     def head(self) -> bytes:
-        """Return the bytes before the partition's segments."""
         return _PARTITION.pack(self.topic_id, self.partition, len(self.end), len(self.segments)) + self.end
 
 
@@ -227,7 +224,6 @@ def _encode_segment(segment: Segment) -> bytes:
 
 
 def encode_header(partition_count: int, body: Sequence[Buffer]) -> list[bytes]:
-    """Encode header and checksum for the partitions in `body`."""
     header = _HEADER.pack(MAGIC, VERSION, partition_count, size_of(body))
     checksum = body_crc([header, *body])
     return [header, checksum.to_bytes(4, "big")]

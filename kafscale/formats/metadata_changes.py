@@ -52,7 +52,6 @@ class Transaction:
 
     @property
     def is_conditional(self) -> bool:
-        """Tell whether it expects something."""
         return bool(self.expect) or self.planned_from is not None
 
     def unconditionally(self) -> Transaction:

@@ -70,7 +70,6 @@ class CheckpointBody:
 
 
 def encode_header(position: WalPosition, body: Sequence[Buffer], base: int | None) -> bytes:
-    """Encode the header of a body."""
     kind = _FULL if base is None else _CHANGES
     length = size_of(body)
     header = _HEADER.pack(MAGIC, VERSION, kind, position.epoch, position.number, base or 0, length)
@@ -81,7 +80,6 @@ def encode_header(position: WalPosition, body: Sequence[Buffer], base: int | Non
 def encode_checkpoint(
     position: WalPosition, transactions: Iterable[Transaction], base: int | None = None
 ) -> Sequence[bytes]:
-    """Encode a whole checkpoint."""
     body = CheckpointBody()
     for transaction in transactions:
         body.add(encode_transaction(transaction))
@@ -165,7 +163,6 @@ def newest_checkpoint(keys: Sequence[NumberedKey]) -> Generator[NumberedKey, Buf
 
 
 def has_base(key: NumberedKey, changes: Checkpoint, full: Collection[NumberedKey]) -> bool:
-    """Tell whether a checkpoint of changes fits any of the full ones."""
     assert changes.base is not None
     return any(checkpoint.epoch == key.epoch and changes.base <= checkpoint.number < key.number for checkpoint in full)
 

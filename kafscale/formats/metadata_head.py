@@ -41,8 +41,6 @@ _ENTRY = struct.Struct(">16sI")
 
 @attrs.frozen
 class HeadEntry:
-    """An encoded transaction, and its writer's nonce."""
-
     nonce: bytes
     data: bytes
 
@@ -89,7 +87,6 @@ def head_key(namespace: str) -> str:
 
 
 def encode_head(head: Head) -> Sequence[bytes]:
-    """Encode the object as buffers."""
     entries = _written(head)
     version = VERSION if head.claim is None else ENDED_VERSION
     header = _HEADER.pack(MAGIC, version, head.epoch, head.kept_until, len(entries))

@@ -55,7 +55,6 @@ _SECTIONS: tuple[tuple[str, ModuleType], ...] = (
 
 
 def formats_page() -> str:
-    """The whole page, as Markdown."""
     return _INTRODUCTION + "".join(
         f"\n## {title}\n\n`{module.__name__}`\n\n```\n{inspect.getdoc(module)}\n```\n" for title, module in _SECTIONS
     )

@@ -197,11 +197,9 @@ class Footer:
 
     @property
     def end_position(self) -> int:
-        """The position where the batches end."""
         return HEADER.size + self.identity.body_bytes
 
     def row_of(self, offset: int) -> int:
-        """Return the row whose batches hold `offset`."""
         return max(0, bisect_right(self.index.base_offsets, offset) - 1)
 
     def row_start(self, row: int) -> int:
@@ -219,9 +217,7 @@ class Footer:
         return self.row_offset(bisect_left(self.index.positions, position))
 
     def rows_within(self, row: int, max_bytes: int) -> int:
-        """Return the row after the last one that a read of about `max_bytes` from `row` on should take; at least one
-        row.
-        """
+        """Return the row behind those, at least one, that a read of about `max_bytes` from `row` on takes."""
         limit = self.index.positions[row] + max_bytes
         return max(row + 1, bisect_right(self.index.positions, limit) - (limit < self.end_position))
 

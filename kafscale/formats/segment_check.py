@@ -93,7 +93,6 @@ class BodyCheck:
             self._break(exc)
 
     def finish(self) -> None:
-        """End the input and compare the totals."""
         if not self._ended:
             try:
                 self._splitter.finish()

@@ -73,8 +73,6 @@ class IndexEntry:
 
 @attrs.frozen(kw_only=True)
 class Ends:
-    """The header and trailer of a `.kfs`, with its key and size."""
-
     key: SegmentKey
     header: Header
     trailer: Trailer
@@ -140,7 +138,6 @@ def decode_index(data: Buffer, name: str) -> Sequence[IndexEntry]:
 
 
 def encode_index(index: Index) -> bytes:
-    """Encode an `.index` with an entry for each row."""
     header = INDEX_HEADER.pack(INDEX_MAGIC, VERSION, len(index.positions), INDEX_INTERVAL, 0)
     rows = zip(index.base_offsets, index.positions, strict=True)
     return header + b"".join(INDEX_ENTRY.pack(base_offset, position) for base_offset, position in rows)

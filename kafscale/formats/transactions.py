@@ -120,7 +120,6 @@ def decode_open(payload: Buffer) -> tuple[OpenTransaction, ...]:
 
 
 def encode_coordinators(producers: Iterable[Producer]) -> bytes:
-    """Encode the coordinator epochs of producers that have one."""
     return b"".join(
         _COORDINATOR.pack(producer.producer_id, producer.coordinator_epoch)
         for producer in producers
@@ -160,7 +159,6 @@ class OpenTransactions:
 
     @classmethod
     def of(cls, transactions: Iterable[OpenTransaction]) -> OpenTransactions:
-        """Begin with the transactions open at the end of a segment."""
         begun = cls()
         begun.begin_with(transactions)
         return begun

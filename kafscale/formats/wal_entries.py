@@ -242,5 +242,4 @@ def is_torn(buffer: bytes, position: int, *, sequence: int) -> bool:
 
 
 def is_zero(buffer: bytes, position: int) -> bool:
-    """Tell whether the buffer holds only zeros from `position` on."""
     return buffer.count(0, position) == max(0, len(buffer) - position)

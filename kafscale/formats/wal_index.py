@@ -98,7 +98,6 @@ def find_index(key: str, header: ObjectHeader, buffer: Buffer) -> Mapping[Partit
 
 
 def runs_of(spans: Iterable[Span]) -> Sequence[SpanRun]:
-    """Combine spans that are read by one GET."""
     runs: list[list[Span]] = []
     for span in sorted(spans, key=lambda each: each.start):
         if runs and span.start - runs[-1][-1].end <= GAP_MAX_BYTES:

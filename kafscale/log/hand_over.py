@@ -163,7 +163,6 @@ async def acquire_partition(log: Log, spec: TopicSpec, index: int, how: Acquisit
 
 
 async def _find(log: Log, partition: Partition, how: Acquisition) -> None:
-    """Set the partition's state from the bucket and from earlier leaders' logs."""
     restorer = Restorer(
         store=log.views.fetch,
         examiner=log.reader.examiner,
@@ -199,8 +198,6 @@ GATHER_SECONDS = 0.5  # that a pass waits for partitions which are being restore
 
 @attrs.define(eq=False, repr=False)
 class _Wanted:
-    """A partition that waits for its replay."""
-
     partition: Partition
     numbers: Sequence[int]
     restore_before: RestoreBefore

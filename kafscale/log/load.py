@@ -51,10 +51,7 @@ class BrokerLoad:
 
 @attrs.define(eq=False, repr=False)
 class LoadMeter:
-    """Measures the partitions that this broker leads. Call `run` when it leads again what it led before its start.
-
-    `partitions` is set when there is a log.
-    """
+    """Measures the partitions led here. `run` it when it leads again what it led before its start."""
 
     clock: Callable[[], float] = trio.current_time
     partitions: Callable[[], Iterable[Partition]] = tuple
@@ -72,7 +69,6 @@ class LoadMeter:
         metrics.gauge("kafscale_load_bytes_per_second", help, lambda: float(self.load().bytes_per_second))
 
     async def run(self) -> None:
-        """Measure until cancelled."""
         await self.sample()
         self._settled_at = self.clock() + MATURE_SECONDS if self._count else self.clock()
         while True:
@@ -103,7 +99,6 @@ class LoadMeter:
         self._averages, self._opened_at, self._count = averages, opened_at, count
 
     def load(self) -> BrokerLoad:
-        """Return the load as of the last sample."""
         now = self._sampled_at
         loads: dict[PartitionId, int] = {}
         total = 0

@@ -78,8 +78,6 @@ class TopicSpec:
 
 @attrs.frozen(eq=False, repr=False)
 class TrafficMetrics:
-    """Counters of bytes and records in and out, by topic."""
-
     families: Sequence[CounterFamily]  # in the order of the fields of Traffic
 
     @classmethod
@@ -287,9 +285,7 @@ class Log:
     # ---- start ------------------------------------------------------------------------------------------------
 
     async def restore(self, begun: Callable[[PartitionId], Sequence[EpochStart]] = lambda partition_id: ()) -> None:
-        """Restore every open partition from the bucket; `begun` is as for `resolve`. Raises StartupError,
-        StoreError.
-        """
+        """Restore every open partition; `begun` is as for `resolve`. Raises StartupError, StoreError."""
         store = self.views.fetch  # the whole limit: no client is connected yet
         began = trio.current_time()
         checkpoint = await self.manifest_checkpointer.find(store)
@@ -414,7 +410,6 @@ def _is_version_1(key: str) -> bool:
 
 
 def take_restored(partition: Partition, contents: RestoredPartition) -> None:
-    """Set the state of a partition from the bucket."""
     partition.restore(contents.segments, contents.end, lost_before=contents.lost_before)
     partition.quarantined.update(contents.quarantined)
     for missing in contents.missing:
@@ -459,8 +454,6 @@ class _TooEarly:
 
 @attrs.define(eq=False, repr=False)
 class _Progress:
-    """Logs the progress of a long step, once a second."""
-
     message: str
     _next_at: float = attrs.field(factory=lambda: trio.current_time() + PROGRESS_EVERY_SECONDS, init=False)
 

@@ -61,9 +61,7 @@ class Replay:
     _now_ms: int = attrs.field(factory=lambda: time.time_ns() // 1_000_000, init=False)
 
     def handle(self, entry: WalEntry) -> bool:
-        """Put an entry into its partition's tail; False if that is not needed. Raises DamagedObject if the bucket ends
-        before it.
-        """
+        """Put an entry into its partition's tail; False if that is not needed. Raises DamagedObject for a gap."""
         partition = self.partitions.get((entry.topic_id, entry.partition))
         if partition is None:
             if self.journal.is_local and self.not_open.is_unknown(entry):

@@ -134,8 +134,6 @@ class ForwardingStore:
 
 @attrs.frozen
 class Upload:
-    """An upload that has begun."""
-
     key: str
     upload_id: str
 

@@ -33,7 +33,6 @@ class VersionWriter:
         self._written_count = max([self._written_count, *(number + 1 for number in own)])
 
     def of_the_epoch_before(self) -> Sequence[NumberedKey]:
-        """Return the remaining objects of the last epoch before ours."""
         earlier = [key for key in self._keys if key.epoch != self.epoch]
         return [key for key in earlier if key.epoch == earlier[-1].epoch]
 

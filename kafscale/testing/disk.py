@@ -22,10 +22,7 @@ SECTOR_BYTES = 512  # a disk writes a sector whole or not at all
 
 @attrs.define(eq=False, repr=False)
 class MemoryDisk:
-    """Files in memory: the content that the program sees, and the content after a power cut.
-
-    `sync_seconds` and `create_seconds` are the durations of these; `free_bytes` limits `create`.
-    """
+    """Files in memory: their content, and that after a power cut. `free_bytes` limits `create`."""
 
     sync_seconds: float = 0.0
     create_seconds: float = 0.0
@@ -45,7 +42,6 @@ class MemoryDisk:
         self._faults[operation, self.operations[operation] + 1 + after] = error_number
 
     def heal(self) -> None:
-        """Remove delays, the limit of space, and pending faults."""
         self.sync_seconds = self.create_seconds = 0.0
         self.free_bytes = None
         self._faults.clear()

@@ -88,7 +88,6 @@ class StoreGate:
     _arrival: Signal = attrs.field(factory=Signal, init=False)
 
     def open(self) -> None:
-        """Release held operations, and hold no more."""
         self._opened.set()
 
     async def wait_arrived(self, count: int = 1) -> None:

@@ -117,8 +117,6 @@ class MemoryMetadataStore:
 
 @attrs.frozen(eq=False, repr=False)
 class MemorySnapshot:
-    """The entries at one moment."""
-
     entries: Mapping[str, Entry]
 
     async def read(self, keys: Sequence[str] | None, take: Take) -> None:

@@ -53,8 +53,6 @@ FAILED_DELETION_PAUSE_SECONDS = 60.0  # the store client has retried already, an
 
 @attrs.define(eq=False, repr=False)
 class _Waiting(Generic[T]):
-    """Items in the order in which they become due."""
-
     _heap: list[tuple[float, int, T]] = attrs.field(factory=list, init=False)
     _numbers: count[int] = attrs.field(factory=count, init=False)
     _wake: Signal = attrs.field(factory=Signal, init=False)
@@ -71,7 +69,6 @@ class _Waiting(Generic[T]):
         heapq.heapify(self._heap)
 
     async def due(self, max_count: int) -> Sequence[T]:
-        """Wait until some are due, and take at most `max_count` of these."""
         while True:
             self._wake.clear()
             due: list[T] = []
@@ -151,21 +148,16 @@ class BuriedTopic:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class TopicDeleter:
-    """Deletes the objects of one topic after the other, each when its time has come.
-
-    is_deleted: tells whether a topic id is still that of a deleted topic, and not adopted again.
-    """
+    """Deletes topics' objects when due. `is_deleted`: the topic id is still deleted, and not adopted again."""
 
     delete_objects: Callable[[BuriedTopic], Awaitable[None]]
     is_deleted: Callable[[bytes], bool]
     _waiting: _Waiting[BuriedTopic] = attrs.field(factory=_Waiting, init=False)
 
     def bury(self, topic: BuriedTopic, delay_ms: int) -> None:
-        """Delete its objects `delay_ms` from now, or later."""
         self._waiting.add(topic, max(0, delay_ms) / 1000)
 
     async def run(self) -> None:
-        """Delete what is due, until cancelled."""
         while True:
             for topic in await self._waiting.due(1):
                 if self.is_deleted(topic.topic_id):

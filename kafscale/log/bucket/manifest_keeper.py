@@ -104,7 +104,6 @@ class ManifestCheckpointer:
         return {} if found.newest is None else found.newest
 
     async def run(self) -> None:
-        """Write a checkpoint at intervals if something has changed, until cancelled."""
         await trio.sleep(FIRST_AFTER_SECONDS)
         while True:
             try:

@@ -61,8 +61,6 @@ class RestoredPartition:
 
 @attrs.define
 class RestoreStatistics:
-    """Progress of a restore, and counts of its reads."""
-
     listed_object_count: int = 0
     partition_count: int = 0
     restored_partition_count: int = 0
@@ -296,7 +294,6 @@ class _PartitionRestore:
                 )
 
     async def _find_end(self) -> tuple[Resolution, LogEnd | None]:
-        """Return the segments to read, and the state after the last one."""
         while True:
             resolution = await self._resolve()
             last = max(resolution.segments, key=_last_offset, default=None)
@@ -314,9 +311,6 @@ class _PartitionRestore:
             await self._open(last.key)
 
     async def _resolve(self) -> Resolution:
-        """Resolve the segments. Footers of seemingly late ones are read too: their records may be in the log all the
-        same.
-        """
         unreadable: set[SegmentKey] = set()
         while True:
             damaged = [key for key in self.damaged if not key.generation and not self._came_late(key)]

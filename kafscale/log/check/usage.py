@@ -35,8 +35,6 @@ BYTES_PER_GB = 1 << 30  # S3 bills a GB of 2^30 bytes
 
 @attrs.define(eq=False, repr=False)
 class PartitionUsage:
-    """The segments of one partition, each with the size of its objects in bytes."""
-
     segments: dict[SegmentKey, int] = attrs.field(factory=lambda: defaultdict(int), init=False)
 
     @property

@@ -65,8 +65,6 @@ class VerifiedTopic:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Report:
-    """Counts of the objects and bytes read, and the findings."""
-
     objects: int = 0
     segments: int = 0
     bytes: int = 0
@@ -84,7 +82,6 @@ class Report:
 
     @property
     def is_whole(self) -> bool:
-        """Tell whether no damage is left."""
         return not any(finding.damage and not finding.repaired for finding in self.findings)
 
 
@@ -277,7 +274,6 @@ class Verifier:
     # ---- partitions ---------------------------------------------------------------------------------------------
 
     def _check_partition(self, partition_id: PartitionId, checked: Sequence[CheckedSegment]) -> None:
-        """Check that the segments that readers use follow one another."""
         if any(checked_segment.gone or checked_segment.last_offset is None for checked_segment in checked):
             return  # what is wrong has been said, and where this one ends is not known
         known = self.manifests.get(partition_id)
@@ -315,7 +311,6 @@ class Verifier:
             before = segment
 
     def _check_stable_ends(self, segments: Sequence[Segment], checked: Sequence[CheckedSegment]) -> None:
-        """Check that stable ends grow from segment to segment."""
         told = {checked_segment.key: checked_segment.stable_end for checked_segment in checked}
         stable_end = 0
         for segment in sorted(segments, key=lambda each: each.last_offset):
@@ -326,7 +321,6 @@ class Verifier:
             stable_end = max(stable_end, own or 0)
 
     def _check_transactions(self, segments: Sequence[Segment], checked: Sequence[CheckedSegment]) -> None:
-        """Check that transactions continue from each segment to an adjoining one."""
         self._check_stable_ends(segments, checked)
         told = {checked_segment.key: checked_segment.transactions for checked_segment in checked}
         for segment, following in pairwise(segments):
@@ -357,7 +351,6 @@ class Verifier:
         self._damage(segment.kfs_key, FindingKind.GAP, message)
 
     def _check_manifests(self) -> None:
-        """Check that the checkpoint's segments exist, or were merged or deleted."""
         for partition_id, known in sorted(self.manifests.items()):
             topic = self._topic(partition_id)
             if topic is None:
@@ -418,7 +411,6 @@ class Verifier:
                 self.report.findings += found
 
     def _follow_logs(self) -> None:
-        """Check that each log continues where the segments end, for known topics."""
         for log in self._logs:
             for partition_id in sorted(log.partitions):
                 topic, end = self._topic(partition_id), self._segments_end(partition_id)
@@ -434,7 +426,6 @@ class Verifier:
                     )
 
     def _look_for_unknown_batches(self) -> None:
-        """Report batches of the local log whose partitions the metadata does not know."""
         for log in self._logs:
             if log.kind is FindingKind.WAL:
                 outcome = "the next start keeps them aside, and `kafscale adopt` gives them back"
@@ -501,7 +492,6 @@ def _add_batches(batches: LoggedBatches, name: str, file: CheckedWalFile) -> Non
 
 
 def _are_covered(first_offset: int, last_offset: int, held: Iterable[tuple[int, int]]) -> bool:
-    """Tell whether ranges of offsets, both inclusive, together hold these."""
     for first, last in sorted(held):
         if first > first_offset:
             break

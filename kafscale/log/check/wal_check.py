@@ -60,7 +60,6 @@ class LoggedPartition:
     positions: array[int] = attrs.field(factory=lambda: array("Q"), init=False)
 
     def sort(self) -> None:
-        """Sort them by leader epoch and offset."""
         columns = [getattr(self, field.name) for field in attrs.fields(LoggedPartition)]
         rows = list(zip(*columns, strict=True))
         order = sorted(range(len(rows)), key=lambda at: (self.leader_epochs[at], self.base_offsets[at]))
@@ -75,8 +74,6 @@ class LoggedPartition:
 
 @attrs.frozen(kw_only=True)
 class SegmentsEnd:
-    """The offset behind a partition's last segment, and its leader epoch."""
-
     offset: int = 0
     leader_epoch: int = -1
 
@@ -93,7 +90,6 @@ class LoggedBatches:
     _names: list[str] = attrs.field(factory=list, init=False)
 
     def add(self, name: str, entry: WalEntry, header: BatchHeader) -> None:
-        """Add the next entry, which is in the object or file `name`."""
         if not self._names or self._names[-1] != name:
             self._names.append(name)
         partition = self.partitions[entry.topic_id, entry.partition]
@@ -105,17 +101,13 @@ class LoggedBatches:
         partition.positions.append(entry.position)
 
     def put_in_order(self) -> None:
-        """Sort the batches of partitions whose leaders wrote streams in parallel."""
         for partition in self.partitions.values():
             partition.sort()
 
     def compare(
         self, partition_id: PartitionId, marks: Mapping[int, BatchMark], *, last_offset: int, key: str
     ) -> Iterator[Finding]:
-        """Compare with a segment, whose batches have these `marks` by offset.
-
-        Between different epochs the later one's batch counts, and there is no damage.
-        """
+        """Compare with a segment, whose batches have these `marks`. Of different epochs the later counts."""
         logged = self.partitions[partition_id]
         first_offset, last_epoch = min(marks), max(mark.leader_epoch for mark in marks.values())
         begin = bisect_left(logged.base_offsets, first_offset)  # offsets ascend, except superseded ones
@@ -164,7 +156,6 @@ class LoggedBatches:
             next_offset = max(next_offset, logged.next_offsets[at])
 
     def unknown(self, partition_id: PartitionId, outcome: str, *, damage: bool) -> Finding:
-        """Report the batches of a partition that the metadata does not know, and their `outcome`."""
         logged = self.partitions[partition_id]
         topic_id, index = partition_id
         topic = f"{self.topic_names.get(topic_id, 'a topic whose name is not known')} ({topic_id_text(topic_id)})"
@@ -257,7 +248,6 @@ class WalFileCheck(_WholeCheck):
 
     @property
     def started(self) -> bool:
-        """Tell whether anything was ever acknowledged in this file."""
         return self.header is not None and self.header.started
 
     def entries(self) -> Iterator[CheckedEntry]:
@@ -288,8 +278,6 @@ class WalFileCheck(_WholeCheck):
 
 @attrs.frozen
 class CheckedWalFile:
-    """A file and all of its entries."""
-
     check: WalFileCheck
     entries: list[CheckedEntry]
 
@@ -392,10 +380,7 @@ def _belongs(header: ObjectHeader, key: NumberedKey) -> bool:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class S3WalCheck:
-    """All objects. After `run`, `findings`, and `batches` with the content of the log.
-
-    `listed` is as by `list_log`; epochs behind `alone_until` are streams. `on_progress` gets bytes read.
-    """
+    """All `listed` objects. Epochs behind `alone_until` are streams. `on_progress` gets bytes read."""
 
     store: ObjectStore
     namespace: str

@@ -144,7 +144,6 @@ class _DuePartitions:
         self._entries.pop(partition, None)
 
     def first(self) -> Partition | None:
-        """Return the next one, which stays in the queue."""
         while self._heap and self._entries.get(self._heap[0][2]) is not self._heap[0]:
             heapq.heappop(self._heap)
         return self._heap[0][2] if self._heap else None
@@ -152,8 +151,6 @@ class _DuePartitions:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class FlushReport:
-    """Progress of a flush on demand, of all topics or of some."""
-
     topics: frozenset[str] | None = None
     wanted: dict[Partition, int] = attrs.field(factory=dict, init=False)  # and up to which offset
     wanted_bytes: int = attrs.field(default=0, init=False)
@@ -262,7 +259,6 @@ class Flusher:
         return trio.current_time() - self._succeeded_at <= seconds
 
     def oldest_seconds(self) -> float:
-        """Return how long the oldest unflushed tail has waited."""
         now = trio.current_time()
         dirty = (*self._waiting, *self._due, *self._flushing)
         return max((now - p.dirty_since for p in dirty if p.dirty_since is not None), default=0.0)
@@ -302,9 +298,7 @@ class Flusher:
         await self._wait_flushed(partition, partition.flushable_offset)
 
     async def settle(self, partition: Partition) -> None:
-        """Wait until everything appended to a partition is in the bucket, or it is closed. Never ends while producers
-        go on.
-        """
+        """Wait until all of a partition is in the bucket, or it is closed. Never ends while producers go on."""
         while partition.flushed_offset < partition.next_offset and not partition.closed:
             if partition.flushable_offset < partition.next_offset:
                 await _next_durable(partition)  # so that all of it is one segment
@@ -352,7 +346,6 @@ class Flusher:
                 self._make_due(partition)
 
     def _is_early(self, wait: _Wait) -> bool:
-        """Tell whether the log has grown by enough objects to flush before the interval is over."""
         dirty_count = len(self._waiting) + len(self._due) + len(self._flushing)
         return self.journal.small_count - wait.small_count >= early_after(self.early_objects_count, dirty_count)
 
@@ -363,7 +356,6 @@ class Flusher:
         return due_at if self.pacer is None else max(due_at, self.pacer.ready_at(trio.current_time(), len(self._aged)))
 
     def _begin(self, partition: Partition) -> bool:
-        """Count a partition among those being flushed; False if the limit is reached."""
         if len(self._flushing) >= self.tasks_max_count:
             return False
         held_bytes = partition.tail.chunks_bytes(partition.segment_bytes)
@@ -430,7 +422,6 @@ class Flusher:
 
 
 async def _next_durable(partition: Partition) -> None:
-    """Wait until the high watermark moves, or the partition is closed."""
     waiter = FetchWaiter(1)
     partition.waiters.add(waiter)
     try:
@@ -479,7 +470,6 @@ class Spiller:
         self._pressed.set()
 
     async def run(self) -> None:
-        """Spill when memory runs short, until cancelled."""
         while True:
             self._pressed.clear()
             if not self.pool.under_pressure:

@@ -172,7 +172,6 @@ class Uploader:
 
 
 def _content(footer: Footer) -> tuple[int, int]:
-    """Return what two attempts with the same batches have in common."""
     return footer.last_offset, footer.identity.body_crc
 
 

@@ -45,7 +45,6 @@ class Lease:
         return self._chunk_count * self._pool.chunk_bytes
 
     def retain(self) -> None:
-        """Add a reference for another user, who will release it."""
         assert self._reference_count > 0, "a lease was retained after its last release"
         self._reference_count += 1
 
@@ -99,12 +98,10 @@ class ChunkPool:
 
     @property
     def size_bytes(self) -> int:
-        """The size of all chunks."""
         return self._chunk_count * self.chunk_bytes
 
     @property
     def used_bytes(self) -> int:
-        """The size of the leased chunks."""
         return self._used_chunks * self.chunk_bytes
 
     @property
@@ -127,9 +124,7 @@ class ChunkPool:
         return self._take(size_bytes)
 
     async def acquire(self, size_bytes: int) -> Lease:
-        """Wait for a lease of `size_bytes`, in the order of the calls. Raises ValueError if it exceeds the whole
-        pool.
-        """
+        """Wait for a lease, in the order of the calls. Raises ValueError if it exceeds the whole pool."""
         self._check_size(size_bytes)
         await trio.lowlevel.checkpoint()
         lease = self.acquire_nowait(size_bytes)

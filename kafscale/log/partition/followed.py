@@ -23,7 +23,6 @@ def follow_object(partition: Partition, followed: FollowedObject) -> bool:
 
 
 def _follow(partition: Partition, logged: LoggedBatch, file: WalObject, memory: Memory | None) -> bool:
-    """Add a batch, unless the bucket has it or it is of another epoch; False if one before it is missing."""
     if logged.leader_epoch != partition.leader_epoch or logged.base_offset < partition.next_offset:
         return True
     missing_before = max(partition.log_start_offset, partition.lost_before)

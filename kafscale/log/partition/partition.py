@@ -44,8 +44,6 @@ from kafscale.wire.error_codes import NONE, UNKNOWN_TOPIC_OR_PARTITION
 
 @attrs.define(eq=False, repr=False)
 class Traffic:
-    """Counters of records and bytes written to and read from a topic."""
-
     bytes_in: Counter = attrs.field(factory=Counter)
     records_in: Counter = attrs.field(factory=Counter)
     bytes_out: Counter = attrs.field(factory=Counter)
@@ -77,8 +75,6 @@ class FetchWaiter:
 
 @attrs.frozen
 class EpochEnd:
-    """A leader epoch, and the offset behind its last record."""
-
     epoch: int
     end_offset: int
 
@@ -97,9 +93,7 @@ class Placed:
 
 @attrs.frozen(eq=False, repr=False)
 class FlushPlan:
-    """The input of one flush: batches from `base_offset` to `end_offset` (exclusive), and the content of their
-    footer.
-    """
+    """The input of one flush: batches before `end_offset` (exclusive), and their footer's content."""
 
     batches: Sequence[TailBatch]
     base_offset: int
@@ -341,9 +335,7 @@ class Partition:
         self._became_flushable(size_bytes)
 
     def wants_marker(self, marker: EndMarker) -> bool:
-        """Tell whether a marker would change anything. Raises KafkaError as `Transactions.check_marker`, or if
-        closed.
-        """
+        """Tell whether a marker would change anything. Raises as `Transactions.check_marker`, or if closed."""
         if self.closed:
             raise KafkaError(self.closed_error)
         return self.transactions.check_marker(marker, self.producers.producers.get(marker.producer_id))

@@ -89,7 +89,6 @@ class ProducerBudget:
         metrics.gauge("kafscale_producer_state_bytes", help, lambda: self.used_bytes)
 
     def enter(self, holder: ProducerStates, oldest_ms: int) -> None:
-        """Register a partition that remembers its first producer."""
         self._entered_count += 1
         self._holders[holder] = self._entered_count
         heapq.heappush(self._by_age, (oldest_ms, self._entered_count, holder))
@@ -116,7 +115,6 @@ class ProducerBudget:
                 holder.evict_oldest(now_ms)
 
     def evicted(self, last_timestamp_ms: int, now_ms: int) -> None:
-        """Count and log an eviction."""
         if now_ms - last_timestamp_ms >= ACTIVE_MS:
             self.evicted_idle_count.value += 1
             return
@@ -364,7 +362,6 @@ class ProducerStates:
             self.budget.make_room(now_ms)
 
     def oldest_ms(self) -> int | None:
-        """Return when the longest idle producer was last heard of, or None."""
         oldest = self._oldest()
         return None if oldest is None else oldest.last_timestamp_ms
 
@@ -392,7 +389,6 @@ class ProducerStates:
     # ---- footers ------------------------------------------------------------------------------------------------
 
     def snapshot(self, before_offset: int) -> Sequence[Producer]:
-        """Return the state before an offset (exclusive)."""
         copies = (self._copy(producer, before_offset) for producer in self.producers.values())
         return [copy for copy in copies if copy.batches]
 
@@ -455,9 +451,7 @@ class ProducerStates:
         ]
 
     def restore(self, producers: Collection[Producer], kept_in: Mapping[int, int] | None = None) -> None:
-        """Begin with a snapshot, which stays unchanged. `kept_in` tells, by producer id, which segment's footer holds
-        it.
-        """
+        """Begin with a snapshot; `kept_in` has, by producer id, the segment whose footer holds it."""
         self.clear()
         in_order = sorted(producers, key=lambda each: each.last_timestamp_ms)
         for producer in in_order:

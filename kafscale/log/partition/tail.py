@@ -30,8 +30,6 @@ ALONE = -1  # `start` of a batch that was received into a lease of its frame
 
 
 class Releasable(Protocol):
-    """A share of some memory."""
-
     def release(self) -> None: ...
 
 
@@ -65,7 +63,6 @@ class TailBatch(WalEntry):
     start: int
 
     def became_durable(self) -> None:
-        """Empty `data`, which the log has written."""
         if self.start != ALONE:
             self.data = b""
 
@@ -96,9 +93,7 @@ class Tail:
         return bisect_left(self.batches, offset, key=_last_offset)
 
     def select(self, offset: int, end_offset: int, max_bytes: int) -> Sequence[TailBatch]:
-        """Return batches from the one that holds `offset`, all below `end_offset`, at most `max_bytes` but at least
-        one.
-        """
+        """Return batches from the one that holds `offset`, below `end_offset`, at most `max_bytes` or one."""
         selected: list[TailBatch] = []
         size = 0
         for index in range(self.find(offset), len(self.batches)):
@@ -213,7 +208,6 @@ def coalesce(batches: Iterable[TailBatch]) -> Slices:
 
 
 def topic_name(entry: WalEntry) -> str:
-    """Return the topic of an entry that a partition has appended."""
     assert isinstance(entry, TailBatch)
     return entry.owner.topic
 

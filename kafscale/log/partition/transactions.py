@@ -119,7 +119,6 @@ class Transactions(OpenTransactions):
         return expected
 
     def has_open(self, producer_id: int, epoch: int) -> bool:
-        """Tell whether this producer has a transaction open with this epoch."""
         current = self.open.get(producer_id)
         return current is not None and current.epoch == epoch
 
@@ -154,9 +153,7 @@ class Transactions(OpenTransactions):
     # ---- what segments tell -------------------------------------------------------------------------------------
 
     def open_at(self, end_offset: int) -> Sequence[OpenTransaction]:
-        """Return the transactions that are open in a log that ends at this offset (exclusive), in order of first
-        offset.
-        """
+        """Return the transactions open in a log that ends at this offset, in order of first offset."""
         later = self._ended[bisect_left(self._ended, end_offset, key=_marker_offset) :]
         candidates = [*self.open.values(), *(ended.before for ended in later)]
         return sorted((candidate for candidate in candidates if candidate.first_offset < end_offset), key=_first_offset)
@@ -180,7 +177,6 @@ class Transactions(OpenTransactions):
             del self._aborted[: bisect_left(self._aborted, end_offset, key=_marker_offset)]
 
     def restore(self, open_transactions: Iterable[OpenTransaction]) -> None:
-        """Begin with the transactions that are open at the end of the last segment."""
         self.begin_with(open_transactions)  # in the same dictionary: the producers' states look into it
         self._ended, self._aborted, self._undurable = [], [], deque()
         self.first_unstable_offset = self._first_open_offset()

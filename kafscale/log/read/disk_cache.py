@@ -119,7 +119,6 @@ class DiskCache:
         return memoryview(data)
 
     def forget(self, key: SegmentKey) -> None:
-        """Drop the ranges of an object that is to be deleted."""
         for file in self._files.of(key):
             self._drop(file)
 

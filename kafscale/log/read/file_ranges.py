@@ -118,7 +118,6 @@ class FileRanges:
         return True
 
     def note_checked(self, key: SegmentKey, start: int, end: int) -> None:
-        """Remember that the batches of a range are whole."""
         apart: list[tuple[int, int]] = []
         for first, last in self._checked.pop(key) or ():
             if last < start or end < first:

@@ -62,11 +62,9 @@ class Footers:
         )
 
     def put(self, segment: Segment, footer: Footer) -> None:
-        """Keep the footer of a segment that was just written or read."""
         self._cached.put(segment.key, attrs.evolve(footer, producers=()) if footer.producers else footer)
 
     def forget(self, segment: Segment) -> None:
-        """Forget a segment that is deleted or handed over."""
         self._cached.pop(segment.key)
         if self.cache is not None:
             self.cache.forget(segment.key)

@@ -22,10 +22,7 @@ from kafscale.store.paths import SegmentKey
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class RangeReader:
-    """Reads ranges that begin and end at rows of the segment's footer. `store` is the view of fetches.
-
-    `on_checked` gets each range that was read from the store and has only whole batches.
-    """
+    """Reads ranges of footers' rows. `on_checked` gets each whole range that was read from the store."""
 
     store: ObjectStore
     cache: SegmentCache

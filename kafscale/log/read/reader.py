@@ -67,7 +67,6 @@ class LogReader:
         metrics.adopt_counter("kafscale_lookup_unreadable_batches_total", help, self.unreadable_count)
 
     async def run(self) -> None:
-        """Read ahead and run the disk cache, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.read_ahead.run)
             if self.ranges.disk is not None:
@@ -372,10 +371,7 @@ class LogReader:
             slices.release()
 
     async def find_max_timestamp(self, partition: Partition) -> FoundOffset | None:
-        """Find the first live record with the largest timestamp (ListOffsets -3, KIP-734), or None.
-
-        Kafka also finds deleted records while their segment exists. Raises as `find_timestamp`.
-        """
+        """Find the first live record with the largest timestamp (KIP-734), or None. Raises as `find_timestamp`."""
         while True:  # anew if the log start has moved, or segments were replaced, since the look at all of them
             log_start_offset, segments = partition.log_start_offset, partition.manifest.segments
             latest_ms = await self._latest_ms(partition)

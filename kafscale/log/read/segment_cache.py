@@ -55,11 +55,9 @@ class RangeMap(Generic[R]):
     _ranges: dict[SegmentKey, list[R]] = attrs.field(factory=dict, init=False)  # of each segment, in order
 
     def of(self, key: SegmentKey) -> Sequence[R]:
-        """Return all ranges of a segment, in order."""
         return tuple(self._ranges.get(key, ()))
 
     def find(self, key: SegmentKey, position: int) -> R | None:
-        """Return the range with the byte at `position`."""
         ranges = self._ranges.get(key, ())
         index = bisect_right(ranges, position, key=_start) - 1
         return ranges[index] if index >= 0 and position < ranges[index].end else None

@@ -24,8 +24,6 @@ AT_ONCE_MAX_BYTES = 64 << 10  # unpacking that takes less than a thread's way th
 
 @attrs.frozen
 class FoundOffset:
-    """The result of a look-up by time."""
-
     offset: int
     timestamp_ms: int
     leader_epoch: int

@@ -80,7 +80,6 @@ def footer_of_batches(key: SegmentKey, body: memoryview, before: Footer | None, 
 def _replay(
     found: Iterable[tuple[BatchHeader, memoryview]], before: Footer | None
 ) -> tuple[ProducerStates, Transactions]:
-    """Return the state after these batches, which have no gap."""
     states = ProducerStates()
     if before is not None:
         states.restore(before.producers)
@@ -98,7 +97,6 @@ def _trailer_of(body: memoryview) -> bytes:
 
 
 def _prove(footer: Footer, body: memoryview, key: SegmentKey) -> None:
-    """Raise DamagedObject unless the batches are what the footer tells."""
     check = BodyCheck(
         footer=footer, base_offset=key.base_offset, end=HEADER.size + len(body), merged=key.generation > 0
     )
@@ -123,7 +121,6 @@ class Quarantined:
     end_is_known: bool
 
     def report(self, instead: str) -> None:
-        """Tell the operator, and what is read `instead`."""
         logger.error("%s is damaged and quarantined: %s; %s", self.key.key, self.reason, instead)
 
 
@@ -241,9 +238,7 @@ class Examiner:
     # ---- rebuilding ---------------------------------------------------------------------------------------------
 
     async def repair_segment(self, checked: CheckedSegment, previous: SegmentKey | None) -> None:
-        """Rebuild what can be, and mark those findings as repaired. `previous` ends where this one begins. Raises
-        StoreError.
-        """
+        """Rebuild what can be, and mark those findings as repaired. Raises StoreError."""
         try:
             after = await check_segment(self.store, checked.key)
             if after.damage != checked.damage:

@@ -117,7 +117,6 @@ class TransactionCheck:
         )
 
     def finish(self, footer: Footer) -> Iterator[str]:
-        """Yield the footer's faults."""
         yield from self._damage
         told = {transaction.marker_offset: transaction for transaction in footer.aborted}
         for aborted in footer.aborted:

@@ -82,7 +82,6 @@ class CleanablePart:
 
     @property
     def is_worth_it(self) -> bool:
-        """Tell whether the topic's configs ask for it now."""
         wanted = self.dirty_ratio > self.partition.config.min_cleanable_dirty_ratio
         return self.dirty_bytes > 0 and (wanted or self.is_overdue)
 
@@ -145,10 +144,7 @@ class Stretch:
 
 
 def stretches(segments: Sequence[Segment], start_offset: int) -> Iterator[Stretch]:
-    """Iterate over what a reader would read of these segments, each offset in one segment only.
-
-    Segments may overlap after a crash. Others are a stretch each.
-    """
+    """Iterate over what a reader would read of these segments, which may overlap after a crash."""
     manifest = Manifest(list(segments))
     offset = start_offset
     while (segment := manifest.find(offset)) is not None:
@@ -214,10 +210,7 @@ class CompactionRound:
         return self.part.partition
 
     async def run(self) -> bool:
-        """Compact. False if it ended early: the partition was closed, its segments changed, or a transaction is open.
-
-        Raises DamagedObject, StoreError, Fenced.
-        """
+        """Compact; False if it could not be finished. Raises DamagedObject, StoreError, Fenced."""
         segments = [
             segment for segment in self.partition.manifest.segments if segment.base_offset < self.part.end_offset
         ]
@@ -384,7 +377,6 @@ class _SegmentFeed:
 
 
 async def _off_the_loop(size_bytes: int, work: Callable[[], T]) -> T:
-    """Do the work in a thread, unless it is little."""
     if size_bytes < THREAD_BYTES:
         return work()
     return await trio.to_thread.run_sync(work)

@@ -372,8 +372,6 @@ def _with_timestamp_delta(data: Buffer, start: int, delta: int) -> bytes:
 
 @attrs.frozen
 class BatchSpan:
-    """The fields of a written batch that the index needs."""
-
     base_offset: int
     last_offset: int
     max_timestamp_ms: int

@@ -50,9 +50,7 @@ _last_offset = attrgetter("last_offset")
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Merger:
-    """Merges segments to about `target_bytes`; none if that is 0. `is_pressed` tells whether producers fill the
-    pool.
-    """
+    """Merges segments to about `target_bytes` (0: never). `is_pressed` tells whether producers fill the pool."""
 
     rewriter: Rewriter
     target_bytes: int
@@ -79,7 +77,6 @@ class Merger:
         count("kafscale_merge_failures_total", help, self.failed_count)
 
     def note(self, partition: Partition) -> None:
-        """Look at a partition that has a new segment."""
         if self.target_bytes:
             self._changed[partition] = None
             self._wake.set()

@@ -93,7 +93,6 @@ class Retention:
             partition.delete_records(log_start_offset)
 
     async def _newest_timestamps(self, partition: Partition) -> NewestTimestamps:
-        """Return the newest timestamps of the oldest segments, up to the first that is young enough."""
         newest_ms: dict[SegmentKey, int] = {}
         if not _retains_by_age(partition):
             return newest_ms

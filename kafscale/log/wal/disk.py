@@ -66,12 +66,10 @@ class Disk(Protocol):
 
 @attrs.define(eq=False, repr=False)
 class RealDisk:
-    """A directory of the file system, made if need be.
+    """A directory of the file system, made if need be. Writes use `direct_io` where possible.
 
-    Writes use `kafscale.log.wal.direct_io` where possible. Otherwise write and sync share one thread hop, under a
-    limiter of their own. Measured on ext4: a write and fdatasync of 1 KiB take 110 to 140 us, 220 through the hop; a
-    thread with a queue would save 25 us; `RWF_DSYNC` and zeroing files gain nothing on an idle disk. On a busy one,
-    files that were written before halve the p99, as their syncs do not wait for the file system's journal.
+    Otherwise write and sync share one thread hop, under a limiter of their own. On ext4 both take 110 to 140 us, 220
+    through the hop. On a busy disk, files that were written before halve the p99: their syncs wait for no journal.
     """
 
     directory: Path

@@ -99,10 +99,7 @@ class Round:
             self._signals[signal] = None
 
     async def wait(self) -> None:
-        """Wait until the round is durable.
-
-        Raises StorageFailed if it never will be, TooSlowError if it still waits for space on the disk.
-        """
+        """Wait until it is durable. Raises StorageFailed if it never will be, TooSlowError on a full disk."""
         await self._finished.wait()
         if self.failed is not None:
             raise StorageFailed(str(self.failed)) from self.failed
@@ -222,10 +219,7 @@ class Journal(EntryJournal):
 
     @property
     def has_lost_entries(self) -> bool:
-        """Tell whether acknowledged entries are missing, and partitions do not go on behind them yet.
-
-        Known from the first replayed entry on.
-        """
+        """Tell whether acknowledged entries are missing, unsettled; known from the first replayed entry on."""
         return False
 
     async def settle_loss(self) -> None:

@@ -233,9 +233,7 @@ class LocalFiles:
             self.room.out_of_space = self.room.disk_is_full = False
 
     def _over_limit(self, size_bytes: int) -> bool:
-        """Tell whether one more file is too much; not at a start, nor beside a single file, as nothing would get
-        free.
-        """
+        """Tell whether one more file is too much; not at a start, nor beside a single file."""
         if len(self.in_use) < 2 or self.in_use[-1].sealed:
             return False
         files_bytes = self.size_bytes

@@ -236,9 +236,7 @@ class Wal(Journal):
     # What the broker runs.
 
     async def replay(self, handle: Handle, *, on_progress: Callable[[int], None] | None = None) -> None:
-        """Replay the files. Raises DamagedObject if acknowledged entries are damaged, StorageFailed if the disk can't
-        be read.
-        """
+        """Replay the files. Raises DamagedObject if acknowledged entries are damaged, StorageFailed."""
         replay = FilesReplay(self.disk, handle, on_progress, self.files.extents)
         try:
             await replay.run()
@@ -262,10 +260,7 @@ class Wal(Journal):
         return self.files.prepare, self.run
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Write and sync appended entries. Reports started when the first file is ready, or there is no room for it.
-
-        When cancelled it writes accepted entries, within a bound. Raises StorageFailed when the disk fails.
-        """
+        """Write and sync appended entries, after a cancellation the accepted ones. Raises StorageFailed."""
         try:
             self._starting = task_status
             await self._rotate(0)
@@ -365,9 +360,7 @@ class Wal(Journal):
         self.on_durable(group)
 
     def _can_tell(self, file: WalFile, group: Sequence[WalEntry]) -> bool:
-        """Mark the file as one with transactions, if any came since the start; False if its header is already
-        written.
-        """
+        """Mark the file as one with transactions; False if its header is already written."""
         self._has_transactions = self._has_transactions or any(entry.is_transactional for entry in group)
         if not self._has_transactions or file.header.has_transactions:
             return True

@@ -114,7 +114,6 @@ class EarlierLog:
         return replayed
 
     def groups(self, wanted: Iterable[NumberedKey]) -> Iterator[Sequence[NumberedKey]]:
-        """Iterate over the keys to read at once."""
         group: list[NumberedKey] = []
         group_bytes = 0
         for key in wanted:
@@ -258,9 +257,7 @@ class _Epoch(LogEpoch):
         return await self.look_at_stream(await list_epoch(self.store, self.namespace, self.epoch))
 
     async def _has_ended(self, run: LogRun) -> bool:
-        """Put a missing fence; then delete the objects outside of the run. False if the broker of that epoch was
-        faster.
-        """
+        """Put a missing fence, and delete what is outside of the run. False if that broker was faster."""
         if not (run.has_fence or await self._fence(run.end)):
             return False
         for number in run.leftover:

@@ -210,10 +210,7 @@ class Contents:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class FollowedStream:
-    """Reads the stream of an incarnation. `on_object` gets each new object, in order.
-
-    `on_lost` is called when objects were deleted before they were read, which leaves a gap.
-    """
+    """Reads a stream. `on_object` gets new objects, in order; `on_lost` is called for a gap by deletions."""
 
     store: ObjectStore
     namespace: str
@@ -238,10 +235,7 @@ class FollowedStream:
         return self._next_number
 
     async def catch_up(self) -> None:
-        """Read everything acknowledged before this call; waiters share a look that begins later.
-
-        Raises DamagedObject, StoreError.
-        """
+        """Read everything acknowledged before this call. Raises DamagedObject, StoreError."""
         begun_before = self._begun_count
         async with self._looking:
             if self._done_count > begun_before:

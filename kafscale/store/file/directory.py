@@ -107,9 +107,7 @@ class Directory:
         return found
 
     def write(self, key: str, parts: Sequence[Buffer], *, between_slices: Callable[[], None]) -> str:
-        """Write an object and return its ETag. `between_slices` may raise to give up without effect, as in
-        all writes.
-        """
+        """Write an object and return its ETag. `between_slices` may raise to give up without effect."""
         return self._write(key, parts, between_slices, publish=os.rename)
 
     def write_if_absent(self, key: str, parts: Sequence[Buffer], *, between_slices: Callable[[], None]) -> str:

@@ -104,10 +104,7 @@ def _starting_policy(settings: Settings) -> RetryPolicy:
 
 @asynccontextmanager
 async def store_of_command(settings: Settings) -> AsyncIterator[ObjectStore]:
-    """Open the store of a broker for a command, limited and retried, without creating anything.
-
-    Raises StartupError if it is missing or can't be listed.
-    """
+    """Open the store for a command, without creating anything. Raises StartupError if it can't be listed."""
     url = settings.store
     if url.scheme == "memory":
         raise StartupError("--store memory: holds nothing outside of the broker's own process")

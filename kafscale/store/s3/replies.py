@@ -172,7 +172,6 @@ def read_part(request: S3Request, reply: S3Reply) -> ObjectPart:
 
 
 def read_info(key: str, request: S3Request, reply: S3Reply) -> ObjectInfo:
-    """Return the row for `key` of a HEAD."""
     check(request, reply)
     try:
         modified = email.utils.parsedate_to_datetime(reply.headers["last-modified"])
@@ -247,7 +246,6 @@ def check_created(request: S3Request, reply: S3Reply) -> None:
 
 
 def read_upload(key: str, request: S3Request, reply: S3Reply) -> Upload:
-    """Return the upload that was begun."""
     check(request, reply)
     upload_id = _xml(request, reply).findtext("{*}UploadId")
     if not upload_id:

@@ -76,7 +76,6 @@ class SigningScope:
 
 
 def amz_stamp(now_seconds: float) -> str:
-    """Return the time as a value of `x-amz-date`."""
     return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_seconds))
 
 

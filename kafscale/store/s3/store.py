@@ -76,10 +76,7 @@ class S3Settings:
     write_timeout_seconds: float = 30.0
 
     def timeouts(self) -> dict[str, float | None]:
-        """Return the timeouts as httpx expects them.
-
-        A wait for a connection has none: it is a wait for other requests.
-        """
+        """Return httpx's timeouts. A wait for a connection, which is one for other requests, has none."""
         return {
             "connect": self.connect_timeout_seconds,
             "read": self.read_timeout_seconds,
@@ -184,7 +181,6 @@ class S3Store:
         await self._perform(self._requests.abort_upload(upload), check_abortion)
 
     async def create_bucket(self) -> None:
-        """Create the bucket, unless it exists."""
         await self._perform(self._requests.create_bucket(), check_created)
 
     async def aclose(self) -> None:

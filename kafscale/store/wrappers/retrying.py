@@ -53,7 +53,6 @@ class RetryPolicy:
     deadline_seconds: float = 60.0  # AWS's SDKs: 3 attempts, about 5 s; a MinIO that restarts needs more
 
     def delay_seconds(self, retries_count: int, random: Random) -> float:
-        """Return the pause before the next attempt."""
         return random.uniform(0, self.backoff.seconds(retries_count))
 
 
