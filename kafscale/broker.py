@@ -31,8 +31,7 @@ from kafscale.broker_metrics import register_group_lag
 from kafscale.broker_recovery import put_away, recover
 from kafscale.broker_security import BrokerSecurity, open_security
 from kafscale.broker_storage import StorageParts, open_data_directory, open_storage
-from kafscale.cluster.assembly.cleanup import Cleanup
-from kafscale.cluster.assembly.coordinators import end_hanging
+from kafscale.cluster.assembly import Cleanup, end_hanging
 from kafscale.cluster.membership.peers.peer_connections import Connect, peer_connector
 from kafscale.cluster.membership.start.claim import cause_of_end
 from kafscale.cluster.membership.start.starting import ClusterMember, start_leading

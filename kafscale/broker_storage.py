@@ -12,8 +12,7 @@ import trio
 
 from kafscale.cluster.membership.start.recovery import check_same_store
 from kafscale.cluster.metadata.base import LocalMetadataStore
-from kafscale.cluster.metadata.reserve import RESERVE_NAME, Reserve
-from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
+from kafscale.cluster.metadata.sqlite import RESERVE_NAME, Reserve, SqliteMetadataStore
 from kafscale.config import Settings
 from kafscale.log.wal.data_directory import (
     METADATA_NAME,

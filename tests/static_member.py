@@ -7,7 +7,7 @@ from typing import Final
 import attrs
 
 from kafscale.client.connection import Connection
-from kafscale.cluster.metadata.uuids import random_uuid, uuid_text
+from kafscale.cluster.metadata.converter import random_uuid, uuid_text
 from kafscale.wire.messages.consumer_groups import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from kafscale.wire.messages.groups import (
     HeartbeatRequest,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kafscale.broker_metrics import register_group_lag
-from kafscale.cluster.groups.common.events import CommittedOffset
+from kafscale.cluster.groups.common.context import CommittedOffset
 from kafscale.config import Limits, Settings
 from kafscale.metrics import Metrics
 

@@ -27,11 +27,11 @@ from trio.testing import MockClock
 from bench.cluster.jobs import CONTROLLER, Job
 from bench.figures import percentile
 from bench.options import RunOptions
-from kafscale.cluster.membership.leading.epoch_starts import EpochStarts
+from kafscale.cluster.membership.leading.leading import EpochStarts
 from kafscale.cluster.membership.node import Endpoint
 from kafscale.cluster.membership.peers.peer_connections import BrokerCalls
 from kafscale.cluster.membership.placement.choice import Move, moves_for_balance
-from kafscale.cluster.membership.placement.fail_over import FailOver
+from kafscale.cluster.membership.placement.controller import FailOver
 from kafscale.cluster.membership.placement.writer import PlacementWriter
 from kafscale.cluster.membership.records import (
     CONTROLLER_KEY,

@@ -14,8 +14,8 @@ from kafscale.api.handling.quotas import Quotas
 from kafscale.api.handling.record_checks import RecordChecks
 from kafscale.api.handling.services import Services
 from kafscale.api.table import APIS
-from kafscale.cluster.assembly.coordinators import Registries, build_coordinators
-from kafscale.cluster.coordinator import InternalLog
+from kafscale.cluster.assembly import Registries, build_coordinators
+from kafscale.cluster.coordinator.entries import InternalLog
 from kafscale.cluster.membership.leading.following import Following
 from kafscale.cluster.membership.node import Node, register_node
 from kafscale.cluster.membership.placement.administration import BrokerAdministration

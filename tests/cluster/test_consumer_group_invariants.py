@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kafscale.cluster.groups.common.assignors import Partitions, count, intersect, is_subset, union
-from kafscale.cluster.groups.common.events import GroupMemberIdentity, Sync
+from kafscale.cluster.groups.common.context import GroupMemberIdentity, Sync
 from kafscale.cluster.groups.common.topics import KnownTopic
-from kafscale.cluster.groups.consumer.embedded import read_assignment
+from kafscale.cluster.groups.consumer.migration import read_assignment
 from kafscale.cluster.groups.consumer.state import ConsumerGroupState, GroupState
 from kafscale.config import CoordinatorSettings, Limits, Settings
 from kafscale.wire import error_codes as e

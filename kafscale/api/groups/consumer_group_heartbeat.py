@@ -14,7 +14,7 @@ from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.coordinators import coordinator_error, prepare_groups, refusal_error
 from kafscale.api.handling.services import Services
 from kafscale.cluster.groups.common.assignors import Partitions
-from kafscale.cluster.groups.common.events import Heartbeat, HeartbeatReply
+from kafscale.cluster.groups.common.context import Heartbeat, HeartbeatReply
 from kafscale.concurrency.turns import Turns
 from kafscale.security.acls import DESCRIBE_TOPIC
 from kafscale.wire.error_codes import INVALID_REQUEST, NONE, TOPIC_AUTHORIZATION_FAILED

@@ -17,7 +17,7 @@ import trio
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.coordinators import membership_error, prepare_groups, refusal_error
 from kafscale.api.handling.services import Services
-from kafscale.cluster.groups.common.events import Join, refused_join
+from kafscale.cluster.groups.common.context import Join, refused_join
 from kafscale.concurrency.turns import in_turns
 from kafscale.wire.error_codes import NONE
 from kafscale.wire.internal_topics.consumer_offsets import ClassicProtocol

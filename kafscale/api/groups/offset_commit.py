@@ -26,7 +26,7 @@ from kafscale.api.handling.coordinators import coordinator_error, prepare_groups
 from kafscale.api.handling.partitions import know_topics, name_of
 from kafscale.api.handling.services import Services
 from kafscale.cluster.coordinator.partitions import TopicPartition
-from kafscale.cluster.groups.common.events import MEMBER_EPOCH_SINCE, GroupMemberIdentity
+from kafscale.cluster.groups.common.context import MEMBER_EPOCH_SINCE, GroupMemberIdentity
 from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.concurrency.signals import OneShot
 from kafscale.concurrency.turns import Turns

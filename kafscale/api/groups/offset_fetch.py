@@ -29,7 +29,7 @@ from kafscale.api.handling.coordinators import coordinator_error, lead_error
 from kafscale.api.handling.partitions import name_of
 from kafscale.api.handling.services import Services
 from kafscale.cluster.coordinator.partitions import TopicPartition
-from kafscale.cluster.groups.common.events import NO_GENERATION
+from kafscale.cluster.groups.common.context import NO_GENERATION
 from kafscale.cluster.registries.topics import Topic
 from kafscale.concurrency.turns import Turns, distinct, distinct_partitions
 from kafscale.security.acls import DESCRIBE_GROUP, DESCRIBE_TOPIC

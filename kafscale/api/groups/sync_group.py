@@ -11,7 +11,7 @@ from __future__ import annotations
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.coordinators import membership_error, refusal_error
 from kafscale.api.handling.services import Services
-from kafscale.cluster.groups.common.events import GroupMemberIdentity, Sync
+from kafscale.cluster.groups.common.context import GroupMemberIdentity, Sync
 from kafscale.wire.error_codes import INCONSISTENT_GROUP_PROTOCOL, NONE
 from kafscale.wire.messages.groups import SyncGroupRequest, SyncGroupResponse
 

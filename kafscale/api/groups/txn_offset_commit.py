@@ -17,7 +17,7 @@ from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.coordinators import membership_error, prepare_groups, refusal_error
 from kafscale.api.handling.services import Services
 from kafscale.cluster.coordinator.partitions import TopicPartition
-from kafscale.cluster.groups.common.events import GroupMemberIdentity as Member
+from kafscale.cluster.groups.common.context import GroupMemberIdentity as Member
 from kafscale.cluster.transactions.ledger import ProducerIdentity as Producer
 from kafscale.cluster.transactions.offset_commits import OffsetsOfTransaction
 from kafscale.cluster.transactions.versions import (

@@ -13,7 +13,8 @@ from kafscale.api.handling.fetch_sessions import FetchSessions, Referrals
 from kafscale.api.handling.gate import Gate
 from kafscale.api.handling.quotas import Quotas
 from kafscale.api.handling.record_checks import RecordChecks
-from kafscale.cluster.coordinator import InternalLog, Leadership
+from kafscale.cluster.coordinator.entries import InternalLog
+from kafscale.cluster.coordinator.loading import Leadership
 from kafscale.cluster.groups.configs import GroupConfigs
 from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.cluster.membership.assignment import Assignment

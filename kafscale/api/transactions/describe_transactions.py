@@ -6,7 +6,7 @@ from functools import partial
 
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
-from kafscale.cluster.coordinator import LedPartitions
+from kafscale.cluster.coordinator.partitions import LedPartitions
 from kafscale.cluster.transactions.coordinator import TransactionCoordinator
 from kafscale.cluster.transactions.values import (
     NO_PRODUCER_EPOCH,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.partitions import led_partition
 from kafscale.api.handling.services import Services
-from kafscale.cluster.coordinator import Appended, EndEntry
+from kafscale.cluster.coordinator.entries import Appended, EndEntry
 from kafscale.cluster.transactions.values import now_ms
 from kafscale.concurrency.turns import Turns
 from kafscale.errors import KafkaError, StorageFailed

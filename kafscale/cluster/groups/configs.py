@@ -15,7 +15,7 @@ from typing import ClassVar, Final
 
 import attrs
 
-from kafscale.cluster.groups.common.settings import NO_OVERRIDES, GroupOverrides, group_times
+from kafscale.cluster.groups.common.context import NO_OVERRIDES, GroupOverrides, group_times
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.converter import decode, encode
 from kafscale.cluster.registries.base import EntryRegistry

@@ -21,34 +21,34 @@ from typing import Any
 import attrs
 import trio
 
-from kafscale.cluster.coordinator import LedPartitions
-from kafscale.cluster.coordinator.partitions import TopicPartition
+from kafscale.cluster.coordinator.partitions import LedPartitions, TopicPartition
 from kafscale.cluster.coordinator.writer import RecordWriter, TopicLog
 from kafscale.cluster.groups.classic.group import ClassicGroup
-from kafscale.cluster.groups.common.context import GroupContext, Rights, Then, ignore_outcome
-from kafscale.cluster.groups.common.events import (
+from kafscale.cluster.groups.common.context import (
+    ASSIGNMENT_MAX_BYTES,
     CONSUMER_PROTOCOL_TYPE,
+    GROUP_BYTES,
     MEMBER_EPOCH_SINCE,
+    MEMBER_METADATA_MAX_BYTES,
+    PROTOCOLS_MAX_COUNT,
     CommittedOffset,
     Downgrade,
+    GroupContext,
     GroupMemberIdentity,
+    GroupOverrides,
+    GroupStateBytes,
     Heartbeat,
     HeartbeatReply,
     Join,
+    Rights,
     Sync,
+    Then,
+    ignore_outcome,
+    join_bytes,
+    protocols_bytes,
     refused_join,
 )
 from kafscale.cluster.groups.common.log_records import CoordinatorRecord, offset_record
-from kafscale.cluster.groups.common.settings import (
-    ASSIGNMENT_MAX_BYTES,
-    GROUP_BYTES,
-    MEMBER_METADATA_MAX_BYTES,
-    PROTOCOLS_MAX_COUNT,
-    GroupOverrides,
-    GroupStateBytes,
-    join_bytes,
-    protocols_bytes,
-)
 from kafscale.cluster.groups.common.topics import KnownTopic, KnownTopics
 from kafscale.cluster.groups.consumer.group import ConsumerGroup
 from kafscale.cluster.groups.consumer.members import JOIN_EPOCH

@@ -11,9 +11,8 @@ import trio
 
 from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.groups.classic.group import ClassicGroup, ClassicGroupState
-from kafscale.cluster.groups.common.context import GroupContext
+from kafscale.cluster.groups.common.context import GROUP_BYTES, OFFSETS_RETENTION_CHECK_INTERVAL_MS, GroupContext
 from kafscale.cluster.groups.common.log_records import offset_record
-from kafscale.cluster.groups.common.settings import GROUP_BYTES, OFFSETS_RETENTION_CHECK_INTERVAL_MS
 from kafscale.cluster.groups.entry import GroupEntry
 from kafscale.cluster.groups.offsets import PendingChange
 from kafscale.concurrency.signals import OneShot

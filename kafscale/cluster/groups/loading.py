@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import attrs
 
 from kafscale.cluster.coordinator.partitions import TopicPartition
-from kafscale.cluster.groups.common.events import LoggedOffset
+from kafscale.cluster.groups.common.context import LoggedOffset
 from kafscale.cluster.groups.common.log_records import CoordinatorRecord, read_record
 from kafscale.wire.batch_header import BatchHeader
 from kafscale.wire.control_records import EndMarker

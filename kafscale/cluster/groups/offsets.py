@@ -14,11 +14,10 @@ from functools import partial
 
 import attrs
 
-from kafscale.cluster.coordinator import Appended
+from kafscale.cluster.coordinator.entries import Appended
 from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.coordinator.writer import RecordWriter
-from kafscale.cluster.groups.common.events import LoggedOffset
-from kafscale.cluster.groups.common.settings import GroupStateBytes, offset_bytes
+from kafscale.cluster.groups.common.context import GroupStateBytes, LoggedOffset, offset_bytes
 from kafscale.cluster.groups.loading import LoadedGroup, LoadedGroups
 from kafscale.log.partition.partition import Partition
 from kafscale.wire.control_records import EndMarker

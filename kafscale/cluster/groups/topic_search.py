@@ -11,8 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 import attrs
 import trio
 
-from kafscale.cluster.groups.common.context import Rights
-from kafscale.cluster.groups.common.events import RegexRefresh
+from kafscale.cluster.groups.common.context import RegexRefresh, Rights
 from kafscale.cluster.groups.common.topics import KnownTopics
 from kafscale.cluster.groups.consumer.group import ConsumerGroup
 from kafscale.cluster.groups.consumer.regexes import KnownMatches, Search

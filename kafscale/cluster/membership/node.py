@@ -9,8 +9,7 @@ from typing import Protocol
 import attrs
 
 from kafscale.cluster.metadata.base import MetadataStore, Transaction
-from kafscale.cluster.metadata.converter import decode, encode, keeping_others, others_field
-from kafscale.cluster.metadata.uuids import random_uuid, uuid_text
+from kafscale.cluster.metadata.converter import decode, encode, keeping_others, others_field, random_uuid, uuid_text
 from kafscale.config import Settings
 from kafscale.errors import PreconditionFailed, StartupError
 

@@ -1,4 +1,4 @@
-"""Values of the metadata store: attrs objects to JSON and back, by one cattrs converter.
+"""Values of the metadata store: attrs objects to JSON and back, by one cattrs converter; and random ids.
 
 A reader ignores unknown keys, and a field with a default may be absent, so that values of earlier and later versions
 can be read. A class that is `keeping_others` keeps the unknown keys. Bytes are base85 text.
@@ -6,6 +6,8 @@ can be read. A class that is `keeping_others` keeps the unknown keys. Bytes are 
 
 from __future__ import annotations
 
+import base64
+import uuid
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -65,3 +67,16 @@ def decode(cls: type[T], data: bytes) -> T:
         return _converter.loads(data, cls)
     except (BaseValidationError, StructureHandlerNotFoundError, ValueError, TypeError, AttributeError) as exc:
         raise DamagedObject(f"the metadata store holds a value that is no {cls.__name__}: {data[:200]!r}") from exc
+
+
+def random_uuid() -> bytes:
+    """Return a random UUID, except those that Kafka reserves (0 to 99) or whose base64 text begins with a dash."""
+    while True:
+        value = uuid.uuid4().bytes
+        if int.from_bytes(value) >= 100 and not uuid_text(value).startswith("-"):
+            return value
+
+
+def uuid_text(value: bytes) -> str:
+    """Return 16 bytes as Kafka writes them: 22 characters of URL-safe base64."""
+    return base64.urlsafe_b64encode(value).decode().rstrip("=")

@@ -17,8 +17,7 @@ import attrs
 import trio
 
 from kafscale.cluster.metadata.base import PlannedFrom, Transaction
-from kafscale.cluster.metadata.converter import encode
-from kafscale.cluster.metadata.uuids import random_uuid
+from kafscale.cluster.metadata.converter import encode, random_uuid
 from kafscale.cluster.registries.topic_configs import BrokerDefaults, canonical_overrides, log_config
 from kafscale.cluster.registries.topic_names import (
     CLUSTER_METADATA_NAME,

@@ -14,7 +14,7 @@ from functools import partial
 import attrs
 import trio
 
-from kafscale.cluster.coordinator import Appended, EndEntry, InternalLog
+from kafscale.cluster.coordinator.entries import Appended, EndEntry, InternalLog
 from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.transactions.coordinator import TransactionCoordinator
 from kafscale.cluster.transactions.ledger import CoordinatorOutcome, MarkersToSend

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 import attrs
 import trio
 
-from kafscale.cluster.coordinator import Appended, InternalLog, RecordsEntry
+from kafscale.cluster.coordinator.entries import Appended, InternalLog, RecordsEntry
 from kafscale.cluster.coordinator.partitions import TopicPartition
-from kafscale.cluster.groups.common.events import GroupMemberIdentity as Member
+from kafscale.cluster.groups.common.context import GroupMemberIdentity as Member
 from kafscale.cluster.groups.common.log_records import offset_record
 from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.cluster.transactions.enrolling import ProducerEnrolment

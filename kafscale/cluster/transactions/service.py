@@ -20,8 +20,8 @@ from typing import Any, TypeVar
 import attrs
 import trio
 
-from kafscale.cluster.coordinator import Appended, EndEntry, Entry, InternalLog, LedPartitions, RecordsEntry
-from kafscale.cluster.coordinator.partitions import TopicPartition
+from kafscale.cluster.coordinator.entries import Appended, EndEntry, Entry, InternalLog, RecordsEntry
+from kafscale.cluster.coordinator.partitions import LedPartitions, TopicPartition
 from kafscale.cluster.transactions.coordinator import TransactionCoordinator
 from kafscale.cluster.transactions.hanging import Knowledge, Suspect
 from kafscale.cluster.transactions.ledger import (

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kafscale.api.configs import alter_configs, incremental_alter_configs
-from kafscale.cluster.groups.common.settings import GroupOverrides
+from kafscale.cluster.groups.common.context import GroupOverrides
 from kafscale.cluster.groups.configs import GroupConfigs
 from kafscale.cluster.membership.node import Node
 from kafscale.cluster.registries.dynamic_configs import BrokerConfigs

@@ -16,7 +16,7 @@ from kafscale.api.groups import (
     list_groups,
     offset_delete,
 )
-from kafscale.cluster.groups.common.settings import REGEX_REFRESH_MIN_INTERVAL_MS
+from kafscale.cluster.groups.common.context import REGEX_REFRESH_MIN_INTERVAL_MS
 from kafscale.cluster.registries.topics import MorePartitions
 from kafscale.config import CoordinatorSettings, Limits, Settings
 from kafscale.errors import KafkaError

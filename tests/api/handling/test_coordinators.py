@@ -24,7 +24,7 @@ from kafscale.api.groups import (
 )
 from kafscale.api.handling.calls import Api
 from kafscale.cluster.coordinator.partitions import TopicPartition
-from kafscale.cluster.groups.common.events import NO_GENERATION, GroupMemberIdentity
+from kafscale.cluster.groups.common.context import NO_GENERATION, GroupMemberIdentity
 from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.cluster.membership.node import Endpoint, Node
 from kafscale.cluster.metadata.base import Transaction

@@ -12,7 +12,7 @@ import pytest
 import trio.testing
 
 from kafscale.client.connection import Connection
-from kafscale.cluster.coordinator import SkippedRecords, apply_batch, load
+from kafscale.cluster.coordinator.loading import SkippedRecords, apply_batch, load
 from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.groups.loading import LoadedGroups
 from kafscale.cluster.transactions import offset_commits

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from kafscale.cluster.coordinator import EndEntry, Entry, InternalLog, RecordsEntry
+from kafscale.cluster.coordinator.entries import EndEntry, Entry, InternalLog, RecordsEntry
 from kafscale.config import Durability
 from kafscale.errors import KafkaError
 from kafscale.log.hand_over import release_partition

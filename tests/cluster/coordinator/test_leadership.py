@@ -6,7 +6,9 @@ import attrs
 import pytest
 import trio
 
-from kafscale.cluster.coordinator import InternalLog, Leadership, LedPartitions, RecordsEntry, load
+from kafscale.cluster.coordinator.entries import InternalLog, RecordsEntry
+from kafscale.cluster.coordinator.loading import Leadership, load
+from kafscale.cluster.coordinator.partitions import LedPartitions
 from kafscale.config import Durability
 from kafscale.log.hand_over import acquire_partition, release_partition
 from kafscale.metrics import Metrics

@@ -9,8 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from kafscale.cluster.coordinator import Appended
-from kafscale.cluster.coordinator.entries import LATE_RETRY_SECONDS
+from kafscale.cluster.coordinator.entries import LATE_RETRY_SECONDS, Appended
 from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.coordinator.writer import (
     BATCH_RECORDS_COUNT,

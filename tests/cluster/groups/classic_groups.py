@@ -8,10 +8,16 @@ from typing import Any
 import attrs
 
 from kafscale.cluster.groups.classic.group import ClassicGroup
-from kafscale.cluster.groups.common.context import GroupContext, Then
-from kafscale.cluster.groups.common.events import MEMBER_EPOCH_SINCE, GroupMemberIdentity, Join, Sync
+from kafscale.cluster.groups.common.context import (
+    MEMBER_EPOCH_SINCE,
+    GroupContext,
+    GroupMemberIdentity,
+    GroupStateBytes,
+    Join,
+    Sync,
+    Then,
+)
 from kafscale.cluster.groups.common.log_records import CoordinatorRecord, read_record
-from kafscale.cluster.groups.common.settings import GroupStateBytes
 from kafscale.cluster.groups.common.topics import KnownTopics
 from kafscale.concurrency.signals import OneShot
 from kafscale.concurrency.timers import TimerQueue

@@ -9,10 +9,19 @@ import attrs
 
 from kafscale.cluster.groups.classic.group import ClassicGroup
 from kafscale.cluster.groups.common.assignors import Partitions
-from kafscale.cluster.groups.common.context import GroupContext, Rights
-from kafscale.cluster.groups.common.events import Downgrade, Heartbeat, HeartbeatReply, Join, RegexRefresh, TimerKey
+from kafscale.cluster.groups.common.context import (
+    Downgrade,
+    GroupContext,
+    GroupOverrides,
+    GroupStateBytes,
+    Heartbeat,
+    HeartbeatReply,
+    Join,
+    RegexRefresh,
+    Rights,
+    TimerKey,
+)
 from kafscale.cluster.groups.common.log_records import CoordinatorRecord
-from kafscale.cluster.groups.common.settings import GroupOverrides, GroupStateBytes
 from kafscale.cluster.groups.common.topics import KnownTopic, KnownTopics
 from kafscale.cluster.groups.consumer.group import ConsumerGroup
 from kafscale.cluster.groups.consumer.regexes import Search

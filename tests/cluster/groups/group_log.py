@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import attrs
 import trio
 
-from kafscale.cluster.coordinator import Appended, InternalBatch, SkippedRecords, apply_batch
+from kafscale.cluster.coordinator.entries import Appended
+from kafscale.cluster.coordinator.loading import InternalBatch, SkippedRecords, apply_batch
 from kafscale.cluster.groups.common.log_records import CoordinatorRecord, read_record
 from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.log.wal.journal import Round

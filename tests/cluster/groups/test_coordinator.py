@@ -18,8 +18,13 @@ from kafscale.api.groups.offset_commit import COMMIT_PIECE_COUNT, commit_in_piec
 from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.groups import coordinator
 from kafscale.cluster.groups.classic.group import ClassicGroupState
-from kafscale.cluster.groups.common.events import CommittedOffset, GroupMemberIdentity, Heartbeat, Sync
-from kafscale.cluster.groups.common.settings import PROTOCOLS_MAX_COUNT
+from kafscale.cluster.groups.common.context import (
+    PROTOCOLS_MAX_COUNT,
+    CommittedOffset,
+    GroupMemberIdentity,
+    Heartbeat,
+    Sync,
+)
 from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.cluster.groups.offsets import GroupOffsets
 from kafscale.config import Limits, Settings

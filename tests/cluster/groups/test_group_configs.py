@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from kafscale.cluster.groups import configs as group_configs
-from kafscale.cluster.groups.common.settings import NO_OVERRIDES, GroupOverrides
+from kafscale.cluster.groups.common.context import NO_OVERRIDES, GroupOverrides
 from kafscale.cluster.groups.configs import HEARTBEAT_INTERVAL, SESSION_TIMEOUT, GroupConfigs
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.converter import encode

@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kafscale.cluster.coordinator.partitions import TopicPartition
-from kafscale.cluster.groups.common.events import GroupMemberIdentity, Heartbeat, Sync
+from kafscale.cluster.groups.common.context import GroupMemberIdentity, Heartbeat, Sync
 from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.config import Settings
 from kafscale.wire import error_codes as e

@@ -9,9 +9,9 @@ import attrs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafscale.cluster.coordinator import InternalBatch, SkippedRecords, apply_batch
+from kafscale.cluster.coordinator.loading import InternalBatch, SkippedRecords, apply_batch
 from kafscale.cluster.coordinator.partitions import TopicPartition
-from kafscale.cluster.groups.common.events import LoggedOffset
+from kafscale.cluster.groups.common.context import LoggedOffset
 from kafscale.cluster.groups.common.log_records import CoordinatorRecord
 from kafscale.cluster.groups.common.log_records import offset_record as offset_change
 from kafscale.cluster.groups.loading import LoadedGroups

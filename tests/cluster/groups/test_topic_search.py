@@ -9,8 +9,7 @@ import attrs
 import pytest
 import trio
 
-from kafscale.cluster.groups.common.events import RegexRefresh
-from kafscale.cluster.groups.common.settings import REGEXES_MAX_COUNT
+from kafscale.cluster.groups.common.context import REGEXES_MAX_COUNT, RegexRefresh
 from kafscale.cluster.groups.common.topics import KnownTopic, KnownTopics
 from kafscale.cluster.groups.topic_search import TopicSearch
 from kafscale.cluster.patterns import Piece

@@ -18,7 +18,7 @@ from kafscale.cluster.membership.peers.liveness import Liveness
 from kafscale.cluster.membership.peers.loads import FRESH_SECONDS, UNKNOWN, Loads
 from kafscale.cluster.membership.placement import choice
 from kafscale.cluster.membership.placement.choice import BalancePlanner
-from kafscale.cluster.membership.placement.fail_over import _FailOverPlan
+from kafscale.cluster.membership.placement.controller import _FailOverPlan
 from kafscale.cluster.membership.records import BrokerRecord, BrokerState, Placement
 from kafscale.cluster.membership.state import ClusterState
 from kafscale.log.load import BrokerLoad, LoadMeter

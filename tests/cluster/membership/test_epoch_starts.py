@@ -12,7 +12,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from kafscale.cluster.membership.leading.epoch_starts import TOLD_SECONDS, EpochStarts, decide_begin
+from kafscale.cluster.membership.leading.leading import TOLD_SECONDS, EpochStarts, decide_begin
 from kafscale.cluster.membership.peers.heartbeats import heartbeat
 from kafscale.cluster.membership.peers.peer_connections import BrokerCalls
 from kafscale.cluster.membership.placement.writer import PlacementWriter, WantedChange

@@ -6,7 +6,7 @@ import attrs
 import pytest
 from trio.testing import MockClock
 
-from kafscale.cluster.membership.placement.fail_over import FailOver
+from kafscale.cluster.membership.placement.controller import FailOver
 from kafscale.cluster.membership.records import (
     CONTROLLER_KEY,
     BrokerRecord,

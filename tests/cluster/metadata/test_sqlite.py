@@ -16,8 +16,7 @@ import trio.testing
 from kafscale.cluster.metadata import sqlite
 from kafscale.cluster.metadata.base import Change, Transaction
 from kafscale.cluster.metadata.group_commit import GroupCommit
-from kafscale.cluster.metadata.reserve import Reserve
-from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
+from kafscale.cluster.metadata.sqlite import Reserve, SqliteMetadataStore
 from kafscale.errors import PreconditionFailed, StartupError, StorageFailed, StorageFull
 from kafscale.wire.error_codes import KAFKA_STORAGE_ERROR
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kafscale.cluster.metadata.uuids import random_uuid, uuid_text
+from kafscale.cluster.metadata.converter import random_uuid, uuid_text
 
 
 def test_random_uuids_differ_and_are_no_command_line_flags() -> None:

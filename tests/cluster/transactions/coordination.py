@@ -13,7 +13,8 @@ from typing import Any
 import trio
 import trio.testing
 
-from kafscale.cluster.coordinator import InternalLog, Leadership
+from kafscale.cluster.coordinator.entries import InternalLog
+from kafscale.cluster.coordinator.loading import Leadership
 from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.transactions.hanging import CoordinatedBy, HangingSearch, Knowledge
 from kafscale.cluster.transactions.ledger import InitProducerId, ProducerIdentity

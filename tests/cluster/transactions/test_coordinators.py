@@ -9,8 +9,8 @@ import pytest
 
 from kafscale.api.transactions.describe_transactions import described_transaction
 from kafscale.api.transactions.list_transactions import fitting_transactions
-from kafscale.cluster.coordinator import InternalLog, LedPartitions
-from kafscale.cluster.coordinator.partitions import TopicPartition, coordinator_partition
+from kafscale.cluster.coordinator.entries import InternalLog
+from kafscale.cluster.coordinator.partitions import LedPartitions, TopicPartition, coordinator_partition
 from kafscale.cluster.transactions.coordinator import TransactionCoordinator
 from kafscale.cluster.transactions.ledger import ProducerIdentity
 from kafscale.cluster.transactions.service import TransactionService

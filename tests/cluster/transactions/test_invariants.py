@@ -8,7 +8,7 @@ import attrs
 import pytest
 import trio
 
-from kafscale.cluster.coordinator import EndEntry
+from kafscale.cluster.coordinator.entries import EndEntry
 from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.transactions.ledger import ProducerIdentity
 from kafscale.cluster.transactions.service import TransactionService

@@ -10,9 +10,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from kafscale.cluster.coordinator import Appended
+from kafscale.cluster.coordinator.entries import Appended
 from kafscale.cluster.coordinator.partitions import TopicPartition
-from kafscale.cluster.groups.common.events import GroupMemberIdentity as Member
+from kafscale.cluster.groups.common.context import GroupMemberIdentity as Member
 from kafscale.cluster.transactions.ledger import ProducerIdentity as Producer
 from kafscale.cluster.transactions.offset_commits import (
     DURABLE_SECONDS,

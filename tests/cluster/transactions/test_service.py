@@ -8,7 +8,7 @@ import attrs
 import pytest
 import trio
 
-from kafscale.cluster.coordinator import RecordsEntry
+from kafscale.cluster.coordinator.entries import RecordsEntry
 from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.transactions.ledger import InitProducerId, ProducerIdentity
 from kafscale.cluster.transactions.transaction import LAST_GIVEN_EPOCH, ProducerTransaction

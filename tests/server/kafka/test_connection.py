@@ -19,7 +19,7 @@ from kafscale.api.records import fetch
 from kafscale.client.connection import Connection as Client
 from kafscale.client.connection import Reply
 from kafscale.cluster.coordinator.partitions import TopicPartition
-from kafscale.cluster.groups.common.events import GroupMemberIdentity
+from kafscale.cluster.groups.common.context import GroupMemberIdentity
 from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.registries.topics import NewTopic
 from kafscale.config import Durability, Limits

@@ -22,12 +22,20 @@ from typing import ClassVar
 
 import attrs
 
-from kafscale.cluster.groups.classic.generation import Generation, JoinTime
-from kafscale.cluster.groups.classic.members import ClassicMember, ClassicMembers, new_member_id
-from kafscale.cluster.groups.common.context import GroupContext, Then, ignore_outcome
-from kafscale.cluster.groups.common.events import UNKNOWN_MEMBER_ID, GroupMemberIdentity, Join, Sync, refused_join
+from kafscale.cluster.groups.classic.members import ClassicMember, ClassicMembers, Generation, JoinTime, new_member_id
+from kafscale.cluster.groups.common.context import (
+    NEW_MEMBER_JOIN_TIMEOUT_MS,
+    UNKNOWN_MEMBER_ID,
+    GroupContext,
+    GroupMemberIdentity,
+    Join,
+    Sync,
+    Then,
+    ignore_outcome,
+    join_bytes,
+    refused_join,
+)
 from kafscale.cluster.groups.common.log_records import CoordinatorRecord, group_tombstone
-from kafscale.cluster.groups.common.settings import NEW_MEMBER_JOIN_TIMEOUT_MS, join_bytes
 from kafscale.concurrency.signals import OneShot
 from kafscale.concurrency.timers import Timer
 from kafscale.wire import error_codes

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from kafscale.cluster.groups.common.events import (
+from kafscale.cluster.groups.common.context import (
     CONSUMER_PROTOCOL_TYPE,
     NO_TIMEOUT_MS,
     UNKNOWN_MEMBER_ID,
@@ -23,7 +23,6 @@ from kafscale.cluster.groups.common.events import (
     refused_join,
 )
 from kafscale.cluster.groups.consumer.deciding import Deciding
-from kafscale.cluster.groups.consumer.embedded import EmbeddedSubscription, read_subscription, write_assignment
 from kafscale.cluster.groups.consumer.heartbeats import (
     check_bytes,
     check_size,
@@ -31,7 +30,14 @@ from kafscale.cluster.groups.consumer.heartbeats import (
     update_member,
 )
 from kafscale.cluster.groups.consumer.members import Member, MemberState, TopicSubscription
-from kafscale.cluster.groups.consumer.migration import downgrade, fence, may_downgrade
+from kafscale.cluster.groups.consumer.migration import (
+    EmbeddedSubscription,
+    downgrade,
+    fence,
+    may_downgrade,
+    read_subscription,
+    write_assignment,
+)
 from kafscale.cluster.groups.consumer.regexes import regex_left
 from kafscale.cluster.groups.consumer.state import GroupState
 from kafscale.errors import DecodeError

@@ -27,18 +27,21 @@ import attrs
 
 from kafscale.cluster.groups.classic.group import ClassicGroup
 from kafscale.cluster.groups.common.assignors import Partitions
-from kafscale.cluster.groups.common.context import GroupContext, Then, ignore_late, ignore_outcome
-from kafscale.cluster.groups.common.events import (
+from kafscale.cluster.groups.common.context import (
     CONSUMER_PROTOCOL_TYPE,
     MEMBER_EPOCH_SINCE,
     EventRefused,
+    GroupContext,
     GroupMemberIdentity,
     Heartbeat,
     HeartbeatReply,
     Join,
     Sync,
+    Then,
     TimerKey,
     TimerKind,
+    ignore_late,
+    ignore_outcome,
     refused_join,
 )
 from kafscale.cluster.groups.common.log_records import CoordinatorRecord, group_tombstone

@@ -10,8 +10,14 @@ from collections.abc import Sequence
 import attrs
 
 from kafscale.cluster.groups.common.assignors import NO_PARTITIONS, Partitions, is_subset
-from kafscale.cluster.groups.common.events import NO_TIMEOUT_MS, EventRefused, Heartbeat, HeartbeatReply, TimerKind
-from kafscale.cluster.groups.common.settings import MEMBER_METADATA_MAX_BYTES
+from kafscale.cluster.groups.common.context import (
+    MEMBER_METADATA_MAX_BYTES,
+    NO_TIMEOUT_MS,
+    EventRefused,
+    Heartbeat,
+    HeartbeatReply,
+    TimerKind,
+)
 from kafscale.cluster.groups.consumer.deciding import Deciding
 from kafscale.cluster.groups.consumer.members import (
     JOIN_EPOCH,

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 import attrs
 
 from kafscale.cluster.groups.common.assignors import NO_PARTITIONS, Partitions, count
+from kafscale.cluster.groups.common.context import MEMBER_BYTES, protocols_bytes
 from kafscale.cluster.groups.common.log_records import CoordinatorRecord
-from kafscale.cluster.groups.common.settings import MEMBER_BYTES, protocols_bytes
 from kafscale.wire.internal_topics.consumer_offsets import (
     ClassicMemberMetadata,
     ConsumerGroupCurrentMemberAssignmentKey,

@@ -14,9 +14,13 @@ from typing import Any
 
 import attrs
 
-from kafscale.cluster.groups.common.events import EventRefused, RegexRefresh
+from kafscale.cluster.groups.common.context import (
+    REGEX_REFRESH_MIN_INTERVAL_MS,
+    REGEXES_MAX_COUNT,
+    EventRefused,
+    RegexRefresh,
+)
 from kafscale.cluster.groups.common.log_records import CoordinatorRecord
-from kafscale.cluster.groups.common.settings import REGEX_REFRESH_MIN_INTERVAL_MS, REGEXES_MAX_COUNT
 from kafscale.cluster.groups.consumer.deciding import Deciding
 from kafscale.cluster.groups.consumer.members import JOIN_EPOCH, Member, TopicSubscription
 from kafscale.cluster.groups.consumer.state import GroupState, ResolvedRegex, regex_record

@@ -13,8 +13,8 @@ from typing import Any
 import attrs
 
 from kafscale.cluster.groups.common.assignors import NO_PARTITIONS, Partitions
+from kafscale.cluster.groups.common.context import GroupStateBytes
 from kafscale.cluster.groups.common.log_records import CoordinatorRecord
-from kafscale.cluster.groups.common.settings import GroupStateBytes
 from kafscale.cluster.groups.consumer.members import (
     Member,
     TopicSubscription,

@@ -34,8 +34,7 @@ import trio
 
 from kafscale.buffers import Buffer
 from kafscale.cluster.membership.records import to_wait_for
-from kafscale.cluster.metadata.converter import decode, encode, keeping_others, others_field
-from kafscale.cluster.metadata.uuids import random_uuid, uuid_text
+from kafscale.cluster.metadata.converter import decode, encode, keeping_others, others_field, random_uuid, uuid_text
 from kafscale.concurrency.clocks import elapsed
 from kafscale.concurrency.nurseries import leaves
 from kafscale.concurrency.signals import Signal

@@ -16,8 +16,7 @@ import trio
 
 from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.membership.assignment import Assignment
-from kafscale.cluster.membership.leading.epoch_starts import EpochStarts, decide_begin
-from kafscale.cluster.membership.leading.leading import AllPartitions, Leading, begun
+from kafscale.cluster.membership.leading.leading import AllPartitions, EpochStarts, Leading, begun, decide_begin
 from kafscale.cluster.membership.node import Endpoint, Node
 from kafscale.cluster.membership.peers.heartbeats import Heartbeats, LeaderNotices, ReleasedContents, heartbeat
 from kafscale.cluster.membership.peers.lease import AcknowledgementLease, SuspensionCheck

@@ -15,8 +15,7 @@ import trio
 
 from kafscale.cluster.metadata.base import LOCAL_PREFIX, POSITION_KEY, MetadataStore, Transaction
 from kafscale.cluster.metadata.checkpoint import find_checkpoints, replacing_all
-from kafscale.cluster.metadata.converter import decode, encode
-from kafscale.cluster.metadata.uuids import random_uuid, uuid_text
+from kafscale.cluster.metadata.converter import decode, encode, random_uuid, uuid_text
 from kafscale.cluster.registries.topic_records import LOST_OFFSETS
 from kafscale.config import Settings
 from kafscale.errors import DamagedObject, NotFound, StartupError

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kafscale.cluster.groups.classic.generation import Generation
-from kafscale.cluster.groups.common.events import GroupMemberIdentity, Sync
+from kafscale.cluster.groups.classic.members import Generation
+from kafscale.cluster.groups.common.context import GroupMemberIdentity, Sync
 from tests.cluster.groups.classic_groups import GroupHarness, result, subscription
 
 

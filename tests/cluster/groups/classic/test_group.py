@@ -6,7 +6,7 @@ import attrs
 import pytest
 
 from kafscale.cluster.groups.classic.group import ClassicGroupState
-from kafscale.cluster.groups.common.events import refused_join
+from kafscale.cluster.groups.common.context import refused_join
 from kafscale.config import Limits, Settings
 from kafscale.wire import error_codes as e
 from kafscale.wire.messages.groups import SyncGroupResponse

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from kafscale.cluster.groups.classic.generation import JoinTime
+from kafscale.cluster.groups.classic.members import JoinTime
 from kafscale.concurrency.timers import TimerQueue
 from kafscale.config import CoordinatorSettings, Settings
 from tests.cluster.groups.classic_groups import GroupHarness, result

@@ -5,9 +5,9 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from kafscale.cluster.groups.common.events import GroupMemberIdentity, Sync, TimerKey, TimerKind
-from kafscale.cluster.groups.consumer.embedded import read_assignment, read_subscription, write_assignment
+from kafscale.cluster.groups.common.context import GroupMemberIdentity, Sync, TimerKey, TimerKind
 from kafscale.cluster.groups.consumer.members import MemberState
+from kafscale.cluster.groups.consumer.migration import read_assignment, read_subscription, write_assignment
 from kafscale.cluster.groups.consumer.state import ConsumerGroupState
 from kafscale.config import CoordinatorSettings, Limits, Settings
 from kafscale.config.values import GroupMigrationPolicy

@@ -5,10 +5,9 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from kafscale.cluster.groups.common import settings as limits
-from kafscale.cluster.groups.common.events import TimerKey, TimerKind
+from kafscale.cluster.groups.common import context as limits
+from kafscale.cluster.groups.common.context import GroupOverrides, GroupStateBytes, TimerKey, TimerKind, group_times
 from kafscale.cluster.groups.common.log_records import CoordinatorRecord
-from kafscale.cluster.groups.common.settings import GroupOverrides, GroupStateBytes, group_times
 from kafscale.cluster.groups.consumer.members import MemberState
 from kafscale.cluster.groups.consumer.state import ConsumerGroupState, target_record
 from kafscale.config import CoordinatorSettings, Limits, Settings
