@@ -222,18 +222,6 @@ def _handler(registry: Registry) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
-        def do_GET(self) -> None:
-            self._serve()
-
-        def do_POST(self) -> None:
-            self._serve()
-
-        def do_PUT(self) -> None:
-            self._serve()
-
-        def do_DELETE(self) -> None:
-            self._serve()
-
         def _serve(self) -> None:
             body = self.rfile.read(int(self.headers.get("content-length") or 0))
             registry.requests.append(f"{self.command} {self.path}")
@@ -249,6 +237,8 @@ def _handler(registry: Registry) -> type[BaseHTTPRequestHandler]:
                 except _Refused as refused:
                     status = int(str(refused.code)[:3])
                     self._reply(status, {"error_code": refused.code, "message": refused.message})
+
+        do_GET = do_POST = do_PUT = do_DELETE = _serve  # noqa: N815 # names of http.server
 
         def _reply(self, status: int, body: Any) -> None:
             content = json.dumps(body).encode()

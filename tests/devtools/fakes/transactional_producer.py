@@ -46,6 +46,7 @@ from kafscale.wire.messages.transactions import (
 )
 from kafscale.wire.records import ProducerStamp, Record, build_batch, iterate_records
 from tests.devtools.fakes.memory_broker import memory_broker, memory_parts, memory_settings
+from tests.devtools.fakes.transactions import counted_batches
 
 TOPIC = "orders"
 OLD, NEW = 11, 12  # of Produce: by AddPartitionsToTxn, and enrolled by the batch
@@ -170,7 +171,6 @@ class Producer:
 async def committed_values(client: Connection, index: int) -> list[bytes | None]:
     """Return the values that a `read_committed` consumer gets from the partition."""
     values: list[bytes | None] = []
-    dropped: set[int] = set()
     offset, stable_offset = 0, 1
     while offset < stable_offset:
         partition = FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=1 << 20)
@@ -185,17 +185,12 @@ async def committed_values(client: Connection, index: int) -> list[bytes | None]
         (answer,) = (await (await client.send_encoded(call, codec.encode(request, 11))).wait()).responses[0].partitions
         assert answer.error_code == e.NONE
         stable_offset = answer.last_stable_offset
-        aborted = sorted((aborted.first_offset, aborted.producer_id) for aborted in answer.aborted_transactions or ())
+        aborted = [(aborted.first_offset, aborted.producer_id) for aborted in answer.aborted_transactions or ()]
         records: Any = answer.records or b""
-        for batch in batches(memoryview(records)):
-            header = parse_header(batch)
-            while aborted and aborted[0][0] <= header.last_offset:
-                dropped.add(aborted.pop(0)[1])
-            if header.is_control:
-                dropped.discard(header.producer_id)
-            elif header.producer_id not in dropped:
-                values += [record.value for record in iterate_records(batch)]
-            offset = header.last_offset + 1
+        found = list(batches(memoryview(records)))
+        for batch, _ in counted_batches(found, aborted):
+            values += [record.value for record in iterate_records(batch)]
+        offset = max([offset, *(parse_header(batch).last_offset + 1 for batch in found)])
     return values
 
 

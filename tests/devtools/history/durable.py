@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any, cast
 
 import attrs
 
@@ -52,34 +53,12 @@ class _WatchedDisk:
     disk: Disk
     durable: DurableLog
 
-    @property
-    def location(self) -> str:
-        return self.disk.location
-
-    async def list(self) -> Mapping[str, int]:
-        return await self.disk.list()
-
-    async def create(self, name: str, size_bytes: int, header: Buffer, *, reuse: str | None = None) -> None:
-        await self.disk.create(name, size_bytes, header, reuse=reuse)
-
-    async def rename(self, name: str, new_name: str) -> None:
-        await self.disk.rename(name, new_name)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.disk, name)
 
     async def write_and_sync(self, name: str, buffers: Sequence[Buffer], position: int) -> None:
         with self.durable.writing(buffers[1:] if position == 0 else buffers):  # a file begins with its header
             await self.disk.write_and_sync(name, buffers, position)
-
-    async def read(self, name: str, position: int, length_bytes: int) -> bytes:
-        return await self.disk.read(name, position, length_bytes)
-
-    async def truncate(self, name: str, size_bytes: int) -> None:
-        await self.disk.truncate(name, size_bytes)
-
-    async def delete(self, name: str) -> None:
-        await self.disk.delete(name)
-
-    def close(self) -> None:
-        self.disk.close()
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -94,7 +73,7 @@ class DurableLog:
     # ---- while it happens -----------------------------------------------------------------------------------------
 
     def watched(self, disk: Disk) -> Disk:
-        return _WatchedDisk(disk, self)
+        return cast(Disk, _WatchedDisk(disk, self))
 
     @contextmanager
     def writing(self, buffers: Sequence[Buffer]) -> Iterator[None]:

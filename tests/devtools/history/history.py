@@ -1,25 +1,7 @@
 """History of the events that clients saw, and its checks, in the manner of Jepsen's Kafka workload.
 
 Clients record every send, acknowledgement, poll and offset as it happens, across crashes of the broker;
-`History.anomalies` then looks for
-
-    lost write             acknowledged, and missing although something behind it was read
-    unseen                 acknowledged, and not read so far
-    duplicate              one value at two offsets
-    reordering             a producer's values in another order than it sent them
-    two values             an offset that served, or was acknowledged for, two values
-    unknown value          a value without a send
-    gap                    a poll that went on behind an offset that it had not read
-    non-monotonic poll     a poll that went back
-    offset moved back      a high watermark, last stable offset or log start less than an earlier one, or than an
-                           acknowledged offset
-    deleted unasked        a log start behind all requested deletions
-    deleted and read       a poll that returned records deleted before it began
-    lost commit            a group's offset older than the acknowledged one, or never committed
-    changed                a record with another key, value, timestamp or header than it was sent with
-    wrong time             an offset by timestamp that is not the first whose record is as late as that
-    wrong epoch            the end of a leader epoch that does not divide the records by their epochs
-    resurrected            a reader of all is left with a value of a key that was deleted by a tombstone behind it
+`History.anomalies` then looks for each `Kind`.
 
 All values must be different; the order of `sent` calls is the order of sending. A consumer's polls go on where the last
 one ended unless it says `sought`. Offsets have holes only where compaction has removed a value behind which is another
@@ -37,27 +19,28 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from itertools import pairwise
+from typing import Any
 
 import attrs
 
 
 class Kind(Enum):
-    LOST_WRITE = "lost write"
-    UNSEEN = "unseen"
-    DUPLICATE = "duplicate"
-    REORDERING = "reordering"
-    TWO_VALUES = "two values"
-    UNKNOWN_VALUE = "unknown value"
-    GAP = "gap"
-    NON_MONOTONIC_POLL = "non-monotonic poll"
-    MOVED_BACK = "offset moved back"
-    DELETED_UNASKED = "deleted unasked"
-    DELETED_AND_READ = "deleted and read"
-    LOST_COMMIT = "lost commit"
-    CHANGED = "changed"
-    WRONG_TIME = "wrong time"
-    WRONG_EPOCH = "wrong epoch"
-    RESURRECTED = "resurrected"
+    LOST_WRITE = "lost write"  # acknowledged, and missing although something behind it was read
+    UNSEEN = "unseen"  # acknowledged, and not read so far
+    DUPLICATE = "duplicate"  # one value at two offsets
+    REORDERING = "reordering"  # a producer's values in another order than it sent them
+    TWO_VALUES = "two values"  # an offset that served, or was acknowledged for, two values
+    UNKNOWN_VALUE = "unknown value"  # a value without a send
+    GAP = "gap"  # a poll that went on behind an offset that it had not read
+    NON_MONOTONIC_POLL = "non-monotonic poll"  # a poll that went back
+    MOVED_BACK = "offset moved back"  # a high watermark, LSO or log start; or one below an acknowledged offset
+    DELETED_UNASKED = "deleted unasked"  # a log start behind all requested deletions
+    DELETED_AND_READ = "deleted and read"  # a poll that returned records deleted before it began
+    LOST_COMMIT = "lost commit"  # a group's offset older than the acknowledged one, or never committed
+    CHANGED = "changed"  # a record with another key, value, timestamp or header than it was sent with
+    WRONG_TIME = "wrong time"  # an offset by timestamp that is not the first whose record is as late as that
+    WRONG_EPOCH = "wrong epoch"  # the end of a leader epoch that does not divide the records by their epochs
+    RESURRECTED = "resurrected"  # a reader of all has a value of a key that was deleted by a tombstone behind it
 
 
 _Finding = tuple[Kind, str]
@@ -417,18 +400,9 @@ class Unbelieved(History):
 
     believed: History = attrs.field(kw_only=True)
 
-    def sent(
-        self,
-        producer: str,
-        partition: str,
-        value: str,
-        *,
-        key: str | None = None,
-        content: Content | None = None,
-        may_go: bool = False,
-    ) -> None:
-        super().sent(producer, partition, value, key=key, content=content, may_go=may_go)
-        self.believed.sent(producer, partition, value, key=key, content=content, may_go=may_go)
+    def sent(self, producer: str, partition: str, value: str, **more: Any) -> None:
+        super().sent(producer, partition, value, **more)
+        self.believed.sent(producer, partition, value, **more)
 
     def sent_anew(self, partition: str, values: Iterable[str]) -> None:
         self.believed.sent_anew(partition, values)

@@ -1,19 +1,4 @@
-"""Checker of the sends and polls of transactions, by Jepsen's names for Kafka-likes.
-
-    G0                  transactions whose values lie before each other's in a circle: each before the next one's
-    G1a                 a value of an aborted transaction was polled
-    G1b                 a value was polled before its transaction had asked to be committed
-    G1c                 the same circle as G0, in which some are ordered only because one polled the other's value
-    aborted-read        a value was polled whose sending, outside transactions, had failed
-    lost-write          committed, never polled, and something behind it was polled
-    duplicate           one value at two offsets
-    inconsistent-offsets  an offset that had two values
-    poll-skip           a consumer's next transaction went on behind a value that it had not polled
-    nonmonotonic-poll   it went back
-    int-poll-skip       the same two within one transaction
-    int-nonmonotonic-poll
-    int-send-skip       between two values that a transaction sent to a partition, one after the other, are others
-    int-nonmonotonic-send  a later one lies before an earlier one
+"""Checker of the sends and polls of transactions, by Jepsen's names for Kafka-likes (`Kind`).
 
 After the documentation of jepsen.tests.kafka (https://jepsen-io.github.io/jepsen/jepsen.tests.kafka.html), from which
 the edges between transactions are taken too: *ww* between the writers of neighbouring values, *wr* from the writer of
@@ -35,20 +20,20 @@ import attrs
 
 
 class Kind(Enum):
-    G0 = "G0"
-    G1A = "G1a"
-    G1B = "G1b"
-    G1C = "G1c"
-    ABORTED_READ = "aborted-read"
-    LOST_WRITE = "lost-write"
-    DUPLICATE = "duplicate"
-    INCONSISTENT_OFFSETS = "inconsistent-offsets"
-    POLL_SKIP = "poll-skip"
-    NONMONOTONIC_POLL = "nonmonotonic-poll"
-    INT_POLL_SKIP = "int-poll-skip"
-    INT_NONMONOTONIC_POLL = "int-nonmonotonic-poll"
-    INT_SEND_SKIP = "int-send-skip"
-    INT_NONMONOTONIC_SEND = "int-nonmonotonic-send"
+    G0 = "G0"  # transactions whose values lie before each other's in a circle: each before the next one's
+    G1A = "G1a"  # a value of an aborted transaction was polled
+    G1B = "G1b"  # a value was polled before its transaction had asked to be committed
+    G1C = "G1c"  # the same circle as G0, in which some are ordered only because one polled the other's value
+    ABORTED_READ = "aborted-read"  # a value was polled whose sending, outside transactions, had failed
+    LOST_WRITE = "lost-write"  # committed, never polled, and something behind it was polled
+    DUPLICATE = "duplicate"  # one value at two offsets
+    INCONSISTENT_OFFSETS = "inconsistent-offsets"  # an offset that had two values
+    POLL_SKIP = "poll-skip"  # a consumer's next transaction went on behind a value that it had not polled
+    NONMONOTONIC_POLL = "nonmonotonic-poll"  # it went back
+    INT_POLL_SKIP = "int-poll-skip"  # a skip within one transaction
+    INT_NONMONOTONIC_POLL = "int-nonmonotonic-poll"  # likewise, it went back
+    INT_SEND_SKIP = "int-send-skip"  # others are between two values that a transaction sent, one after the other
+    INT_NONMONOTONIC_SEND = "int-nonmonotonic-send"  # a later one lies before an earlier one
 
 
 # What a broker with Kafka's promises never lets happen.

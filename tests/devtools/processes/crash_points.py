@@ -2,24 +2,8 @@
 
     python -m tests.devtools.processes.crash_points POINT:N -- serve ...
 
-N counts how often the point is passed unharmed. The points are at the seams of the log: disk, store and metadata are
-wrapped, and the broker itself has no hook.
-
-    wal-create-before, -after      a WAL file is made (rotation takes one that was made before)
-    wal-retire-before, -after      a WAL file is put aside, since a flush was committed
-    wal-reuse-before, -during, -after      such a file becomes the next one
-    wal-begin-torn                 only the first sectors of the first write into a WAL file arrive, after a rotation
-    wal-write-before, -after       a group of entries is written and synced
-    wal-write-torn                 only the first sectors of a group arrive
-    wal-delete-before, -after      a WAL file is deleted, since a flush was committed and enough are put aside
-    kfs-put-before, -during, -after, index-put-before, -during, -after
-    merge-kfs-put-during           the `.kfs` of a merged segment is written
-    merge-index-put-after          both are there, and their sources are still read
-    s3-wal-put-before, -during, -after     an object of the log in the bucket
-    checkpoint-put-before, -during, -after
-    metadata-commit-before, -during, -after
-
-A simulation has the same points; there dying is the end of a nursery.
+N counts how often the point is passed unharmed. Disk, store and metadata are wrapped, and the broker has no hook. A
+simulation has the same points; there dying is the end of a nursery.
 """
 
 from __future__ import annotations
@@ -29,9 +13,9 @@ import random
 import signal
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from typing import Any, cast
 
 import attrs
 import trio
@@ -41,30 +25,22 @@ from kafscale.broker import Broker
 from kafscale.broker_storage import StorageParts
 from kafscale.buffers import Buffer
 from kafscale.cli.main import run
-from kafscale.cluster.metadata.base import (
-    Entry,
-    Listener,
-    LocalMetadataStore,
-    Outcome,
-    Snapshot,
-    Transaction,
-    revision_of,
-)
-from kafscale.errors import PreconditionFailed
+from kafscale.cluster.metadata.base import LocalMetadataStore, Outcome, Transaction, revision_of
 from kafscale.log.wal.disk import Disk
 from kafscale.store.base import ObjectStore
 from kafscale.testing.disk import SECTOR_BYTES
 from kafscale.testing.faulty_store import FaultyStore, On, StoreCall
 
 POINTS = (
-    *("wal-create-before", "wal-create-after", "wal-begin-torn"),
-    *("wal-retire-before", "wal-retire-after"),
-    *("wal-reuse-before", "wal-reuse-during", "wal-reuse-after"),
-    *("wal-write-before", "wal-write-torn", "wal-write-after"),
-    *("wal-delete-before", "wal-delete-after"),
+    *("wal-create-before", "wal-create-after"),  # of a WAL file; rotation takes one that was made before
+    "wal-begin-torn",  # only the first sectors of the first write into a WAL file arrive, after a rotation
+    *("wal-retire-before", "wal-retire-after"),  # a WAL file is put aside, since a flush was committed
+    *("wal-reuse-before", "wal-reuse-during", "wal-reuse-after"),  # such a file becomes the next one
+    *("wal-write-before", "wal-write-torn", "wal-write-after"),  # of a group of entries; torn: its first sectors arrive
+    *("wal-delete-before", "wal-delete-after"),  # since a flush was committed and enough files are put aside
     *("kfs-put-before", "kfs-put-during", "kfs-put-after"),
     *("index-put-before", "index-put-during", "index-put-after"),
-    *("merge-kfs-put-during", "merge-index-put-after"),
+    *("merge-kfs-put-during", "merge-index-put-after"),  # the merged segment is there, and its sources are still read
     *("s3-wal-put-before", "s3-wal-put-during", "s3-wal-put-after"),
     *("checkpoint-put-before", "checkpoint-put-during", "checkpoint-put-after"),
     *("metadata-commit-before", "metadata-commit-during", "metadata-commit-after"),
@@ -136,12 +112,8 @@ class CrashingDisk:
     disk: Disk
     point: CrashPoint
 
-    @property
-    def location(self) -> str:
-        return self.disk.location
-
-    async def list(self) -> Mapping[str, int]:
-        return await self.disk.list()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.disk, name)
 
     async def create(self, name: str, size_bytes: int, header: Buffer, *, reuse: str | None = None) -> None:
         operation = "wal-create" if reuse is None else "wal-reuse"
@@ -164,19 +136,10 @@ class CrashingDisk:
         await self.disk.write_and_sync(name, buffers, position)
         await self.point.reach("wal-write-after")
 
-    async def read(self, name: str, position: int, length_bytes: int) -> bytes:
-        return await self.disk.read(name, position, length_bytes)
-
-    async def truncate(self, name: str, size_bytes: int) -> None:
-        await self.disk.truncate(name, size_bytes)
-
     async def delete(self, name: str) -> None:
         await self.point.begin("wal-delete")
         await self.disk.delete(name)
         await self.point.reach("wal-delete-after")
-
-    def close(self) -> None:
-        self.disk.close()
 
 
 @attrs.define(eq=False)
@@ -186,27 +149,8 @@ class CrashingMetadataStore:
     store: LocalMetadataStore
     point: CrashPoint
 
-    @property
-    def revision(self) -> int:
-        return self.store.revision
-
-    def follow(self, listener: Listener) -> None:
-        self.store.follow(listener)
-
-    def unfollow(self, listener: Listener) -> None:
-        self.store.unfollow(listener)
-
-    async def get(self, key: str) -> Entry | None:
-        return await self.store.get(key)
-
-    async def list(self, prefix: str) -> Sequence[Entry]:
-        return await self.store.list(prefix)
-
-    async def check_room(self) -> None:
-        await self.store.check_room()
-
-    def snapshot(self) -> AbstractAsyncContextManager[Snapshot]:
-        return self.store.snapshot()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
 
     async def commit(self, transaction: Transaction) -> int:
         (outcome,) = await self.apply([transaction])
@@ -217,9 +161,6 @@ class CrashingMetadataStore:
         outcomes = await self.store.apply(transactions)
         await self.point.reach("metadata-commit-after")
         return outcomes
-
-    async def check(self, transactions: Sequence[Transaction]) -> Sequence[PreconditionFailed | None]:
-        return await self.store.check(transactions)
 
 
 def crashing_store(store: ObjectStore, point: CrashPoint) -> ObjectStore:
@@ -241,8 +182,8 @@ def _acting(act: Callable[[], Awaitable[None]]) -> Callable[[StoreCall], Awaitab
 def crashing_parts(parts: StorageParts, point: CrashPoint) -> StorageParts:
     return StorageParts(
         store=crashing_store(parts.store, point),
-        metadata=CrashingMetadataStore(parts.metadata, point),
-        disk=CrashingDisk(parts.disk, point),
+        metadata=cast(LocalMetadataStore, CrashingMetadataStore(parts.metadata, point)),
+        disk=cast(Disk, CrashingDisk(parts.disk, point)),
     )
 
 

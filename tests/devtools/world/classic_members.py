@@ -8,7 +8,6 @@ assignor. Now and then one commits with an earlier generation, which must be ref
 from __future__ import annotations
 
 from collections.abc import Sequence
-from random import Random
 from typing import Any
 
 import attrs
@@ -32,15 +31,12 @@ from kafscale.wire.messages.groups import (
     SyncGroupResponse,
 )
 from tests.devtools.history.group_reads import GroupReads, MemberReads
-from tests.devtools.history.history import History
 from tests.devtools.history.member_history import NO_GENERATION, Assignment, GenerationsSeen, Participant
-from tests.devtools.world.consumer_members import Coordinates, MembersOfGroup
+from tests.devtools.world.consumer_members import MembersOfGroup, ProcessesInGroup
 from tests.devtools.world.group_offsets import commit_offsets, fetch_offsets, note_offsets
-from tests.devtools.world.workload import Connect, Topic, reconnecting, was_done
+from tests.devtools.world.workload import was_done
 
 REBALANCE_SECONDS = 2.0  # less than a client waits for an answer
-LIFE_MAX_SECONDS = 8.0
-BEAT_SECONDS = (0.25, 0.75)
 WRONG_OFFSET = 1_000_000  # never committed otherwise
 
 _GONE = frozenset({error_codes.UNKNOWN_MEMBER_ID, error_codes.ILLEGAL_GENERATION})
@@ -48,58 +44,28 @@ _BEGINS_ANEW = _GONE | {error_codes.REBALANCE_IN_PROGRESS}
 
 
 @attrs.define(eq=False, kw_only=True)
-class ClassicMember:
-    """One process after another in one place, until cancelled. Once `stopping` is set, the current one stays."""
+class ClassicMember(ProcessesInGroup):
+    """Processes that are members of a group of the classic protocol."""
 
-    name: str
-    group: str
-    topic: Topic
-    connect: Connect
-    history: History
+    LIFE_MAX_SECONDS = 8.0
+    BEAT_SECONDS = (0.25, 0.75)
+
     seen: GenerationsSeen
-    random: Random
-    stopping: trio.Event
     reads: GroupReads
-    coordinates: Coordinates
-    member: Participant | None = attrs.field(default=None, init=False)
-    _reads: MemberReads = attrs.field(init=False)  # of this process
-    _count: int = attrs.field(default=0, init=False)
+    _reads: MemberReads = attrs.field(init=False)
     _shared_count: int = attrs.field(default=0, init=False)  # assignments that it has made
     _former: Participant | None = attrs.field(default=None, init=False)  # as it was in a generation before
 
-    async def run(self) -> None:
-        while True:
-            name = f"{self.name}.{self._count}"
-            self._count += 1
-            self._reads = self.reads.by(name)
-            await self._live(Participant(name=name), trio.current_time() + self.random.uniform(0.1, LIFE_MAX_SECONDS))
-            await trio.sleep(self.random.uniform(0, 0.5))
+    def _begin(self, name: str) -> None:
+        self.member = Participant(name=name)
 
-    async def _live(self, member: Participant, until: float) -> None:
-        is_alive = True
-        self.member = member
-
-        async def use(connection: Connection) -> None:
-            nonlocal is_alive, until
-            while self.stopping.is_set() or trio.current_time() < until:
-                if member.generation == NO_GENERATION:
-                    await self._join(connection, member)
-                else:
-                    await self._beat(connection, member)
-                await self._read(connection, member)
-                await trio.sleep(self.random.uniform(*BEAT_SECONDS))
-            ending = self.random.randrange(4)
-            if ending == 0:  # it hangs, and goes on as if nothing had happened
-                await trio.sleep(self.random.uniform(0, 2 * self.seen.session_seconds))
-                until = trio.current_time() + self.random.uniform(0.1, LIFE_MAX_SECONDS)
-                await self._commit(connection, member)
-                return
-            is_alive = False
-            if ending < 3:
-                await self._leave(connection, member)
-
-        await reconnecting(self.connect, use, while_true=lambda: is_alive)
-        self.member = self._former = None
+    async def _work(self, connection: Connection) -> bool:
+        if self.member.generation == NO_GENERATION:
+            await self._join(connection, self.member)
+        else:
+            await self._beat(connection, self.member)
+        await self._read(connection, self.member)
+        return True
 
     # ---- generations ----------------------------------------------------------------------------------------------
 
@@ -165,7 +131,7 @@ class ClassicMember:
         code = (await connection.request(request, HeartbeatResponse)).error_code
         is_known = self.coordinates(connection, self.group)
         if code == error_codes.REBALANCE_IN_PROGRESS:
-            await self._commit(connection, member)  # as one that has to give up what it has
+            await self._commit(connection)  # as one that has to give up what it has
             self._give_up(member)
         elif code in _GONE:
             self._refused(member, code, is_known=is_known)
@@ -173,7 +139,7 @@ class ClassicMember:
             if is_known:
                 self.seen.heard(member, began=began)
             if self.random.random() < 0.5:
-                await self._commit(connection, member)
+                await self._commit(connection)
 
     def _give_up(self, member: Participant) -> None:
         if member.generation != NO_GENERATION:
@@ -187,7 +153,8 @@ class ClassicMember:
         if code == error_codes.UNKNOWN_MEMBER_ID:
             member.member_id = ""
 
-    async def _leave(self, connection: Connection, member: Participant) -> None:
+    async def _leave(self, connection: Connection) -> None:
+        member = self.member
         if not member.member_id:
             return
         member_id = member.member_id
@@ -210,9 +177,9 @@ class ClassicMember:
                 self._reads.begin_all(found)
         await self._reads.poll(connection)
 
-    async def _commit(self, connection: Connection, member: Participant) -> None:
+    async def _commit(self, connection: Connection) -> None:
         """Commit its position in one of its partitions; or, seldom, that of its former generation."""
-        former = self._former
+        former, member = self._former, self.member
         if former is not None and former.generation < self.seen.latest and self.random.random() < 0.2:
             self._former = None
             partition = self.random.randrange(self.topic.partition_count)
@@ -269,17 +236,5 @@ class ClassicMembers(MembersOfGroup):
     def _seen(cls, **group: Any) -> GenerationsSeen:
         return GenerationsSeen(rebalance_seconds=REBALANCE_SECONDS, **group)
 
-    def _member(self, number: int, topic: Topic, stopping: trio.Event, reads: GroupReads | None) -> ClassicMember:
-        assert reads is not None
-        return ClassicMember(
-            name=f"classic{number}",
-            group=self.group,
-            topic=topic,
-            connect=self.connect,
-            history=self.history,
-            seen=self.seen,
-            random=Random(self.random.random()),
-            stopping=stopping,
-            reads=reads,
-            coordinates=self.coordinates,
-        )
+    def _member(self, number: int, **shared: Any) -> ClassicMember:
+        return ClassicMember(name=f"classic{number}", seen=self.seen, **shared)

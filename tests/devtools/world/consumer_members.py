@@ -33,9 +33,7 @@ TAKES_PART_PROBABILITY = 0.4  # that there is a group
 MEMBERS_MAX_COUNT = 3
 SESSIONS_SECONDS = [0.6, 2.0, 10.0]
 REBALANCE_SECONDS = 3.0
-LIFE_MAX_SECONDS = 1.5
 GIVE_UP_MAX_SECONDS = 0.5
-BEAT_SECONDS = (0.05, 0.15)
 AGREE_SECONDS = 60.0  # simulated: longer than all sessions, one after the other
 AGREE_POLL_SECONDS = 1.0
 
@@ -60,62 +58,55 @@ class CommittedNumbers:
 
 
 @attrs.define(eq=False, kw_only=True)
-class GroupMember:
-    """One process after another in one place, until cancelled; `instance_id` makes the members static.
+class ProcessesInGroup(ABC):
+    """One process of a group after another, until cancelled; once `stopping` is set, the current one stays.
 
-    Once `stopping` is set, the current one stays. All pauses are `pace` times as long as with one broker. A broker that
-    does not `coordinate` the group any more may give outdated answers.
+    All pauses are `pace` times as long as with one broker. A broker that does not `coordinate` the group any more may
+    give outdated answers.
     """
+
+    LIFE_MAX_SECONDS = 1.5
+    BEAT_SECONDS = (0.05, 0.15)
 
     name: str
     group: str
     topic: Topic
     connect: Connect
     history: History
-    seen: MembersSeen
-    numbers: CommittedNumbers
+    seen: MembersRecord
     random: Random
     stopping: trio.Event
-    instance_id: str | None = None
     reads: GroupReads | None = None
     coordinates: Coordinates = coordinates_all
     pace: float = 1.0
-    member: Membership | None = attrs.field(default=None, init=False)
+    member: Any = attrs.field(default=None, init=False)  # of this process, if it is one
     _reads: MemberReads | None = attrs.field(default=None, init=False)  # of this process
-    _former: Membership | None = attrs.field(default=None, init=False)
+    _former: Any = attrs.field(default=None, init=False)  # a member that it has been
     _count: int = attrs.field(default=0, init=False)
-    _member_id: str = attrs.field(default="", init=False)
-    _is_full: bool = attrs.field(default=True, init=False)
-    _is_replaced: bool = attrs.field(default=False, init=False)  # it was told that another one has its instance id
-    _doomed: Assigned = attrs.field(default=frozenset(), init=False)  # that it has, and is to give up
-    _gives_up_at: float = attrs.field(default=0.0, init=False)
-    _told: Assigned | None = attrs.field(default=None, init=False)  # what the broker knows that it has
 
     async def run(self) -> None:
         while True:
-            self._member_id = f"{self.name}.{self._count}"
-            self._is_replaced = False
-            self._reads = None if self.reads is None else self.reads.by(self._member_id)
+            name = f"{self.name}.{self._count}"
+            self._reads = None if self.reads is None else self.reads.by(name)
             self._count += 1
+            self._begin(name)
             await self._live(trio.current_time() + self._life_seconds())
             await trio.sleep(self.random.uniform(0, 0.5))
 
     def _life_seconds(self) -> float:
-        return self.pace * self.random.uniform(0.1, LIFE_MAX_SECONDS)
+        return self.pace * self.random.uniform(0.1, self.LIFE_MAX_SECONDS)
 
     async def _live(self, until: float) -> None:
         is_alive = True
 
         async def use(connection: Connection) -> None:
             nonlocal is_alive, until
-            self._is_full = True
+            self._connected()
             while self.stopping.is_set() or trio.current_time() < until:
-                await self._beat(connection)
-                if self._is_replaced:  # which ends a process
+                if not await self._work(connection):
                     is_alive = False
                     return
-                await self._read(connection)
-                await trio.sleep(self.pace * self.random.uniform(*BEAT_SECONDS))
+                await trio.sleep(self.pace * self.random.uniform(*self.BEAT_SECONDS))
             ending = self.random.randrange(4)
             if ending == 0:  # it hangs, and goes on as if nothing had happened
                 await trio.sleep(self.random.uniform(0, 2 * self.seen.session_seconds))
@@ -128,6 +119,53 @@ class GroupMember:
 
         await reconnecting(self.connect, use, while_true=lambda: is_alive)
         self.member = self._former = None
+
+    @abstractmethod
+    def _begin(self, name: str) -> None:
+        """Begin a process of this name."""
+
+    def _connected(self) -> None:  # noqa: B027 # only some need it
+        """Take notice of a new connection."""
+
+    @abstractmethod
+    async def _work(self, connection: Connection) -> bool:
+        """Do one step: join or beat, and read; False if the process has to end."""
+
+    @abstractmethod
+    async def _commit(self, connection: Connection) -> None: ...
+
+    @abstractmethod
+    async def _leave(self, connection: Connection) -> None: ...
+
+
+@attrs.define(eq=False, kw_only=True)
+class GroupMember(ProcessesInGroup):
+    """Processes that are members of a group of Kafka 4's protocol; `instance_id` makes them static."""
+
+    seen: MembersSeen
+    numbers: CommittedNumbers
+    instance_id: str | None = None
+    member: Membership | None = attrs.field(default=None, init=False)
+    _former: Membership | None = attrs.field(default=None, init=False)
+    _member_id: str = attrs.field(default="", init=False)
+    _is_full: bool = attrs.field(default=True, init=False)
+    _is_replaced: bool = attrs.field(default=False, init=False)  # it was told that another one has its instance id
+    _doomed: Assigned = attrs.field(default=frozenset(), init=False)  # that it has, and is to give up
+    _gives_up_at: float = attrs.field(default=0.0, init=False)
+    _told: Assigned | None = attrs.field(default=None, init=False)  # what the broker knows that it has
+
+    def _begin(self, name: str) -> None:
+        self._member_id, self._is_replaced = name, False
+
+    def _connected(self) -> None:
+        self._is_full = True
+
+    async def _work(self, connection: Connection) -> bool:
+        await self._beat(connection)
+        if self._is_replaced:
+            return False
+        await self._read(connection)
+        return True
 
     # ---- heartbeats -----------------------------------------------------------------------------------------------
 
@@ -319,7 +357,7 @@ class MembersOfGroup(ABC):
     group: str
     coordinates: Coordinates = coordinates_all
     knows: Knows | None = None
-    members: list[Any] = attrs.field(factory=list, init=False)
+    members: list[ProcessesInGroup] = attrs.field(factory=list, init=False)
     _topic: Topic | None = attrs.field(default=None, init=False)
     _reads: GroupReads | None = attrs.field(default=None, init=False)
 
@@ -344,8 +382,8 @@ class MembersOfGroup(ABC):
         """Make the record of its members."""
 
     @abstractmethod
-    def _member(self, number: int, topic: Topic, stopping: trio.Event, reads: GroupReads | None) -> Any:
-        """Make one of them, which has `run`, and its current `member`, if any."""
+    def _member(self, number: int, **shared: Any) -> ProcessesInGroup:
+        """Make one of them; `shared` is what all have in common."""
 
     def start(self, nursery: trio.Nursery, topic: Topic, stopping: trio.Event) -> None:
         """Let them work until cancelled, if the seed has any."""
@@ -355,7 +393,17 @@ class MembersOfGroup(ABC):
         if self.knows is not None:
             self._reads = GroupReads(topic=topic, history=self.history, knows=self.knows)
         for number in range(self.random.randint(2, MEMBERS_MAX_COUNT)):
-            member = self._member(number, topic, stopping, self._reads)
+            member = self._member(
+                number,
+                group=self.group,
+                topic=topic,
+                connect=self.connect,
+                history=self.history,
+                random=Random(self.random.random()),
+                stopping=stopping,
+                reads=self._reads,
+                coordinates=self.coordinates,
+            )
             self.members.append(member)
             nursery.start_soon(member.run)
 
@@ -407,19 +455,12 @@ class GroupMembers(MembersOfGroup):
     def _seen(cls, **group: Any) -> MembersSeen:
         return MembersSeen(rebalance_seconds=REBALANCE_SECONDS, **group)
 
-    def _member(self, number: int, topic: Topic, stopping: trio.Event, reads: GroupReads | None) -> GroupMember:
+    def _member(self, number: int, **shared: Any) -> GroupMember:
         return GroupMember(
             name=f"member{number}",
-            group=self.group,
-            topic=topic,
-            connect=self.connect,
-            history=self.history,
             seen=self.seen,
             numbers=self._numbers,
-            random=Random(self.random.random()),
-            stopping=stopping,
             instance_id="static" if number == 0 and self.random.random() < 0.5 else None,
-            reads=reads,
-            coordinates=self.coordinates,
             pace=self.pace,
+            **shared,
         )

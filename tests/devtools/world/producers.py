@@ -111,15 +111,8 @@ class Maker:
 
 
 @attrs.define(eq=False, kw_only=True)
-class IdempotentProducer:
-    """Sends batches of a few records to random partitions until `stopping`, and then all unanswered ones.
-
-    `partitions` limits the partitions; `connect_for_id` connects to the broker that gives the producer id. From version
-    BY_TOPIC_ID on it names its topic by id, so that a later topic of the same name can't get its records.
-
-    With `begins_anew` it takes a new producer id after a refusal for a lost predecessor, as a client does whose records
-    were lost; otherwise that is an error. `checks_behind` is off where a test refuses single batches itself.
-    """
+class _Producer:
+    """Sends batches of a few records to random partitions until `stopping`; `partitions` limits the partitions."""
 
     name: str
     topic: Topic
@@ -127,21 +120,11 @@ class IdempotentProducer:
     history: History
     random: Random
     stopping: trio.Event
-    checks_behind: bool = True
     pause_max_seconds: float = PAUSE_MAX_SECONDS
     padding_max_bytes: int = PADDING_MAX_BYTES
     keys_count: int | None = None
-    begins_anew: bool = False
     partitions: Sequence[int] | None = None
-    connect_for_id: Connect | None = None
-    version: int | None = None  # of Produce
-    acknowledged_count: int = attrs.field(default=0, init=False)  # batches
     _maker: Maker = attrs.field(init=False)
-    _stamps: dict[int, ProducerStamp] = attrs.field(factory=dict, init=False)  # by partition, once it has begun anew
-    _stamp: ProducerStamp | None = attrs.field(default=None, init=False)
-    _sequences: dict[int, int] = attrs.field(factory=dict, init=False)
-    _unacknowledged: deque[_Batch] = attrs.field(factory=deque, init=False)
-    _lost_in: set[int] = attrs.field(factory=set, init=False)  # partitions that must be begun anew
 
     def __attrs_post_init__(self) -> None:
         self._maker = Maker(
@@ -152,6 +135,33 @@ class IdempotentProducer:
             padding_max_bytes=self.padding_max_bytes,
             keys_count=self.keys_count,
         )
+
+    def _choose_partition(self) -> int:
+        partitions = range(self.topic.partition_count) if self.partitions is None else self.partitions
+        return partitions[self.random.randrange(len(partitions))]
+
+
+@attrs.define(eq=False, kw_only=True)
+class IdempotentProducer(_Producer):
+    """Sends all unanswered batches again, also after `stopping`.
+
+    `connect_for_id` connects to the broker that gives the producer id. From version BY_TOPIC_ID on it names its topic
+    by id, so that a later topic of the same name can't get its records.
+
+    With `begins_anew` it takes a new producer id after a refusal for a lost predecessor, as a client does whose records
+    were lost; otherwise that is an error. `checks_behind` is off where a test refuses single batches itself.
+    """
+
+    checks_behind: bool = True
+    begins_anew: bool = False
+    connect_for_id: Connect | None = None
+    version: int | None = None  # of Produce
+    acknowledged_count: int = attrs.field(default=0, init=False)  # batches
+    _stamps: dict[int, ProducerStamp] = attrs.field(factory=dict, init=False)  # by partition, once it has begun anew
+    _stamp: ProducerStamp | None = attrs.field(default=None, init=False)
+    _sequences: dict[int, int] = attrs.field(factory=dict, init=False)
+    _unacknowledged: deque[_Batch] = attrs.field(factory=deque, init=False)
+    _lost_in: set[int] = attrs.field(factory=set, init=False)  # partitions that must be begun anew
 
     async def run(self) -> None:
         await reconnecting(
@@ -212,8 +222,7 @@ class IdempotentProducer:
         self._lost_in.remove(partition)
 
     def _make(self) -> _Batch:
-        partitions = range(self.topic.partition_count) if self.partitions is None else self.partitions
-        partition = partitions[self.random.randrange(len(partitions))]
+        partition = self._choose_partition()
         records, values = self._maker.make(partition)
         batch = _Batch(partition, records, values, self._stamped(partition, records))
         self._unacknowledged.append(batch)
@@ -247,24 +256,8 @@ class IdempotentProducer:
 
 
 @attrs.define(eq=False, kw_only=True)
-class PlainProducer:
+class PlainProducer(_Producer):
     """Sends one batch after the other without a producer id, and never again, so that no record comes twice."""
-
-    name: str
-    topic: Topic
-    connect: Connect
-    history: History
-    random: Random
-    stopping: trio.Event
-    pause_max_seconds: float = PAUSE_MAX_SECONDS
-    keys_count: int | None = None
-    partitions: Sequence[int] | None = None
-    _maker: Maker = attrs.field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self._maker = Maker(
-            name=self.name, topic=self.topic, history=self.history, random=self.random, keys_count=self.keys_count
-        )
 
     async def run(self) -> None:
         await reconnecting(self.connect, self._use, while_true=lambda: not self.stopping.is_set())
@@ -272,8 +265,7 @@ class PlainProducer:
     async def _use(self, connection: Connection) -> None:
         self._maker.order += 1  # what was given up may be written yet, behind what is sent by this connection
         while not self.stopping.is_set():
-            partitions = range(self.topic.partition_count) if self.partitions is None else self.partitions
-            partition = partitions[self.random.randrange(len(partitions))]
+            partition = self._choose_partition()
             records, values = self._maker.make(partition)
             answer = _only(
                 await connection.request(_request(self.topic, partition, build_batch(records)), ProduceResponse)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing, suppress
 from random import Random
+from typing import Any
 
 import attrs
 import trio
@@ -53,20 +54,10 @@ class _PlainSends(History):
     seen: TransactionsSeen
     _contents: dict[str, Content] = attrs.field(factory=dict, init=False)
 
-    def sent(
-        self,
-        producer: str,
-        partition: str,
-        value: str,
-        *,
-        key: str | None = None,
-        content: Content | None = None,
-        may_go: bool = False,
-    ) -> None:
-        assert key is None, "it would cover values of others"
-        assert content is not None
-        self._contents[value] = content
-        self.seen.history.sent(producer, partition, value, key=key, content=content, may_go=may_go)
+    def sent(self, producer: str, partition: str, value: str, **more: Any) -> None:
+        assert more["key"] is None, "it would cover values of others"
+        self._contents[value] = more["content"]
+        self.seen.history.sent(producer, partition, value, **more)
 
     def acknowledged(self, partition: str, value: str, offset: int | None = None) -> None:
         self.seen.history.acknowledged(partition, value, offset)
