@@ -1,12 +1,9 @@
 """Regular expressions of clients: compiled within a budget, and matched in pieces of about equal work.
 
-The syntax is RE2's, as in Kafka, whose re2j is a port of it. The engine is RE2 itself (`google-re2`): it has no
-backtracking, takes time linear in expression times name, and refuses an expression that needs more than a given memory.
-Python's own `re` has neither: `(a+)+$` would stop the broker.
-
-RE2 holds the interpreter while it compiles, in a thread as well. So expressions with many Unicode classes (75 us each),
-wide ranges, or repetitions (40 us for a thousand copies) are refused unread; the rest takes 8 ms at most. Outcomes are
-cached, refusals as well. RE2 releases the interpreter while it matches: a `Piece` belongs in a thread.
+The syntax and the engine are RE2's: linear time, no backtracking, bounded memory. Kafka has a port of it. With `re`,
+`(a+)+$` would stop the broker. RE2 holds the interpreter while it compiles, in a thread as well. So expressions with
+many Unicode classes (75 us each), wide ranges, or repetitions (40 us for a thousand copies) are refused unread; the
+rest takes 8 ms at most. RE2 releases the interpreter while it matches: a `Piece` belongs in a thread.
 """
 
 from __future__ import annotations

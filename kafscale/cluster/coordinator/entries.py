@@ -4,10 +4,9 @@
     if appended is None: await internal.wait_for_room(entries), decide anew    nothing has happened
     await appended.wait()                                                      all of it is durable
 
-If the journal is one log for all partitions (`wal`, `s3-wal`), the entries of a group follow each other in it: a crash
-leaves a beginning of the group, and one sync or one PUT makes all of it durable. Under `segment` each partition is
-flushed by itself, in no order: there a group is for one partition, and a caller that needs an order waits for one entry
-before the next (`InternalLog.is_one_log`).
+If the journal is one log for all partitions (`wal`, `s3-wal`), a crash leaves a beginning of the group, and one sync or
+PUT makes it durable. Under `segment` a group is for one partition, as each is flushed by itself, in no order
+(`InternalLog.is_one_log`).
 """
 
 from __future__ import annotations
@@ -70,10 +69,7 @@ class Appended:
         return self.round is None or self.round.done
 
     async def wait(self, late: Callable[[], None] = lambda: None) -> None:
-        """Wait until all of it is durable, which takes long if the disk is full: then `late` is called now and then.
-
-        Raises StorageFailed if it can't be durable.
-        """
+        """Wait for durability; call `late` while the disk is full. Raises StorageFailed."""
         while self.round is not None and not self.round.done:
             try:
                 await self.round.wait()

@@ -1,11 +1,9 @@
 """Load internal partitions when this broker becomes their leader, and resign them before another broker leads.
 
-A partition that the log opens is loaded in a task, from its beginning to its end, in bounded steps; requests get
-COORDINATOR_LOAD_IN_PROGRESS meanwhile. A partition that the log withdraws is resigned synchronously.
-
-The last record of a key counts, and one without a value deletes it. Unreadable records are skipped and counted. A
-damaged record makes Kafka give up the whole partition of `__consumer_offsets`, or all later records of
-`__transaction_state`. Here only that record is skipped: an earlier or later one of the key still counts.
+A partition that the log opens is loaded in a task, in bounded steps; requests get COORDINATOR_LOAD_IN_PROGRESS
+meanwhile. A partition that the log withdraws is resigned synchronously. Unreadable records are skipped and counted:
+an earlier or later one of the key still counts. Kafka gives up the whole partition of `__consumer_offsets` then, or
+all later records of `__transaction_state`.
 """
 
 from __future__ import annotations

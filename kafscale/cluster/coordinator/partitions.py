@@ -1,10 +1,5 @@
 """Partitions of one internal topic that this broker leads, each with the state that its records add up to.
 
-    state = led.begin_loading(index, leader_epoch)      this broker leads the partition
-    apply_batch(state, batch, skipped)                  each batch of the partition, in order
-    led.finish_loading(state)                           the state answers requests from now on
-    led.resign(index)                                   another broker leads the partition, or the log has failed
-
 A key is coordinated by the leader of the partition that it hashes to, by Java's `String.hashCode` as in Kafka. Until a
 load is finished its keys get COORDINATOR_LOAD_IN_PROGRESS, keys of partitions that are led elsewhere NOT_COORDINATOR.
 """
@@ -68,10 +63,7 @@ class PartitionState(Protocol):
         """The index of the partition."""
 
     def apply(self, record: Record, header: BatchHeader) -> None:
-        """Apply a record; one of a transactional batch counts once `apply_marker` commits it.
-
-        Raises DecodeError or ValueError for a record that can't be read, which is then skipped.
-        """
+        """Apply a record, if transactional once committed. Raises DecodeError, ValueError: it is skipped."""
 
     def apply_marker(self, marker: EndMarker) -> None:
         """Commit or drop the records of a producer's transaction."""

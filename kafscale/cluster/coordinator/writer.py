@@ -39,10 +39,7 @@ class TopicLog:
     topic: str
 
     def append(self, partition: int, records: Sequence[Record]) -> Appended | None:
-        """Append records as one batch; None if there is no room for it, and then nothing has happened.
-
-        Raises KafkaError if the partition is not led here, StorageFailed.
-        """
+        """Append one batch; None if there is no room. Raises KafkaError if not led here, StorageFailed."""
         entry = RecordsEntry(self.internal.led_partition(self.topic, partition), records)
         return self.internal.append_group([entry], time.time_ns() // 1_000_000)
 
@@ -97,10 +94,7 @@ class RecordWriter:
         placed: Callable[[Sequence[int]], None] = _ignore,
         essential: bool = False,
     ) -> None:
-        """Write records, and then call `then`, which must not raise.
-
-        Before that `placed` gets the offsets of durable records in the log.
-        """
+        """Write records; then tell `placed` their offsets, and call `then`, which must not raise."""
         submission = _Submission(
             records=records,
             then=then,
@@ -114,10 +108,7 @@ class RecordWriter:
             self._begin(partition)
 
     def follow(self, partition: int, appended: Appended, then: Then) -> None:
-        """Call `then`, as `submit` does, for a batch of this partition that was appended without this writer.
-
-        Submissions that are before it in the log are called back before.
-        """
+        """Call `then` in its turn for a batch that was appended without this writer, as `submit` does."""
         following = _Following(partition, appended, then)
         if self._nursery is None:
             self._following.append(following)

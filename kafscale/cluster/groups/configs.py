@@ -130,10 +130,7 @@ class GroupConfigs(EntryRegistry):
         ]
 
     async def alter(self, changes: Sequence[NewConfigs], *, validate_only: bool = False) -> list[KafkaError | None]:
-        """Set other configs on groups, in one transaction; return why each was refused, or None.
-
-        Raises the store's errors.
-        """
+        """Set configs of groups in one transaction; return refusals or None. Raises as the store."""
         outcomes: list[KafkaError | None] = []
 
         async def plan(revision: int) -> Transaction | None:

@@ -2,12 +2,7 @@
 
 A request is a synchronous call that decides at once. What it waits for (other members, the disk) comes through the
 OneShot that it returns. A client that goes away while it waits takes nothing with it: its member stays until its
-session ends, and its commits are committed.
-
-A group is a `ClassicGroup`, or a `ConsumerGroup` of Kafka 4's protocol, and may change from one to the other while it
-has members; either is under its id, with the same offsets. Its state is in the partition of `__consumer_offsets` that
-its id hashes to, and its coordinator is the leader of that partition. The state in memory runs ahead of the durable
-records, and only the coordinator changes it.
+session ends, and its commits are committed. The state in memory runs ahead of the durable records.
 """
 
 from __future__ import annotations
@@ -357,10 +352,7 @@ class GroupCoordinator:
         *,
         version: int = MEMBER_EPOCH_SINCE,
     ) -> OneShot[int]:
-        """Commit offsets, all or none, by this version of OffsetCommit; the error code comes once they are durable.
-
-        A client without a generation (-1) makes the group if it does not exist.
-        """
+        """Commit all offsets or none, durably; without a generation (-1) the group may be made."""
         if (error_code := self._refuse_commit(group_id, identity, offsets, version=version)) != error_codes.NONE:
             return OneShot(error_code)
         entry = self._entry(group_id)

@@ -3,8 +3,6 @@
 The last record of each key counts. Records of a transaction are pending until its marker commits or drops them. Of two
 offsets for one partition the later one in the log wins, even if a transaction commits the earlier one afterwards
 (KIP-447); deleting an offset also deletes pending offsets for its partition.
-
-Memory follows the groups that there are, not the length of the log.
 """
 
 from __future__ import annotations

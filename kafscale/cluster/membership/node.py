@@ -55,10 +55,7 @@ class Node:
 
 
 def advertised_endpoints(settings: Settings, ports: Mapping[str, int]) -> Mapping[str, Endpoint | None]:
-    """Return the advertised address of each listener: as set, else its own unless that is a wildcard.
-
-    `ports` are the bound ports by listener.
-    """
+    """Return the advertised address by listener: as set, else its own (`ports` are bound), unless a wildcard."""
     found: dict[str, Endpoint | None] = {
         listener.name: None
         if listener.is_wildcard
@@ -81,10 +78,7 @@ async def register_node(
     advertised: Mapping[str, Endpoint | None],
     rack: str | None = None,
 ) -> Node:
-    """Record the epoch of this start, and choose the cluster's id at the first start.
-
-    Raises StartupError if the metadata is of another cluster than `cluster_id`.
-    """
+    """Record this start, and the cluster's id at the first. Raises StartupError for another cluster's metadata."""
     known_id = await _known_id(store)
     if known_id is None:
         puts = {CLUSTER_ID_KEY: encode(cluster_id or uuid_text(random_uuid()))}

@@ -1,11 +1,7 @@
 """Writes and finds the checkpoints of the metadata; their format is `kafscale.formats.metadata_checkpoint`.
 
-Entries of LOCAL_PREFIX are about the data directory and stay in it.
-
-After two full checkpoints, each has the changes since the first of these, until those together have become larger than
-a full one. Changed keys are remembered; a thread reads the values from a snapshot, slice by slice, and encodes and
-compresses them. With 200,000 committed offsets, one change writes 188 bytes; a full checkpoint is 4 MB, and holds the
-event loop for 14 ms at most.
+Entries of LOCAL_PREFIX are about the data directory and stay in it. After two full checkpoints, each has the changes
+since the first of these, until those together have become larger than a full one (decision 0017).
 """
 
 from __future__ import annotations

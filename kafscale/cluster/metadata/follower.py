@@ -1,12 +1,8 @@
 """Keeps a registry's memory as the metadata store is: one function applies each change, whichever broker committed it.
 
-A registry decides on a change and commits it here. Its memory changes only when the change comes back from the store,
-in order of revision, with the changes that others have committed; the commit returns after that. So a caller finds its
-change in memory, and a commit whose caller was cancelled, or does not know the outcome, is applied when it comes.
-Entries that exist at the start are applied by the same function, as one change.
-
-A decision that is made from memory is committed with the keys that it was planned from (`commit_planned`). If another
-broker has changed those, the store refuses, and the registry plans anew when its memory has followed.
+Memory changes only when a change comes back from the store, in order of revision; the commit returns after that. So a
+commit whose caller was cancelled, or does not know the outcome, is applied when it comes. A decision that is made from
+memory is committed with the keys that it was planned from (`commit_planned`), and planned anew if those have changed.
 
 An entry of a later version that this one can't read (`read`) ends no serving broker: memory keeps the value before, and
 this broker does not change that entry. A start refuses it.
@@ -64,10 +60,7 @@ class Follower:
         self.store.follow(self._follow)
 
     async def load(self) -> Change:
-        """Apply all entries of the store, and what changes while they are listed, as one change; return that.
-
-        Raises the errors of the store, and DamagedObject for an entry that can't be read.
-        """
+        """Apply all entries as one change, and return it. Raises as the store does, and DamagedObject."""
         self._is_loaded = False
         later: list[Change] = []
         self._during_load = later
@@ -109,10 +102,7 @@ class Follower:
         self._applied.wake()
 
     def read(self, key: str, value: bytes, decode: Callable[[bytes], T]) -> T | None:
-        """Decode a value for `apply`; None if it can't be read: then memory keeps the value before.
-
-        Raises DamagedObject during `load`.
-        """
+        """Decode a value; None if memory keeps the one before. Raises DamagedObject during `load`."""
         try:
             found = decode(value)
         except DamagedObject as exc:

@@ -1,17 +1,13 @@
 """Group commit: transactions that come together share one durable write, and take effect in the order of the calls.
 
-One task, `run`, takes the waiting transactions as a batch and writes it. A full disk, or a store that can't be reached,
-fails the batch; a lost disk (StorageFailed) fails everything that waits, and ends the task and so the broker.
-
-A commit that is cancelled before it was taken has no effect. Afterwards it is waited for, but only for a bounded time:
-storage that is away must not keep a broker from stopping. If that commit takes effect, followers of the changes see it.
+A full disk, or a store that can't be reached, fails the batch; a lost disk (StorageFailed) fails everything that waits,
+and ends `run` and so the broker. A commit that is cancelled before it was taken has no effect. Afterwards it is waited
+for, but only for a bounded time: storage that is away must not keep a broker from stopping.
 
 With `s3-wal` and `segment` a transaction is durable in the bucket before it is applied to the local store (`LogFirst`):
-in the log of a lone broker (`JournaledMetadataStore`), or in the head (`shared`). So the local store never has a change
-that the bucket lacks. Conditions are checked in the local store before the batch is written: nothing of the batch
-touches them, and everything earlier has been applied. A full disk refuses transactions before they are written.
-Transactions that are written already are applied in the reserved room, or wait until there is more; later ones are
-refused meanwhile.
+in the log of a lone broker (`JournaledMetadataStore`), or in the head (`shared`). Conditions are checked in the local
+store before the batch is written: nothing of the batch touches them, and everything earlier has been applied. A full
+disk refuses transactions before they are written. Those written already are applied in the reserved room, or wait.
 """
 
 from __future__ import annotations

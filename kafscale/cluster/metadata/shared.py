@@ -1,20 +1,14 @@
-"""Metadata that several brokers share: each commit replaces one object in the bucket, the head, by a conditional write.
+"""Metadata that several brokers share: each commit replaces one object, the head, conditionally (decision 0040).
 
     a batch of transactions    checked here, then written behind the head's entries: PUT, If-Match
         another was faster     GET, apply the others' commits, check again, PUT again
         no answer              GET: an entry with our nonce tells that the write has taken effect
     applied to the local store
 
-So each broker has all the metadata in its local store and commits by itself; it finds the commits of others when it
-looks (`refresh`). Conditions are checked in the local store before anything is written. That store may be behind: then
-the conditional write fails. A refusal is right in any case: its caller has read the local store, too.
-
-The head is kept short. The writer of checkpoints tells up to which revision they have everything (`kept_until`), and
-the next commit leaves those entries out. A broker that has missed them begins with a checkpoint. A start applies again
-all commits since the start before, which changes nothing; only then does it note how far it has come.
-
-For a broker that can't read the head or its checkpoint, as of a later version, the bucket is away: it changes nothing,
-and goes on with the partitions that it leads.
+Conditions are checked in the local store first. That store may be behind: then the conditional write fails. A refusal
+is right in any case: its caller has read the local store, too. Each commit leaves out the entries that checkpoints have
+(`kept_until`). A start applies again all commits since the start before, and only then notes how far it has come. For a
+broker that can't read the head, as of a later version, the bucket is away.
 """
 
 from __future__ import annotations

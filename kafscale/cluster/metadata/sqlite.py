@@ -1,15 +1,10 @@
 """The metadata store in one SQLite file: the embedded default.
 
-`Database` is the blocking half; `SqliteMetadataStore` calls it in one worker thread at a time. The transactions of a
-call of `apply` share one disk sync, while each keeps its own `expect` check, revision and outcome; `group_commit`
-decides which ones come together. An error of the disk fails everything after it: whether the last commit reached the
-disk is unknown, so the broker must stop.
-
-A full disk is not a failure. SQLite has rolled the transaction back then, nothing has changed, and it can be tried
-again. An essential transaction is tried again at once, with the room that was reserved for it.
-
-A commit that is cancelled before its thread has begun has no effect; afterwards it is waited for (milliseconds, one
-disk sync), so a commit either returns and is durable or raises and did not happen.
+The transactions of a call of `apply` share one disk sync, while each has its own `expect` check, revision and outcome.
+An error of the disk fails everything after it: whether the last commit reached the disk is unknown, so the broker must
+stop. A full disk is not a failure: SQLite has rolled the transaction back. An essential transaction is tried again at
+once, with the room that was reserved for it. A commit that is cancelled before its thread has begun has no effect;
+afterwards it is waited for (one disk sync), so it either returns and is durable or raises and did not happen.
 """
 
 from __future__ import annotations

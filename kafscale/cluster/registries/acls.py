@@ -61,10 +61,7 @@ class AclRegistry(EntryRegistry):
         return [binding for binding in self.index if wanted.matches(binding)]
 
     async def create(self, bindings: Sequence[AclBinding]) -> list[KafkaError | None]:
-        """Add all valid ACLs in one transaction; return the refusal of each, or None.
-
-        Creating an existing ACL succeeds. Raises the store's errors.
-        """
+        """Add valid ACLs, new or not, in one transaction; return each refusal or None. Raises as the store."""
         outcomes: list[KafkaError | None] = []
 
         async def plan(revision: int) -> Transaction | None:
@@ -98,10 +95,7 @@ class AclRegistry(EntryRegistry):
         return None
 
     async def delete(self, filters: Sequence[AclFilter]) -> list[list[AclBinding]]:
-        """Remove all ACLs that match a filter in one transaction; return the matches of each filter.
-
-        Raises KafkaError and the store's errors.
-        """
+        """Remove what each filter matches, and return it. Raises KafkaError and as the store."""
         found: list[list[AclBinding]] = []
 
         async def plan(revision: int) -> Transaction | None:

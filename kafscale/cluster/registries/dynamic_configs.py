@@ -140,10 +140,7 @@ def settings_with(settings: Settings, configs: Mapping[str, str]) -> Settings:
 def checked_dynamic(
     settings: Settings, new: Mapping[str, str], old: Mapping[str, str], *, of_one_broker: bool
 ) -> dict[str, str]:
-    """Return the new configs with each changed value as Kafka writes it.
-
-    Raises KafkaError if a changed config can't be set at run time or conflicts with the settings.
-    """
+    """Return new configs as Kafka writes them. Raises KafkaError for one that is refused or conflicts."""
     kept = {name: text for name, text in new.items() if old.get(name) == text}
     changed = {name: text for name, text in new.items() if name not in kept}
     refused = [name for name in changed if name not in DYNAMIC_CONFIGS]

@@ -2,12 +2,9 @@
 
     id = epoch of the broker that hands it out << 32 | number
 
-Each start of a broker claims an epoch of its own (`kafscale.cluster.membership.start.claim`), so its ids differ from
-those of all other starts, and nothing waits for the bucket. Earlier versions counted from 0 over all starts; the ids of
-an epoch begin behind theirs.
-
-The first number of an epoch is random. After a bucket was wiped or restored from a backup, epochs repeat while clients
-keep their ids. If a new producer got such an id, its batches would be taken for repeated ones and dropped.
+Each start claims an epoch of its own, so nothing waits for the bucket. Earlier versions counted from 0 over all starts;
+the ids of an epoch begin behind theirs. The first number is random: after a bucket was wiped or restored, epochs repeat
+while clients keep their ids, and batches of a new producer with such an id would be dropped as repeated.
 
 Ids are reserved durably in blocks of 1,000. Ids that a partition remembers are skipped, as a client may have made them
 up. Partitions refuse ids of the block that are not given yet (`is_withheld`), for the same reason.

@@ -3,11 +3,9 @@
     topics/<name>                                  a topic: its id, number of partitions and configs
     log-start-offsets/<topic id>/<partition>       records below it were removed by DeleteRecords or retention
     lost-offsets/<topic id>/<partition>            records below it were lost with files of the write-ahead log
-    deleted-topics/<topic id>                      a DeletedTopic
+    deleted-topics/<topic id>                      a DeletedTopic, which stays while the bucket may have objects of it
 
-A deletion writes a DeletedTopic, which stays while the bucket may have objects of the topic. Objects of any other topic
-may belong to one whose metadata was lost, and are never deleted. `TopicRegistry.forget_deleted` removes the entry when
-the topic was deleted at least a day ago and a listing of the bucket finds none of its objects.
+Objects of any other topic may belong to one whose metadata was lost, and are never deleted.
 """
 
 from __future__ import annotations
@@ -314,10 +312,7 @@ class FollowedTopics(MetadataRegistry):
     _listeners: list[TopicListener] = attrs.field(factory=list, init=False)
 
     async def load(self) -> None:
-        """Take in all topics. Call it before `follow`: the caller opens `all`.
-
-        Raises StartupError if a topic has a config that is not accepted: ignoring it could delete data.
-        """
+        """Take in all topics, before `follow`. Raises StartupError for a topic with a refused config."""
         loaded = await self._follower.load()
         self.is_running = True
         offsets = [key for key in loaded.puts if key.startswith((LOG_START_OFFSETS, LOST_OFFSETS))]

@@ -231,10 +231,7 @@ class TopicRegistry(FollowedTopics):
         await self._follower.commit_planned(raise_it)
 
     async def forget_deleted(self, topic_ids: Iterable[bytes]) -> None:
-        """Forget deleted topics without objects. Skips those of the last day: an upload may be under way.
-
-        Raises StorageFailed, StorageFull, StoreError.
-        """
+        """Forget topics without objects a day after deletion. Raises StorageFailed, StorageFull, StoreError."""
         ids = list(topic_ids)
         for start in range(0, len(ids), FORGOTTEN_MAX_COUNT):
             async with self._changing:

@@ -1,15 +1,9 @@
 """The coordinator of one partition of `__transaction_state`: every transactional id that hashes to it.
 
-A call decides at once, on top of earlier decisions that need not be durable yet. If this broker leads every partition
-of a transaction, PREPARE and the markers are entries of one group, and the next request finds the transaction complete.
-Only while markers are outstanding, for other brokers or during a hand-over, the answer is CONCURRENT_TRANSACTIONS.
-
-Such a transaction has no COMPLETE record at first: it is *owed*. Most ids go on before it is written, and their next
-record, behind the markers, says the same. A transaction of one record thus writes four batches instead of five. After a
-crash the new coordinator finds PREPARE and writes the markers again; partitions ignore those that they have.
-
-A reply waits until its own group is durable, or that of the earlier decision it tells about. Markers for other brokers
-leave the coordinator (`done`) when the decision is durable.
+A call decides at once, on top of earlier decisions that need not be durable yet. While markers are outstanding, for
+other brokers or during a hand-over, the answer is CONCURRENT_TRANSACTIONS. A transaction whose markers are all written
+has no COMPLETE record at first: it is *owed*. Most ids go on before it is written, and their next record, behind the
+markers, says the same. Markers for other brokers leave the coordinator (`done`) when the decision is durable.
 
 Kafka's `TransactionCoordinator` is the measure for every answer, with these exceptions:
 
@@ -285,10 +279,7 @@ class TransactionCoordinator(Ledger):
     def markers_written(
         self, sent: MarkersToSend, partitions: frozenset[TopicPartition], *, now_ms: int
     ) -> CoordinatorOutcome[None]:
-        """Note the partitions with a durable marker, or without need of one; the last completes the transaction.
-
-        If the outcome is undone, call this again.
-        """
+        """Note partitions without need of a marker; the last completes. Repeat if the outcome is undone."""
         held = self.get(sent.transactional_id)
         if held is not None and held.transaction.state.is_prepared:
             transaction = held.transaction
@@ -348,10 +339,7 @@ class TransactionCoordinator(Ledger):
     # -- Without a request ------------------------------------------------------------------------------------------
 
     def resume(self, *, now_ms: int) -> Iterator[CoordinatorOutcome[None]]:
-        """Finish prepared transactions after a start, and when this broker leads other partitions than before.
-
-        Each outcome must be written before the next one is taken.
-        """
+        """Finish prepared transactions after a start or change of leaders. Write each before the next."""
         # Outstanding markers are sent again. For version 1 that is safe only if no broker can still receive the former
         # ones: their epoch is also that of the producer's next transaction.
         self.begin_by(now_ms)  # another broker's clock may have been ahead
@@ -373,10 +361,7 @@ class TransactionCoordinator(Ledger):
         return self.answer(transactional_id, None)
 
     def due(self, *, now_ms: int) -> Iterator[CoordinatorOutcome[None]]:
-        """Abort transactions that have timed out and forget ids that have expired, at most DUE_MAX_COUNT.
-
-        Each outcome must be written before the next one is taken.
-        """
+        """Abort and forget what is due, DUE_MAX_COUNT at most. Write each outcome before the next one."""
         for _ in range(DUE_MAX_COUNT):
             held = self.take_due(now_ms)
             if held is None:

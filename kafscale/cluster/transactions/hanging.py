@@ -1,18 +1,12 @@
 """Aborts hanging transactions: open in a partition and unknown to every coordinator, so they would never end (KIP-664).
 
-Consumers of committed records would wait for such a transaction for ever. A crash leaves none, as enrolment is durable
-before the first batch. A lost data directory (`wal`) or an adopted bucket may leave one: the bucket has the batch, but
-not the enrolment. A transaction whose coordinator knows only an older epoch of its producer hangs too.
+A crash leaves none, as enrolment is durable before the first batch; a lost data directory (`wal`) or an adopted bucket
+may. A search takes the transactions that were already open at the last one, asks every leader of a partition of
+`__transaction_state` what it knows, looks at the metadata, and aborts those that no answer has and that are open still.
 
-    collect   transactions that were already open at the last search, in partitions that this broker leads
-    ask       every leader of a partition of `__transaction_state`: the answer lists its completely loaded ones with
-              their epochs, and the partitions that these producers have enrolled there
-    look      at the metadata: the answers must have all partitions of `__transaction_state` with their latest epochs
-    abort     transactions that no answer has and that are still open
-
-Aborting them is safe: enrolment is durable before the first batch, so before the question. An epoch that is the latest
-at the look was so when its leader answered, so that leader knew all earlier decisions. A coordinator forgets a
-transaction only when every partition has its marker. If an answer lacks a partition, the search ends without a result.
+That is safe: enrolment is durable before the first batch, so before the question. An epoch that is the latest at the
+look was so when its leader answered, so that leader knew all earlier decisions. Coordinators forget a transaction only
+when every partition has its marker. If an answer lacks a partition, the search ends without a result.
 """
 
 from __future__ import annotations

@@ -7,12 +7,9 @@
     for sending in coordinator.done(outcome):  markers for other brokers, whose decision is now durable
     …outcome.reply…
 
-Decisions are numbered, and count at once. Each is a group of entries in the write-ahead log, and groups become durable
-in order. A batch that enrols its partition goes behind the entries, into the same group. If the journal refuses the
-group, `undo` takes the decision back, without an await in between. An outcome without entries may depend on an earlier
-decision that is not durable yet. `done` must be called for every written outcome, even without a client.
-
-Moving a deadline later, as most commits do to the expiration of their id, costs nothing before the former deadline.
+Groups of entries become durable in order. A batch that enrols its partition goes behind the entries, into the same
+group. If the journal refuses it, `undo` takes the decision back, without an await in between. An outcome without
+entries may depend on an earlier decision. `done` must be called for every written outcome, even without a client.
 """
 
 from __future__ import annotations
@@ -277,10 +274,7 @@ class Ledger:
         return CoordinatorOutcome(reply=reply, entries=entries, group=self._decided, former=former)
 
     def completions(self, owed: Iterable[Held]) -> Iterator[CoordinatorOutcome[None]]:
-        """Write that owed transactions are complete, except where the id has changed since `owed`.
-
-        Each outcome must be written before the next one is taken.
-        """
+        """Write that unchanged owed transactions are complete. Write each outcome before the next one."""
         for held in owed:
             transaction = held.transaction
             if self._held.get(transaction.transactional_id) is held:

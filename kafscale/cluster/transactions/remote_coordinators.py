@@ -147,10 +147,7 @@ class RemoteCoordinators:
         ]
 
     async def known(self, broker_id: int, producer_ids: Collection[int]) -> Knowledge:
-        """Return the partitions that producers have enrolled at a broker.
-
-        Raises BrokerUnavailable, ProtocolError, KafkaError.
-        """
+        """Return what producers have enrolled there. Raises BrokerUnavailable, ProtocolError, KafkaError."""
         request = self.heartbeat().evolve(producer_ids=sorted(producer_ids))
         response = await self.ask(broker_id, request, OwnHeartbeatResponse)
         if response.error_code:

@@ -1,12 +1,8 @@
 """Runs the transaction coordinators of the partitions of `__transaction_state` that this broker leads.
 
-The coordinator of an id decides a request at once. The decision goes into the log as one group, in the same synchronous
-step, and the reply is sent when the group is durable. So decisions are in the log in their order, even if a request is
-cancelled: `run` finishes a decision whose client has gone.
-
-With one log for all partitions, a group contains the markers too, so that one sync ends a transaction. COMPLETE is
-written a moment later, unless the id has gone on by then. Under `segment` the decision becomes durable first, then the
-markers, then COMPLETE. The reply waits for all of them, so that no client meets CONCURRENT_TRANSACTIONS.
+A decision goes into the log as one group, in the same synchronous step, and the reply is sent when the group is
+durable. So decisions are in the log in their order, even if a request is cancelled: `run` finishes them. Under
+`segment` the decision becomes durable first, then the markers, then COMPLETE, and the reply waits for all of them.
 """
 
 from __future__ import annotations

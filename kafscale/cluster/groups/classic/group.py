@@ -546,10 +546,7 @@ class ClassicGroup(Generation):
     def restore(
         self, record: GroupMetadataValue, protocols: Mapping[str, Sequence[ClassicProtocol]] = NO_PROTOCOLS
     ) -> None:
-        """Continue the group of a record; each member has a full session timeout from now on.
-
-        A member has its `protocols`, by member id, or the one of the record.
-        """
+        """Continue a recorded group with full sessions; `protocols` of members replace the recorded one."""
         self.state_timestamp_ms = record.state_timestamp_ms
         self.members.protocol_type = record.protocol_type or None
         for metadata in record.members:

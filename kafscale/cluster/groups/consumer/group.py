@@ -4,16 +4,11 @@
       ▲                 ▲                                                                       │
       └───all left──────┴──────── a member joins, goes or changes its mind; topics change ──────┘
 
-The group epoch rises with each change that calls for another assignment. The next heartbeat of any member computes the
-target assignment of that epoch, and each member gets there at its own pace, in one heartbeat or several. A member waits
-only for partitions that other members have yet to give up. Where no comment says otherwise, this does what Kafka 4.1
-does.
-
-An event changes the group in memory at once. Its records go to the log as one submission, and the answer comes through
-a OneShot when they are durable. An event that writes nothing is answered when earlier records of the group are durable:
-the answer may rest on them, and a crash must not take back what a client was told. Records wait for room in the log for
-as long as that takes. They are lost only if another broker leads the partition from now on, or with the log; then the
-group in memory is of no account either, so nothing is ever undone.
+Where no comment says otherwise, this does what Kafka 4.1 does. An event changes the group in memory at once. Its
+records go to the log as one submission, and the answer comes through a OneShot when they are durable. An event that
+writes nothing is answered when earlier records of the group are durable: a crash must not take back what a client was
+told. Records are lost only with the leadership of the partition or the log, and the group in memory with them; so
+nothing is ever undone.
 """
 
 from __future__ import annotations

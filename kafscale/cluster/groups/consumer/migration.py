@@ -90,10 +90,7 @@ def _check_upgrade(group_id: str, classic: ClassicGroup, settings: Settings) -> 
 
 
 def upgrade(deciding: Deciding, classic: ClassicGroup) -> None:
-    """Continue this classic group, which has members: its last assignment is the target and what members have.
-
-    Raises EventRefused if that is not allowed, or the assignment is unreadable.
-    """
+    """Continue a classic group with members from its last assignment. Raises EventRefused."""
     state = deciding.state
     _check_upgrade(state.group_id, classic, deciding.settings)
     try:

@@ -1,10 +1,8 @@
 """Subscriptions by regular expression: the broker finds the topics, so that all members see the same ones.
 
-A search through many topics would block the event loop: a heartbeat asks for it by a `RegexRefresh`, the coordinator
-runs a `Search` piece by piece and gives the topics to the group.
-
-With an authorizer an expression finds the topics that all of its members' clients may describe. (Kafka takes the rights
-of the member whose heartbeat asks.) It is searched again when rights have changed.
+A heartbeat asks for a search by a `RegexRefresh`; the coordinator runs a `Search` piece by piece, since many topics
+would block the event loop. With an authorizer an expression finds the topics that all of its members' clients may
+describe (in Kafka, the member whose heartbeat asks). It is searched again when rights have changed.
 """
 
 from __future__ import annotations

@@ -10,13 +10,8 @@ after our second look were listed before, and the next leader lists them, too. A
 not the one that we have seen. Records in a stream, without a gap before them, stay in any case: the next leader ends
 the stream behind them (`kafscale.log.wal.streams`), and we take only batches of this epoch.
 
-A partition is kept until a consumer asks for records behind it, or for records that were deleted since; only a bounded
-number of partitions is kept, and consumers of others go to the leader. The tail goes on with the stream; once it is
-long, the partition is listed again, because most of the tail is in segments by then. A consumer that asks for records
-that are not in the bucket yet is sent to the leader.
-
-A stream is looked at while a fetch waits for one of its partitions (`Tails`): one GET for each look, however many
-partitions and fetches wait.
+A partition is kept until a consumer asks for records behind it, or that were deleted since; consumers of others go to
+the leader. One GET looks at a stream, however many partitions and fetches wait (`Tails`).
 """
 
 from __future__ import annotations

@@ -1,16 +1,7 @@
 """Leads partitions as their placements say: acquires those that come to this broker, and releases those that leave.
 
-    target named                 release: all of it is in the bucket, and it is not found here any more
-                                 commit: the target leads, with a new epoch, which begins where it was released
-                                 tell the target, with the contents of the partition
-    leader, and it is not open   end the streams it is to be recovered from; list and read the bucket, unless the former
-                                 leader has sent the contents
-                                 commit, or let the controller commit, where this epoch begins, unless the former leader
-                                 has; records of earlier epochs behind that do not count
-                                 open
-    all of that is flushed       commit: these streams are not needed for it any more
-
-A new partition is decided by its creation, and is opened at once, empty.
+The hand-over and the fail-over are described step by step in docs/discussion/architecture.md. Records of earlier epochs
+behind the committed start of this epoch do not count. A new partition is opened at once, empty.
 """
 
 from __future__ import annotations
@@ -91,11 +82,7 @@ class EpochStarts:
     )
 
     async def commit(self, partition: Partition) -> bool:
-        """Commit the start of the undecided epoch of a recovered partition.
-
-        Return False if it must be recovered again: another broker leads it, or another start was committed. Raises
-        StoreError, KafkaError.
-        """
+        """Commit an undecided start; return False to recover anew. Raises StoreError, KafkaError."""
         placement = self._placement(partition)
         if placement is not None:
             await self._tell(partition, partition.next_offset, _streams_of(partition, placement.recover))

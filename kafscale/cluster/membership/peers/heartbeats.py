@@ -3,22 +3,12 @@
     the controller    to every other broker
     the others        to the controller; to all while there is no controller
 
-So both ends hear of each other in two ways, and one direction that is cut off does no harm. A starting broker sends
-heartbeats and answers none yet. A connection that ends is made anew at once: an address that refuses connections tells
-that the process is gone. Heartbeats decide and write nothing (`kafscale.cluster.membership.placement.controller`).
+So one direction that is cut off does no harm. Heartbeats decide and write nothing. They carry the sender's revision of
+the metadata, and are sent at once when that changes: while brokers hear of the controller, they need hardly look at the
+head otherwise (`is_told_of_all`). An answer tells whether the sender may act: not if it was declared dead or replaced.
 
-A heartbeat carries the sender's revision of the metadata, and is sent at once when that changes: a broker that commits
-tells the controller, the controller looks at the head and tells all others, and these look then, not up to half a
-second later. While they hear of the controller, they need hardly look otherwise (`is_told_of_all`).
-An answer tells whether the sender may act: not if the metadata says that it was declared dead, or that a later
-incarnation of it has begun. It also tells for how long the store has not answered its sender (`StoreLoss`).
-
-The controller gets the sender's load every few seconds, and answers with the surplus of each broker.
-
-`LeaderNotices` are heartbeats that tell a single broker at once of a commit that concerns it: the new leader of a
-partition looks at the metadata then, and need not read the bucket, because the notice carries the partition's contents.
-A notice only saves time: if it is lost, late, or of another epoch than the committed one, the new leader reads the
-bucket.
+`LeaderNotices` tell the new leader of a partition at once, with the partition's contents (decision 0047). A notice only
+saves time: if it is lost, late, or of another epoch than the committed one, the new leader reads the bucket.
 """
 
 from __future__ import annotations
@@ -103,10 +93,7 @@ class Heartbeats:
         return self.state.is_current(broker_id, incarnation)
 
     def is_told_of_all(self) -> bool:
-        """Tell whether this broker knew all metadata of the controller a moment ago.
-
-        The controller looks twice a second, and each broker that commits something tells it.
-        """
+        """Tell whether this broker knew all metadata of the controller a moment ago."""
         return elapsed() - self._told_at <= TOLD_SECONDS and self._told_revision <= self.revision()
 
     async def run(self) -> None:

@@ -134,10 +134,7 @@ class Liveness:
         return known is not None and not known.is_new and not self._is_silent(known, self.clock())
 
     def is_replaceable(self, broker_id: int) -> bool:
-        """Tell whether a controller is lost.
-
-        A broker that has never heard of it is more likely cut off itself, and waits for longer.
-        """
+        """Tell whether a controller is lost; one that was never heard of is given longer."""
         known, now = self._heard.get(broker_id), self.clock()
         if known is None or not self._why_lost(known, now):
             return False

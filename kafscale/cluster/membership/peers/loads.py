@@ -1,7 +1,4 @@
-"""Loads that brokers have reported to the controller, and their age. Pure but for a clock.
-
-    each broker     measures the partitions that it leads (`kafscale.log.load`), and reports with a heartbeat
-    the controller  keeps the last report; of a partition that has just moved, the report of its former leader
+"""Loads that brokers have reported to the controller, and their age (decision 0048). Pure but for a clock.
 
 Loads count while all brokers report theirs. A broker that has just begun has not measured yet: balance waits. A broker
 that has not reported for PATIENCE_SECONDS is of an earlier version; then only the number of partitions counts.

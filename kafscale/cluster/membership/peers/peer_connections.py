@@ -1,16 +1,8 @@
 """Connections from broker to broker: made as any client's, with TLS and a login, and proved by a secret.
 
-All brokers have a listener of the same name for that: `--inter-broker-listener`, or else the first that is secured as
-`--inter-broker-config` says.
-
-Any client may connect to that listener. So each start of a broker makes a secret, whose hash is in its broker record in
-the metadata. BrokerHeartbeat, which only brokers send, has the sender's id, incarnation and secret; its receiver
-compares the hash with the sender's record. The secret itself is stored nowhere. It is sent as a password is: TLS hides
-it on the network.
-
-`BrokerCalls` keeps one connection to each broker for each kind of request: replies come in order, and one may wait for
-a log that another does not need. A request that is not answered in time ends its connection, as does the end of the
-incarnation at the other end: it may have had its effect then, or not.
+Any client may connect to the listener. So each start of a broker makes a secret, whose hash is in its broker record.
+BrokerHeartbeat has the sender's id, incarnation and secret; its receiver compares the hash with the sender's record.
+The secret itself is stored nowhere; TLS hides it on the network.
 """
 
 from __future__ import annotations

@@ -46,10 +46,7 @@ class BrokerAdministration:
         return self.state.registered
 
     async def set_draining(self, broker_id: int, is_draining: bool) -> None:
-        """Set a broker's draining flag; the controller then moves its partitions away, or back.
-
-        Raises KafkaError INVALID_REQUEST if no other broker may lead them.
-        """
+        """Set the draining flag. Raises KafkaError INVALID_REQUEST if no other broker may lead."""
 
         def change() -> Transaction | None:
             record = self._record(broker_id)
@@ -86,10 +83,7 @@ class BrokerAdministration:
         await self._commit(change)
 
     async def unregister(self, broker_id: int) -> None:
-        """Forget a broker. Started again with the same id, it joins anew.
-
-        Raises KafkaError INVALID_REQUEST if it serves or leads something.
-        """
+        """Forget a broker. Raises KafkaError INVALID_REQUEST if it serves or leads something."""
 
         def change() -> Transaction:
             record = self._record(broker_id)

@@ -1,14 +1,11 @@
-"""Chooses leaders of new partitions, and moves that give all brokers the same load. Deterministic.
+"""Chooses leaders of new partitions, and moves that give all brokers the same load (decision 0048). Deterministic.
 
-A partition weighs its bytes written and read, and something for existing. So brokers get the same load if there is any;
-if loads are alike, small or unknown they get the same number of partitions, those of each topic spread first. A
-partition that an operator has assigned to a broker is led there as long as that broker may lead, and does not move for
-balance.
+Brokers get the same load if there is any; if loads are alike, small or unknown they get the same number of partitions,
+those of each topic spread first. A partition that an operator has assigned to a broker does not move for balance.
 
-Loads change all the time, and each move costs clients a moment. So nothing moves for load before a broker has BEGIN
-more or less than the average; then partitions move until that broker is within END of it. Balance by number stays
-within END as well. A partition does not move if that would leave two brokers as far apart as before, the other way
-round, nor if it makes no difference beside a partition that is too busy for any broker.
+Nothing moves for load before a broker has BEGIN more or less than the average; then partitions move until that broker
+is within END of it. Balance by number stays within END as well. A partition does not move if that would leave two
+brokers as far apart as before, nor if it makes no difference beside a partition that is too busy for any broker.
 """
 
 from __future__ import annotations
@@ -375,10 +372,7 @@ class BalancePlan:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class BalancePlanner:
-    """Plans balance; decides if this broker is the controller.
-
-    `meter` measures this broker's own partitions.
-    """
+    """Plans balance; decides if this broker is the controller. `meter` measures this broker's own partitions."""
 
     state: ClusterState
     liveness: Liveness

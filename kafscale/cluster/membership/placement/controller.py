@@ -1,15 +1,12 @@
 """The controller: one broker that writes checkpoints, balances, fails over and deletes old streams for all.
 
-Any broker that serves can be it. It becomes the controller by a commit that finds no other live one, or the one that it
-has seen and can't hear of any more. It is controller for a term, whose number is in the keys of its checkpoints. A
-controller that was suspended and goes on does no harm: its commits fail, because it has not seen the latest, and its
-checkpoints are older than those of the later term.
+Any broker that serves can be it: by a commit that finds no other live one, or the one that it can't hear of any more.
+It is controller for a term, whose number is in the keys of its checkpoints. One that was suspended and goes on does no
+harm: its commits fail, and its checkpoints are older than those of the later term.
 
-A controller that hears nothing of most brokers, of three or more, may itself be cut off. So it declares no broker dead
-before it has heard of at least half of them. If that takes too long it steps down, and a broker that hears more of them
-becomes the controller. If none has for PATIENCE_TIMEOUTS, the others are dead or cut off, too, and it claims again. An
-AWAY broker waits as long. A broker that alone has lost the store is declared dead, or replaced as the controller
-(`kafscale.cluster.membership.peers.liveness`).
+A controller that hears nothing of most brokers, of three or more, may itself be cut off: it declares no broker dead,
+and if that takes too long it steps down. If no broker hears more for PATIENCE_TIMEOUTS, the others are dead or cut off,
+too, and it claims again. An AWAY broker waits as long.
 
 A broker that can't read all entries of brokers and placements, because a later version has written them, leaves all
 decisions to a broker of that version.
@@ -85,10 +82,7 @@ class FailOver:
         metrics.count("kafscale_partitions_failed_over_total", help, lambda: self._moved_count)
 
     async def run_once(self, by: ControllerRecord, lost: Mapping[int, str], back: Collection[int]) -> None:
-        """Declare brokers lost (id and reason) or back, and give their partitions to others if these may lead them.
-
-        Nothing happens unless `by` is the controller. Raises StoreError, KafkaError.
-        """
+        """Declare brokers lost or back, if `by` is the controller, and fail over. Raises StoreError, KafkaError."""
         is_unchanged = self._seen_revision == self.state.revision and trio.current_time() < self._next_at
         if not lost and not back and is_unchanged:
             return

@@ -1,26 +1,13 @@
 """Moves the partitions of a broker to others: of one that is being stopped, and of one whose disk is full.
 
-A stopping broker (`Departure`):
+A stopping broker (`Departure`) says so in its record, pauses for others that stop at the same time, and names a target
+for each partition until it leads nothing or the time is up: the rest waits for it, as if it had been killed. Without
+another broker nothing moves.
 
-    its record says that it leaves    it gets no more partitions
-    a pause                           for brokers that are being stopped at the same time to say so, too
-    a target for each partition       a live broker that does not leave; the leader hands over as for any move, also
-                                      for partitions that come later, and again if a target dies or leaves
-    nothing is led here any more      or the time is up: the rest waits for this broker, as if it had been killed
-
-Without another broker, as when a whole cluster is stopped, nothing moves. The next start writes the record anew, and
-balance brings partitions back.
-
-A full disk (`DiskRoom`) ends no broker, and readers are served on. But a broker with a log of its own acknowledges
-nothing then, and it can't commit metadata that may wait, such as producer ids. Kafka takes such a log directory
-offline, and others lead its partitions. So here:
-
-    no room for FULL_SECONDS   its record says so. Its partitions move as those of a drained broker, complete; it gets
-                               no new ones, and is the controller only if there is no other
-    room for ROOM_SECONDS      its record says that, and it gets partitions by balance
-
-This does not happen while the bucket is away, as nothing can move; nor if it would leave less than half of the brokers,
-or only those of the same machine: if they share one disk, the last of them would have to lead everything.
+A full disk (`DiskRoom`): a broker with a log of its own acknowledges nothing then. Without room for FULL_SECONDS its
+partitions move as those of a drained broker, until it has had room for ROOM_SECONDS. This does not happen while the
+bucket is away; nor if it would leave less than half of the brokers, or only those of the same machine: if they share
+one disk, the last of them would have to lead everything.
 """
 
 from __future__ import annotations
@@ -61,10 +48,7 @@ class Departure:
     balance: BalancePlanner
 
     async def run(self) -> None:
-        """Return when nothing is led here any more, no other broker can lead it, or the store fails.
-
-        If it is cancelled, partitions that have not moved stay here.
-        """
+        """Return when nothing is led here, no other can lead it, or the store fails; a cancel keeps the rest."""
         try:
             if not self._others():
                 return
@@ -90,10 +74,7 @@ class Departure:
         return not (self._others() and any(True for _ in self.state.led_by(self.state.broker_id)))
 
     async def tell_stopped(self, *, has_flushed: bool) -> None:
-        """Record that this broker has stopped, and whether all its records are in segments.
-
-        Raises StoreError, KafkaError.
-        """
+        """Record the stop, and whether all records are in segments. Raises StoreError, KafkaError."""
 
         def stopped(record: BrokerRecord) -> BrokerRecord:
             return attrs.evolve(record, state=BrokerState.STOPPED, is_leaving=False, has_flushed=has_flushed)

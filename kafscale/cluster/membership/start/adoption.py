@@ -1,14 +1,12 @@
 """Registers topics, or partitions of topics, that the bucket or the local log holds and the metadata does not know.
 
-Keys, last footers, and the entries of the local write-ahead log tell a topic's name, id, number of partitions and
-offsets. Its configs, committed offsets and partitions without a record are lost. So that nothing is deleted on a guess,
-an adopted topic keeps everything (`retention.ms=-1`) unless told otherwise. Its data stays where it is, under the id of
-its keys; segments of version 1 have the id that is made of their topic's name (`kafscale.store.paths`).
+Keys, last footers, and entries of the local log tell a topic's name, id, number of partitions and offsets. Its configs,
+committed offsets and partitions without a record are lost. So that nothing is deleted on a guess, an adopted topic
+keeps everything (`retention.ms=-1`) unless told otherwise.
 
 If `metadata.db` was lost, or an older copy is in its place, a start keeps the files with unknown batches aside
 (`kafscale.log.wal.local_files`). `UnknownBatches` puts these batches back as entries behind all others: the next start,
-which knows the topics by then, replays them. Files that are still in the log are read, too, as a partition may go on in
-them.
+which knows the topics by then, replays them.
 """
 
 from __future__ import annotations
@@ -103,10 +101,7 @@ class Adoption:
 async def find_unknown_topics(
     store: ObjectStore, namespace: str, is_known: Callable[[bytes, int], bool], on_progress: Callable[[int], None]
 ) -> Sequence[UnknownTopic]:
-    """Return the topics of a namespace with partitions that are not known, in order of name.
-
-    `is_known` gets the id of a topic and a partition. Writes nothing. Raises StoreError.
-    """
+    """Return unknown topics by name; `is_known` gets topic id and partition. Raises StoreError."""
     listed = await list_segments(store, namespace, on_progress)
     segments: dict[bytes, dict[int, Sequence[ListedSegment]]] = defaultdict(dict)
     for (topic_id, partition), found in listed.items():
@@ -310,10 +305,7 @@ class UnknownBatches:
     _kept: set[bytes] = attrs.field(factory=set, init=False)  # topics that have batches in copies
 
     async def find(self, in_bucket: Sequence[UnknownTopic]) -> Sequence[UnknownTopic]:
-        """Return the unknown topics of the bucket, with their batches in the log, and those of the log alone.
-
-        Raises OSError.
-        """
+        """Return the unknown topics of the bucket, with their batches in the log, and of the log. Raises OSError."""
         by_id = {topic.topic_id: topic for topic in in_bucket}
         self._begins = {
             (topic.topic_id, index): partition.next_offset

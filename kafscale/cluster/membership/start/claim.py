@@ -1,22 +1,10 @@
 """The claim: one object in the bucket, which each start of a broker replaces by a conditional write.
 
-A claim has an epoch that is larger than any before it: that of partitions, segments and the log in the bucket. It names
-the broker, the data directory and the durability it runs with, and a nonce by which a broker knows its own claim when
-the reply to its write was lost.
-
-How an older broker is stopped depends on the durability:
-
-    s3-wal     by its next conditional write, at which the newer broker has put a fence
-    segment    the same for metadata. A segment's key has no fence, so after an upload, and before anything in it is
-               acknowledged or read, a broker looks whether the claim is still its own (`ClaimCheck`). If it is, the
-               next broker lists the bucket later, and finds the segment
-    wal        an acknowledgement touches no store, so a broker looks at the claim every WATCH_SECONDS and stops when it
-               is no longer its own. A start with another data directory waits for TAKEOVER_WAIT_SECONDS before it reads
-               anything. A start with the same directory need not: the older broker has let go of the directory's lock
-
-A start that ends while it waits has replaced the older broker's claim. So its own claim names the directories that it
-had not waited for yet (`unsettled`), until it has (`settle`). A broker that is suspended, or cut off from the store,
-for longer may have acknowledged more by then; that is in its data directory and is kept there.
+It has an epoch that is larger than any before, and names the broker, its data directory and durability, and a nonce by
+which a broker knows its own claim when the reply to its write was lost. docs/discussion/durability.md says how an older
+broker is stopped. With `wal` that is by a look at the claim every WATCH_SECONDS: a start with another data directory
+waits for TAKEOVER_WAIT_SECONDS. A start that ends while it waits has replaced the older claim, so its own names the
+directories that it had not waited for yet (`unsettled`), until it has (`settle`).
 """
 
 from __future__ import annotations
@@ -191,10 +179,7 @@ async def settle(store: ObjectStore, namespace: str, own: Claim) -> None:
 
 
 async def release(store: ObjectStore, namespace: str, own: Claim) -> None:
-    """Record that a broker has stopped in order; do nothing if another one has claimed.
-
-    Raises StoreError, DamagedObject.
-    """
+    """Note an orderly stop, unless another broker has claimed. Raises StoreError, DamagedObject."""
     await _replace_own(store, namespace, own, lambda current: attrs.evolve(current, is_released=True))
 
 

@@ -172,10 +172,7 @@ class ClusterMember:
         return OwnHeartbeatResponse(error_code=BROKER_ID_NOT_REGISTERED)
 
     def plan_balance(self, released: Collection[bytes] | None) -> BalancePlan | None:
-        """Return the moves for balance if these topics, or all with None, had no assigned partitions.
-
-        None unless this broker is the controller.
-        """
+        """Return the moves for balance if these topics (None: all) were not assigned; None unless the controller."""
         return None
 
     async def serve(self, log: Log) -> None:
@@ -192,10 +189,7 @@ class ClusterMember:
 
     @abstractmethod
     async def tell_stopped(self, *, has_flushed: bool) -> None:
-        """Record in the bucket that this broker has stopped, and whether all its records are in segments.
-
-        Raises StoreError, KafkaError.
-        """
+        """Record the stop, and whether all records are in segments. Raises StoreError, KafkaError."""
 
     # ---- tasks -----------------------------------------------------------------------------------------------------
 

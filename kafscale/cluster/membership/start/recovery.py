@@ -36,10 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 async def preview(store: ObjectStore, namespace: str, metadata: MetadataStore) -> None:
-    """Bring `metadata`, a copy of that of the data directory, to where a start would. Writes nothing else.
-
-    Raises DamagedObject, StoreError.
-    """
+    """Bring a copy of the local metadata to where a start would, and no more. Raises DamagedObject, StoreError."""
 
     async def look() -> None:
         head = await find_head(store, namespace)  # before the checkpoint, which has what the head lacks
@@ -53,10 +50,7 @@ async def preview(store: ObjectStore, namespace: str, metadata: MetadataStore) -
 
 
 async def find_head(store: ObjectStore, namespace: str) -> Head | None:
-    """Return the head of the metadata; None if several brokers have never shared the bucket.
-
-    Raises DamagedObject, StoreError.
-    """
+    """Return the head of the metadata, None if there has never been one. Raises DamagedObject, StoreError."""
     key = head_key(namespace)
     try:
         return decode_head(key, (await store.get(key)).data)

@@ -3,14 +3,8 @@
 To join, it brings the local metadata to the head: from a checkpoint, if it has missed too much or has an empty data
 directory. Then one commit has the incarnation of this start, and new leader epochs of all partitions that it leads.
 
-The first start with `--several-brokers` makes the bucket of a lone broker shared (`Sharing`):
-
-    claim           as ever, and the metadata is recovered
-    end the claims  a claim that no lone broker can follow (`SEVERAL`)
-    head            begins behind a checkpoint of the metadata, with the registration of this broker as its first entry
-
-A start that was interrupted is continued by the next one. With `--durability wal` only the broker of the data directory
-that was in use last may do it, because its last acknowledged records may be nowhere else. `unsharing` reverses this.
+The first start with `--several-brokers` makes the bucket of a lone broker shared (`Sharing`). If it is interrupted, the
+next one continues; with `wal` only that of the data directory in use last, which alone may have the last records.
 """
 
 from __future__ import annotations
@@ -108,10 +102,7 @@ async def join(
     endpoints: Mapping[str, Endpoint | None],
     connect: Connect | None,
 ) -> SharingMember:
-    """Become one of the brokers that share the bucket.
-
-    Raises StartupError, DamagedObject, Fenced, StoreError, StorageFailed.
-    """
+    """Join the brokers of the bucket. Raises StartupError, DamagedObject, Fenced, StoreError, StorageFailed."""
     _check_reachable(endpoints)
     joining = Joining(settings=settings, views=views, local=local, endpoints=endpoints)
     metadata = await joining.begin()
@@ -264,10 +255,7 @@ class Joining(StartSteps):
     # ---- the shared metadata ---------------------------------------------------------------------------------------
 
     async def begin(self) -> SharedMetadataStore:
-        """Bring the local store to the head, which is made first if it does not exist.
-
-        Raises StartupError, DamagedObject, StoreError, StorageFailed.
-        """
+        """Bring the local store to the head, which is made first if it is missing. Raises as `join`, but not Fenced."""
         while True:
             with suppress(NotFound):
                 return await SharedMetadataStore.join(self.local, self.store, self.settings.namespace)

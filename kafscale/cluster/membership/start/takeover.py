@@ -1,11 +1,8 @@
 """Claims the bucket for a lone broker, and recovers the metadata that its durability promises.
 
-    claim an epoch             from here on an older broker is stopped, or is waited for
-    checkpoint                 loaded if it is newer than what the data directory has, as with an empty one
-    log in the bucket          a fence behind each earlier epoch; its metadata is applied
-    a checkpoint of our own    so that everything from before this start is in the bucket, whatever the mode was
-
-Record batches in that log are replayed later, when the partitions are there.
+First comes the claim, from which on an older broker is stopped or waited for; then a newer checkpoint, the metadata in
+the log of each earlier epoch behind a fence, and a checkpoint of our own, so that everything from before is in the
+bucket, whatever the mode was. Record batches in that log are replayed later, when the partitions are there.
 """
 
 from __future__ import annotations

@@ -1,15 +1,11 @@
 """Gives a shared bucket back to its last broker: a command, when that broker has stopped.
 
     look            the broker is the only one registered, has stopped in order, and all its records are in segments
-    end the head    one conditional write on the head as it was looked at: it holds the claim of a lone broker from then
-                    on. No broker can join or commit any more, and a broker that still runs is fenced
-    finish          a checkpoint of the metadata, without brokers and placements; unneeded streams and checkpoints of
-                    manifests are deleted; the claim in the head becomes the bucket's
+    end the head    one conditional write: the head holds the claim of a lone broker, and no broker can join or commit
+    finish          a checkpoint of the metadata, without brokers and placements; the claim becomes the bucket's
 
-The head decides: once it has ended, the next start finishes, on any data directory, because everything is in the
-bucket. Where two finish at once both come to the same. The head stays, for brokers that wake up late, until several
-brokers share the bucket again and replace it (`kafscale.cluster.membership.start.starting`). Its claim has a number
-above all of theirs, as if a lone broker had claimed the bucket: so epochs go on growing.
+Once the head has ended, the next start finishes, on any data directory. The head stays, for brokers that wake up late.
+Its claim has a number above all of theirs: so epochs go on growing.
 """
 
 from __future__ import annotations
@@ -75,10 +71,7 @@ class Unsharing:
             raise StartupError("the metadata was changed at this moment, as by a broker that is started: try again")
 
     async def finish(self) -> bool:
-        """Finish after the head has ended; return whether a lone broker has the bucket again.
-
-        Raises DamagedObject, StoreError.
-        """
+        """Finish an ended head; tell if a lone broker has the bucket. Raises DamagedObject, StoreError."""
         head = await find_head(self.store, self.namespace)
         if head is None or head.claim is None:
             return False
