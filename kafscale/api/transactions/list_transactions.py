@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
 from kafscale.cluster.coordinator.partitions import LedPartitions
-from kafscale.cluster.patterns import InvalidPattern, Pattern, Piece, compile_pattern
+from kafscale.cluster.groups.common.patterns import InvalidPattern, Pattern, Piece, compile_pattern
 from kafscale.cluster.transactions.coordinator import TransactionCoordinator
 from kafscale.cluster.transactions.transaction import ProducerTransaction
 from kafscale.cluster.transactions.values import STATES_BY_NAME, TransactionState, now_ms

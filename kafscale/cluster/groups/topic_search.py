@@ -12,10 +12,10 @@ import attrs
 import trio
 
 from kafscale.cluster.groups.common.context import RegexRefresh, Rights
+from kafscale.cluster.groups.common.patterns import Piece
 from kafscale.cluster.groups.common.topics import KnownTopics
 from kafscale.cluster.groups.consumer.group import ConsumerGroup
 from kafscale.cluster.groups.consumer.regexes import KnownMatches, Search
-from kafscale.cluster.patterns import Piece
 from kafscale.concurrency.signals import Signal
 from kafscale.concurrency.turns import FairQueue
 

@@ -25,9 +25,9 @@ from kafscale.api.groups import (
 from kafscale.api.handling.access import Access
 from kafscale.api.handling.calls import Peer
 from kafscale.cluster.groups.common.assignors import Partitions
+from kafscale.cluster.groups.common.patterns import Piece
 from kafscale.cluster.groups.coordinator import GroupCoordinator
 from kafscale.cluster.membership.node import Endpoint, Node
-from kafscale.cluster.patterns import Piece
 from kafscale.cluster.registries.topics import NewTopic, TopicRegistry
 from kafscale.config import Settings
 from kafscale.security.authorizer import AclAuthorizer

@@ -8,7 +8,7 @@ import trio
 
 from kafscale.api.transactions import list_transactions
 from kafscale.api.transactions.list_transactions import API
-from kafscale.cluster.patterns import PIECE_MAX_COUNT, compile_pattern
+from kafscale.cluster.groups.common.patterns import PIECE_MAX_COUNT, compile_pattern
 from kafscale.cluster.transactions.coordinator import TransactionCoordinator
 from kafscale.cluster.transactions.ledger import Places
 from kafscale.cluster.transactions.transaction import ProducerTransaction

@@ -10,9 +10,9 @@ import pytest
 import trio
 
 from kafscale.cluster.groups.common.context import REGEXES_MAX_COUNT, RegexRefresh
+from kafscale.cluster.groups.common.patterns import Piece
 from kafscale.cluster.groups.common.topics import KnownTopic, KnownTopics
 from kafscale.cluster.groups.topic_search import TopicSearch
-from kafscale.cluster.patterns import Piece
 
 TOPICS_COUNT = 312
 

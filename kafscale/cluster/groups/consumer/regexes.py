@@ -19,10 +19,10 @@ from kafscale.cluster.groups.common.context import (
     RegexRefresh,
 )
 from kafscale.cluster.groups.common.log_records import CoordinatorRecord
+from kafscale.cluster.groups.common.patterns import InvalidPattern, Pattern, Piece, compile_pattern
 from kafscale.cluster.groups.consumer.deciding import Deciding
 from kafscale.cluster.groups.consumer.members import JOIN_EPOCH, Member, TopicSubscription
 from kafscale.cluster.groups.consumer.state import GroupState, ResolvedRegex, regex_record
-from kafscale.cluster.patterns import InvalidPattern, Pattern, Piece, compile_pattern
 from kafscale.wire import error_codes
 from kafscale.wire.internal_topics.consumer_offsets import ConsumerGroupRegularExpressionKey
 

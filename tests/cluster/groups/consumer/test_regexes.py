@@ -8,9 +8,9 @@ import attrs
 import pytest
 
 from kafscale.cluster.groups.common.context import REGEXES_MAX_COUNT, RegexRefresh
+from kafscale.cluster.groups.common.patterns import PATTERN_MAX_LENGTH, PIECE_MAX_COUNT, Piece
 from kafscale.cluster.groups.consumer.deciding import Viewers
 from kafscale.cluster.groups.consumer.regexes import KnownMatches, Search
-from kafscale.cluster.patterns import PATTERN_MAX_LENGTH, PIECE_MAX_COUNT, Piece
 from kafscale.wire import error_codes as e
 from tests.cluster.groups.consumer_groups import ConsumerClient, ConsumerGroupHarness, named, settle
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from kafscale.cluster.patterns import PATTERN_MAX_LENGTH, InvalidPattern, Piece, compile_pattern
+from kafscale.cluster.groups.common.patterns import PATTERN_MAX_LENGTH, InvalidPattern, Piece, compile_pattern
 
 NAME = "a" * 248 + "!"  # a topic's name has 249 characters at most
 
