@@ -1,13 +1,7 @@
 """The whole log over a store and a disk in memory, without a broker around it: for tests on an autojump clock.
 
-    disk, store = MemoryDisk(), MemoryStore()
-    async with memory_log(store, disk) as log:
-        partition = log.partition()
-        await log.append(partition, b"one", b"two")
-        disk = disk.crash()                          # for the next one
-    async with memory_log(store, disk) as log: ...
-
-Leaving the block ends it as a kill does, except that the disk completes accepted writes.
+Leaving the block of `memory_log` ends it as a kill does, except that the disk completes accepted writes;
+`MemoryDisk.crash` returns the disk for the next one.
 """
 
 from __future__ import annotations

@@ -1,14 +1,5 @@
 """Connections in memory: streams, a network of clients with faults, and links between brokers that can be cut.
 
-    ours, theirs = memory_stream_pair()
-
-    network = MemoryNetwork()
-    stream = network.connect(broker.open_stream())    # a client's end
-    network.delay_seconds = 0.05                      # each way
-    network.set_bandwidth(100_000)
-    stream.fall_silent()                              # half-open: drops all data in both directions
-    stream.cut()                                      # reset
-
 Waits are trio's, so they cost nothing under an autojump clock. Each call of a stream passes the scheduler once, as over
 a socket. The pair of `trio.testing` passes it five times for each message, to find two tasks that use a stream at once;
 a simulation spent a third of its steps there.

@@ -121,10 +121,8 @@ def transaction_faults(
 ) -> Iterator[str]:
     """Return the faults of a partition's segments, which are in order, about transactions.
 
-        a marker that aborts a transaction with batches here   is in the footer of its segment, with the first offset of
-                                                               these batches, or less
-        an aborted transaction of a footer                     has such a marker there
-        open transactions at a segment's end                   are those of its footer
+    A marker that aborts a transaction with batches here is in the footer of its segment, with their first offset or
+    less; an aborted transaction of a footer has such a marker; a footer names the open transactions at its end.
 
     Independent of `kafscale.log.repair.verify_transactions`: it uses the batches of the whole partition. Compaction
     removes batches, so of segments with holes only the first rule is checked.

@@ -1,11 +1,4 @@
-"""Durable data of a simulation, in order: recorded on its way to the disk and into the bucket.
-
-durable = DurableLog(durability=…, history=history)
-disk = durable.watched(disk)                     `wal`
-bucket.on_put = durable.put                      the other modes, and compacted segments in all
-durable.crashed()                                the disk's power fails
-durable.faults(log)                              at the end, with the log of the last broker
-"""
+"""Durable data of a simulation, in order: recorded on its way to the disk (`wal`) and into the bucket (all modes)."""
 
 from __future__ import annotations
 

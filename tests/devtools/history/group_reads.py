@@ -1,12 +1,5 @@
 """Reads of the members of a group: each member goes on where the group has committed, and commits then.
 
-    reads = GroupReads(topic=topic, history=history)
-    ours = reads.by("member0.3")            one process
-    ours.begin(partition, committed)        it was assigned this, and the group is there
-    await ours.poll(connection)
-    ours.positions                          offsets that it may commit
-    ours.keep({1})                          it gives up the other partitions
-
 Acknowledged records must be delivered to the group at least once. A member may be assigned a partition that another one
 still reads, so each member's reads are a run of their own in the history, which finds gaps within a run; `missing`
 finds records in no run.
@@ -39,7 +32,6 @@ class GroupReads:
     _runs: defaultdict[int, list[tuple[int, int]]] = attrs.field(factory=lambda: defaultdict(list), init=False)
 
     def by(self, name: str) -> MemberReads:
-        """Return the reads of another process."""
         return MemberReads(self, name)
 
     def passed(self, partition: int, start: int, end: int) -> None:
@@ -61,21 +53,16 @@ class GroupReads:
 
 @attrs.define(eq=False)
 class MemberReads:
-    """Reads of one process. `positions` are of its current partitions."""
+    """Reads of one process. `positions` are the next offsets to be read of its current partitions."""
 
     _reads: GroupReads
     _name: str
-    _positions: dict[int, int] = attrs.field(factory=dict, init=False)
-
-    @property
-    def positions(self) -> Mapping[int, int]:
-        """Return the next offset to be read of each current partition."""
-        return self._positions
+    positions: dict[int, int] = attrs.field(factory=dict, init=False)
 
     def begin(self, partition: int, committed_offset: int) -> None:
         """Start at the group's offset; at the beginning if that is -1."""
         self._reads.history.sought(self._name, self._reads.topic.partition_name(partition))
-        self._positions[partition] = max(0, committed_offset)
+        self.positions[partition] = max(0, committed_offset)
 
     def begin_all(self, found: OffsetFetchResponseGroup) -> None:
         """Start at the offsets in a broker's answer."""
@@ -84,20 +71,20 @@ class MemberReads:
                 self.begin(answer.partition_index, answer.committed_offset)
 
     def keep(self, partitions: Collection[int]) -> None:
-        for partition in self._positions.keys() - partitions:
-            del self._positions[partition]
+        for partition in self.positions.keys() - partitions:
+            del self.positions[partition]
 
     async def poll(self, connection: Connection) -> None:
         """Fetch from each partition, several times while there is more. Raises as a Reader does."""
-        if not self._positions:
+        if not self.positions:
             return
         reader = Reader(
             name=self._name,
             topic=self._reads.topic,
             connect=_never,
             history=self._reads.history,
-            positions=self._positions,
-            partitions=sorted(self._positions),
+            positions=self.positions,
+            partitions=sorted(self.positions),
             knows=self._reads.knows,
         )
         with trio.move_on_after(POLL_MAX_SECONDS):
@@ -106,14 +93,14 @@ class MemberReads:
                     return
 
     async def _poll_once(self, reader: Reader, connection: Connection) -> bool:
-        before = dict(self._positions)
+        before = dict(self.positions)
         try:
             await reader.poll(connection)
         finally:  # it may have read some when it fails
             for partition, start in before.items():
-                if (end := self._positions[partition]) > start:
+                if (end := self.positions[partition]) > start:
                     self._reads.passed(partition, start, end)
-        return before != self._positions
+        return before != self.positions
 
 
 async def _never() -> Connection:

@@ -236,7 +236,6 @@ class History:
                 found.read_at.setdefault(read.offset, now)
 
     def marked(self, partition: str, offsets: Iterable[int]) -> None:
-        """Record the offsets of ends of transactions."""
         self._partitions[partition].markers.update(offsets)
 
     def sought(self, consumer: str, partition: str) -> None:
@@ -300,7 +299,6 @@ class History:
         self._partitions[partition] = _Partition(sent=found.sent, sent_counts=found.sent_counts)
 
     def saw_offsets(self, partition: str, *, began: int, log_start_offset: int, high_watermark: int) -> None:
-        """Record the offsets of an answer to a request that was sent at `began`."""
         self.note(f"saw {partition} log start {log_start_offset} high watermark {high_watermark}")
         found = self._partitions[partition]
         found.offsets.append(_Offset("log start", log_start_offset, began, self.now()))
@@ -311,7 +309,6 @@ class History:
             found.deleted_wrongly.append((Kind.DELETED_UNASKED, detail))
 
     def saw_stable_offset(self, partition: str, *, began: int, last_stable_offset: int) -> None:
-        """Record the last stable offset of an answer to a request that was sent at `began`."""
         self.note(f"saw {partition} last stable offset {last_stable_offset}")
         self._partitions[partition].offsets.append(_Offset("last stable offset", last_stable_offset, began, self.now()))
 

@@ -1,13 +1,9 @@
 """Reader of a simulation's bucket, of segments and of the write-ahead log behind them, while brokers run.
 
-Now and then it copies the bucket, and reads on in all topics as a stream of Spark's does, without Spark, or from the
-start. It reads over the last few copies, each listing and each page of it from a later one, so that objects vanish
-between a listing and a read as they do with a live broker. Its reads are part of the history, which finds foreign
-records, gaps and repeats. And it finds
-
-    behind      records that were acknowledged, or decided, before the first copy, and are missing
-    a hole      offsets that no object has
-    ahead       records that are not there in the end
+Now and then it copies the bucket, and reads on in all topics as a stream of Spark's does, or from the start. It reads
+over the last few copies, each listing and each page of it from a later one, so that objects vanish between a listing
+and a read as they do with a live broker. It finds records that are missing (behind), offsets that no object has (a
+hole), and records that are not there in the end (ahead); the history finds foreign records, gaps and repeats.
 """
 
 from __future__ import annotations

@@ -92,8 +92,6 @@ class MembersRecord(ABC):
 
 @attrs.define(eq=False, kw_only=True)
 class MembersSeen(MembersRecord):
-    """A record of the members of one group of the consumer protocol."""
-
     _members: list[Membership] = attrs.field(factory=list, init=False)  # that may have anything
 
     # ---- heartbeats -----------------------------------------------------------------------------------------------
@@ -199,7 +197,6 @@ class MembersSeen(MembersRecord):
         self._forget(member)
 
     def refused_by_itself(self, member: Membership) -> None:
-        """Record that a static member's join was refused by its own instance id."""
         self._found("refused without cause", member, "its own instance id is in use")
 
     def _forget(self, member: Membership) -> None:

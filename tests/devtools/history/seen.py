@@ -31,8 +31,6 @@ _OF_WHAT_IS_KEPT = frozenset({Kind.LOST_WRITE, Kind.POLL_SKIP, Kind.INT_POLL_SKI
 
 @attrs.frozen
 class Sent:
-    """A sent value, its content, and its offset once that is known."""
-
     partition: str
     value: str
     key: str
@@ -105,20 +103,17 @@ class TransactionsSeen:
     # ---- what producers write down --------------------------------------------------------------------------------
 
     def initialised(self, identity: Identity) -> None:
-        """Record the id and epoch of a producer from InitProducerId."""
         self.history.note(f"initialised {identity.incarnation} {identity.producer_id} {identity.producer_epoch}")
         self._inits.append((self.history.now(), identity))
         self.given(identity)
 
     def given(self, identity: Identity) -> None:
-        """Record a producer's new identity."""
         key = (identity.producer_id, identity.producer_epoch)
         other = self._given.setdefault(key, identity.incarnation)
         if other != identity.incarnation:
             self._findings.append(f"identity given twice: {key} to {other} and {identity.incarnation}")
 
     def begin(self, incarnation: str) -> Attempt:
-        """Record the beginning of a transaction, before its first record is sent."""
         attempt = Attempt(name=f"{incarnation}#{len(self.attempts)}")
         self.attempts.append(attempt)
         return attempt
@@ -159,7 +154,6 @@ class TransactionsSeen:
         return sum(attempt.end is End.COMMITTED for attempt in self.attempts)
 
     def problems(self, *, tombstones_may_go: bool = False) -> list[str]:
-        """Return all violations; empty if the broker kept its promises."""
         known = _Known.of(self, tombstones_may_go=tombstones_may_go)
         found = [*self._findings, *self._changed(known), *known.halves(), *known.resurrected()]
         transactions = self._transactions(frozenset())
@@ -250,7 +244,6 @@ class _Known:
         )
 
     def halves(self) -> Iterator[str]:
-        """Find records that readers of everything lack."""
         wanted: defaultdict[str, list[str]] = defaultdict(list)
         for value in sorted(self.committed - self.removable):
             wanted[self.sent[value].partition].append(value)

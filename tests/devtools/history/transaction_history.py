@@ -41,8 +41,6 @@ PROMISED = frozenset(Kind) - {Kind.G0, Kind.G1C, Kind.INT_SEND_SKIP}
 
 
 class End(Enum):
-    """End of a transaction, as far as its producer knows."""
-
     COMMITTED = "committed"
     ABORTED = "aborted"
     UNKNOWN = "unknown"
@@ -50,8 +48,6 @@ class End(Enum):
 
 @attrs.frozen
 class Placed:
-    """A value at an offset of a partition."""
-
     partition: str
     offset: int
     value: str
@@ -59,8 +55,6 @@ class Placed:
 
 @attrs.frozen
 class Send:
-    """A sent value; `offset` is None if unknown."""
-
     partition: str
     value: str
     offset: int | None = None
@@ -68,8 +62,6 @@ class Send:
 
 @attrs.frozen
 class Poll:
-    """Records of one poll, in order."""
-
     records: tuple[Placed, ...]
     at: int = 0  # when it returned; 0: unknown
     sought: bool = False  # the consumer's position was moved before: by a seek, an abort or a rebalance

@@ -1,20 +1,8 @@
-"""The world of several brokers.
+"""The world of several brokers: two to four machines share a bucket, and some join later than others.
 
-Two to four machines share a bucket; some join later than others. Each broker ends and starts again several times
-(`machine`), while partitions move by request and for balance, and the controller dies with the rest. Idempotent and
-plain producers write to the leader of each partition, which they find as clients do; readers follow each partition, and
-a group commits offsets (`plain_clients`). Members of two other groups, one of each protocol, share the partitions and
-must read all of them. Other topics are written in transactions, whose coordinators and partitions are on any broker;
-one is copied to another one together with its offsets. A further topic is deleted and created anew (`recreator`). In
-some seeds one broker, or all, lose the store when the other troubles are over (`store_losses`).
-
-Each version of the metadata's head is checked as it is written (`head_log`), and each deletion of segments. At the end
-every send must be answered, every transaction and every superseded broker must have ended, all brokers must agree on
-the leaders, hold nothing for ever (`held`) and commit nothing more; everything is read back, from the brokers and from
-the bucket, before and after a restart of all.
-
-A short seed does part of that (`extent`). In some, brokers succeed each other while each is suspended in the middle of
-an upload (`weather`). `simulate --cluster` runs seeds.
+Each broker ends and starts again several times (`machine`), while partitions move by request and for balance, and the
+controller dies with the rest. Clients without transactions, members of groups, transactional clients and a topic that
+is recreated load them (`cluster_clients`). In some seeds brokers lose the store at the end (`store_losses`).
 """
 
 from __future__ import annotations

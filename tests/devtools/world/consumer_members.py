@@ -1,8 +1,7 @@
 """Members of consumer groups of Kafka 4's protocol (KIP-848), as processes that join, work, pause, leave and die.
 
-They send ConsumerGroupHeartbeat themselves, over crashes of the broker, give up revoked partitions sooner or later or
-never, and commit offsets of their partitions at their epoch. Now and then one commits as a former member, which must be
-refused. The offset is a number, or the member's position (`group_reads`).
+They give up revoked partitions sooner or later or never, and commit offsets of their partitions at their epoch. Now and
+then one commits as a former member, which must be refused.
 """
 
 from __future__ import annotations

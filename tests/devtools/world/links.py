@@ -1,14 +1,4 @@
-"""A machine's way to the shared bucket: a PUT may take effect long after its sender gave up, or died.
-
-line = BucketLine(bucket, spawn=…, random=…)
-line.network_seconds = 0.05             time of a PUT
-line.upload_max_seconds = 3.0           further time of a segment's PUT, at most
-line.read_max_seconds = 0.3             time of a read or a listing, at most
-line.straggler_probability = 0.1        share of PUTs that fail for their sender and arrive later
-line.late_max_seconds = 3.0             time until a dead process' PUTs arrive, at most
-line.abandon()                          let PUTs under way arrive by themselves; a suspended process finds the outcome
-                                        when it goes on
-"""
+"""Ways of a simulated machine to the bucket and to other brokers: PUTs and messages may arrive late, or never."""
 
 from __future__ import annotations
 
@@ -53,17 +43,20 @@ class _Put:
 
 @attrs.define(eq=False, kw_only=True)
 class BucketLine(ForwardingStore):
-    """Calls `on_put` at the moment of a PUT's effect, and `on_delete` before each deletion."""
+    """The bucket over a slow network: a PUT may take effect long after its sender gave up, or died.
+
+    It calls `on_put` at the moment of a PUT's effect, and `on_delete` before each deletion.
+    """
 
     spawn: Spawn
     random: Random
     on_put: Callable[[str, bytes], None] = lambda key, data: None
     on_delete: Callable[[Sequence[str]], None] = lambda keys: None
-    network_seconds: float = 0.0
-    upload_max_seconds: float = 0.0
-    read_max_seconds: float = 0.0
-    straggler_probability: float = 0.0
-    late_max_seconds: float = 0.0
+    network_seconds: float = 0.0  # of a PUT
+    upload_max_seconds: float = 0.0  # further time of a segment's PUT
+    read_max_seconds: float = 0.0  # of a read or a page of a listing
+    straggler_probability: float = 0.0  # of PUTs that fail for their sender and arrive later
+    late_max_seconds: float = 0.0  # until a dead process' PUTs arrive
     straggler_count: int = attrs.field(default=0, init=False)
     _under_way: list[_Put] = attrs.field(factory=list, init=False)
 
@@ -101,7 +94,7 @@ class BucketLine(ForwardingStore):
         await self.store.delete(keys)
 
     def abandon(self) -> None:
-        """Let every PUT under way arrive by itself, each at a moment of its own."""
+        """Let every PUT under way arrive by itself; a suspended process finds the outcome when it goes on."""
         for put in self._under_way:
             self.spawn(partial(self._arrive_late, put, self.random.uniform(0, self.late_max_seconds)))
 
@@ -160,12 +153,7 @@ STARTING_POLL_SECONDS = 0.05
 
 @attrs.define(eq=False)
 class Links:
-    """The network between the brokers of a simulated cluster, with links that can be cut.
-
-        links = Links(running=…)
-        links.connect_from(1)                   a broker's way to connect to others
-        links.cuts.add((1, 2))                  drops everything that 1 sends to 2, on any connection
-        links.late.is_kept = True               delivers it once the link is whole again instead
+    """The network between the brokers of a simulated cluster; `cuts` are the links (from, to) that carry nothing.
 
     A stopped broker refuses connections; one that starts, or is suspended, accepts them and does not answer. `running`
     returns a broker's newest life unless that has ended. Sent data is on its way for `seconds`.

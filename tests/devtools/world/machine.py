@@ -1,12 +1,4 @@
-"""A machine of a simulated world: its disk, the lives of the broker on it, and how each life ends.
-
-    crashes             at a random moment, or at a named point; PUTs under way arrive later, or too late
-    stops               in order
-    breaks              its disk refuses a write or a sync, and it ends by itself
-    is suspended        and goes on later as if nothing had happened, or never
-    loses its disk      `segment`: the next life of the same broker starts from the bucket alone
-    is taken over from  `segment`: the next life starts, with an empty disk, while this one is suspended, or cut off
-                        from the bucket, or well; it must end when it notices
+"""A machine of a simulated world: its disk, the lives of the broker on it, and how each life ends (`_endings`).
 
 In a succession (`weather`) it is suspended at a point, again and again, and ends when it has been declared dead.
 Meanwhile its store, network, disk and clock fail (`troubles`).
@@ -124,7 +116,6 @@ class Machine:
             self._lose_disk()
 
     async def wait_superseded_ended(self) -> None:
-        """Wait until lives before the newest one have ended."""
         for life in self.lives[:-1]:
             with trio.fail_after(SETTLE_SECONDS):
                 await life.ended.wait()
@@ -174,6 +165,7 @@ class Machine:
     # ---- endings --------------------------------------------------------------------------------------------------
 
     async def _crash(self) -> None:
+        """Crash; PUTs under way arrive later, or too late."""
         life = self.newest
         life.crash()
         await life.ended.wait()
@@ -341,10 +333,7 @@ class Machine:
 
 @attrs.define(eq=False, kw_only=True)
 class OneMachine(Machine):
-    """The machine of a lone broker: its lives follow each other, turn after turn, with two more endings.
-
-        finds damage        `wal`: a bit of its log flips while it is down; it must not start until that is repaired
-        is taken over from  `wal`, in seeds of their own: the next life starts with an empty disk, and this one lives on
+    """The machine of a lone broker: its lives follow each other, turn after turn, with two more endings in `wal`.
 
     It calls back at each end of a life, each start, and each life that goes on after its successor has begun.
     """
@@ -384,6 +373,7 @@ class OneMachine(Machine):
         return [*endings, self._crash_and_damage, *[self._leave_alive_in_wal] * (3 if self.is_taken_over else 0)]
 
     async def _crash_and_damage(self) -> None:
+        """Flip a bit of the log while the broker is down: it must not start until that is repaired."""
         await self._crash()
         self._damage = damage_log(self._disk, self.random)
 

@@ -1,17 +1,8 @@
-"""The world of one broker, whose lives follow each other on one machine (`one_machine`).
+"""The world of one broker, whose lives follow each other on one machine, among failures of store, disk and network.
 
-Meanwhile the store fails before and after the effect, loses replies, is busy or away for a while, hangs, is slow, or
-cuts a body short; the disk is slow or full, for the log or the metadata; connections are reset, slow, narrow, or half
-open. In `s3-wal` a reader of the bucket alone reads all acknowledged records meanwhile (`log_watcher`). All durable
-data is checked against the rules of transactions, in order (`history.in_log`).
-
-A takeover in `wal`: the older broker, which may be cut off from the store for longer than the newer one waits, keeps
-clients of its own, and flushes their records when it reaches the store again. Its acknowledged records that were not in
-the bucket when the newer one began are forgiven; all readers must get the newer one's records from then on, however
-late the older one's segments come. A broker may report a takeover only if there was one.
-
-A short seed has one or two turns, mostly with transactional clients alone, and is read back less often: it costs a
-tenth of a long one.
+A takeover in `wal`: the older broker keeps clients of its own, and flushes their records when it reaches the store
+again. Its acknowledged records that were not in the bucket when the newer one began are forgiven; from then on all
+readers must get the newer one's records. A broker may report a takeover only if there was one.
 """
 
 from __future__ import annotations

@@ -90,7 +90,6 @@ class Routes:
         return connect
 
     def broker_ids(self) -> list[int]:
-        """Return the brokers that can be connected to."""
         return [lives[-1].settings.broker_id for lives in self.lives() if lives]
 
     async def find(self, broker_id: int, *, may_be_stale: bool = True) -> SimulatedBroker:
@@ -219,7 +218,6 @@ class SpreadConnection(Connection):
         self._leaders.pop(place, None)
 
     def write_no_more(self, places: Iterable[Place]) -> None:
-        """Refuse further writes to these partitions."""
         self._failed.update(places)
 
     # ---- to several ------------------------------------------------------------------------------------------------

@@ -57,8 +57,6 @@ FORGETFUL = {**COMPACTED, "delete.retention.ms": "1000"}
 
 @attrs.define(eq=False, kw_only=True)
 class Grower(Repeating):
-    """Adds partitions to a topic, one after the other, up to a maximum."""
-
     topic: Topic
     stopping: trio.Event
     partitions_max_count: int

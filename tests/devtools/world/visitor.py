@@ -182,7 +182,6 @@ class TemporaryTopic:
         nursery.start_soon(self.recreator.run)
 
     async def wait_settled(self, name: str) -> None:
-        """Wait until the member has read all."""
         await self.visitor.wait_settled()
 
     async def read_back(self, name: str) -> None:

@@ -72,12 +72,10 @@ class Topic:
     label: str = attrs.field(default=attrs.Factory(lambda self: self.name, takes_self=True))
 
     def partition_name(self, index: int) -> str:
-        """Return the partition's name as the history calls it."""
         return f"{self.label}-{index}"
 
 
 def encode_value(value: str, padding_bytes: int) -> bytes:
-    """Return a record's value: its name in the history, and padding."""
     return value.encode() + b" " + b"." * padding_bytes
 
 

@@ -78,7 +78,6 @@ class TopicKind:
 
     @property
     def is_bounded(self) -> bool:
-        """Tell whether its oldest records are deleted by size or age."""
         return any(name.startswith("retention.") for name in self.configs)
 
     @property
@@ -88,8 +87,6 @@ class TopicKind:
 
 @attrs.frozen
 class Copying:
-    """A topic, and the topic of its copies."""
-
     source: Topic
     destination: Topic
 

@@ -52,8 +52,6 @@ class OutOfOffice(Exception):
 
 @attrs.frozen(kw_only=True)
 class LoadedTopic:
-    """A topic that transactions write to, and which records."""
-
     topic: Topic
     keys_count: int | None = None
     is_compacted: bool = False
@@ -61,8 +59,6 @@ class LoadedTopic:
 
 @attrs.frozen(eq=False)
 class Batch:
-    """Records that are sent to a partition at once."""
-
     topic: Topic
     partition: int
     data: bytearray
