@@ -63,7 +63,7 @@ class PartitionState(Protocol):
         """The index of the partition."""
 
     def apply(self, record: Record, header: BatchHeader) -> None:
-        """Apply a record, if transactional once committed. Raises DecodeError, ValueError: it is skipped."""
+        """Apply a record; `apply_marker` commits transactional ones. Raises DecodeError, ValueError: it is skipped."""
 
     def apply_marker(self, marker: EndMarker) -> None:
         """Commit or drop the records of a producer's transaction."""

@@ -352,7 +352,7 @@ class GroupCoordinator:
         *,
         version: int = MEMBER_EPOCH_SINCE,
     ) -> OneShot[int]:
-        """Commit all offsets or none, durably; without a generation (-1) the group may be made."""
+        """Commit all offsets or none; the code comes once durable. Without a generation (-1) the group is made."""
         if (error_code := self._refuse_commit(group_id, identity, offsets, version=version)) != error_codes.NONE:
             return OneShot(error_code)
         entry = self._entry(group_id)

@@ -61,7 +61,7 @@ class AclRegistry(EntryRegistry):
         return [binding for binding in self.index if wanted.matches(binding)]
 
     async def create(self, bindings: Sequence[AclBinding]) -> list[KafkaError | None]:
-        """Add valid ACLs, new or not, in one transaction; return each refusal or None. Raises as the store."""
+        """Add valid or existing ACLs in one transaction; return each refusal, or None. Raises as the store."""
         outcomes: list[KafkaError | None] = []
 
         async def plan(revision: int) -> Transaction | None:

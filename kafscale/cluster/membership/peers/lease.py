@@ -6,15 +6,11 @@ up (`kafscale.cluster.membership.placement.administration`) while it was suspend
     within LEASE_SECONDS of a look at the head that found it current
     or while at least half of the brokers that it watches answer it: then the bucket may be away, and none is fenced
 
-and otherwise waits for the next look. If it is cut off from the bucket alone, and another incarnation on another data
-directory has replaced it, the answers say so: then they count no more until it has looked. Others lead
-GIVEN_UP_WAIT_SECONDS after the fence at the earliest. A broker that knows no other one has the looks alone: one that
-has joined since, which only the bucket tells of, may give it up.
+and otherwise waits for the next look. If answers say that another incarnation has replaced it, they count no more until
+it has looked. Others lead GIVEN_UP_WAIT_SECONDS after the fence at the earliest.
 
-A process that was suspended may have been declared dead without knowing it. Before it looks at the bucket it would
-answer that an offset of its successor is out of range, so that a consumer reads everything again, or return outdated
-offsets of a group. So each answer waits for `SuspensionCheck.wait` first: a comparison; after a suspension one look at
-the bucket of LOOK_MAX_SECONDS at most.
+A process that was suspended may have been declared dead without knowing it, and would give outdated answers. So each
+answer waits for `SuspensionCheck.wait` first: after a suspension, one look at the bucket of LOOK_MAX_SECONDS at most.
 """
 
 from __future__ import annotations

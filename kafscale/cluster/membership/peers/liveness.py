@@ -1,18 +1,13 @@
 """The other brokers that were heard of lately, and those that have lost the store. Decides nothing by itself.
 
-A broker is lost when nothing was heard of it for the session timeout: neither a heartbeat nor an answer to one. If its
-address refuses connections its process is gone, and REFUSED_INTERVALS without a heartbeat are enough; a broker that is
-being stopped refuses them, too, and sends heartbeats until it has left. A broker that was never heard of has two more
-intervals. Time in which this process was suspended does not count: nothing could be heard then.
+A broker is lost when nothing was heard of it for the session timeout, or for REFUSED_INTERVALS if its address refuses
+connections: its process is gone, or is being stopped and sends heartbeats until it has left. A broker that was never
+heard of has two more intervals. Time in which this process was suspended does not count.
 
-A broker that alone has lost the store is declared dead, although it can be heard of. With `s3-wal` and `segment` it
-can neither acknowledge nor hand over anything. All that it has acknowledged is in the bucket, so others may lead its
-partitions, as after any fail-over.
-
-    each broker      answers heartbeats with the time since the store last answered it (an answer can't be forged)
-    the controller   declares a broker dead that has lost the store for `timeout_seconds`, if the store answers here
-    all others       do that with the controller: one of them becomes the controller
-    the dead one     hears that from them, as it can't look for itself, and ends; it starts anew when the store is back
+A broker that alone has lost the store is declared dead, although it can be heard of: with `s3-wal` and `segment` all
+that it has acknowledged is in the bucket. It answers heartbeats with the time since the store last answered it. The
+controller declares it dead after `timeout_seconds` if the store answers here; all others do that with the controller,
+and one of them becomes the controller. The dead one hears it from them, ends, and starts anew when the store is back.
 
 When all have lost the store and it is back, some notice that sooner than others. So it must have answered here for
 NOTICED_SECONDS of the reported silence, without a pause: if all have lost it, nothing moves.

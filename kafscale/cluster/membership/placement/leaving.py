@@ -48,7 +48,7 @@ class Departure:
     balance: BalancePlanner
 
     async def run(self) -> None:
-        """Return when nothing is led here, no other can lead it, or the store fails; a cancel keeps the rest."""
+        """Return when nothing is led here, no other can lead it, or the store fails; if cancelled, the rest stays."""
         try:
             if not self._others():
                 return

@@ -101,7 +101,7 @@ class Adoption:
 async def find_unknown_topics(
     store: ObjectStore, namespace: str, is_known: Callable[[bytes, int], bool], on_progress: Callable[[int], None]
 ) -> Sequence[UnknownTopic]:
-    """Return unknown topics by name; `is_known` gets topic id and partition. Raises StoreError."""
+    """Return unknown topics by name; `is_known` gets topic id and partition. Writes nothing. Raises StoreError."""
     listed = await list_segments(store, namespace, on_progress)
     segments: dict[bytes, dict[int, Sequence[ListedSegment]]] = defaultdict(dict)
     for (topic_id, partition), found in listed.items():
