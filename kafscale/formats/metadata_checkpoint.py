@@ -20,14 +20,14 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Collection, Generator, Iterable, Sequence
+from collections.abc import Collection, Generator, Sequence
 
 import attrs
 from crc32c import crc32c
 
 from kafscale.buffers import Buffer, size_of
 from kafscale.errors import DamagedObject, NewerVersion
-from kafscale.formats.metadata_changes import Transaction, decode_transactions, encode_transaction
+from kafscale.formats.metadata_changes import Transaction, decode_transactions
 from kafscale.formats.segment import body_crc
 from kafscale.formats.wal_objects import WalPosition
 from kafscale.store.paths import NumberedKey
@@ -75,16 +75,6 @@ def encode_header(position: WalPosition, body: Sequence[Buffer], base: int | Non
     header = _HEADER.pack(MAGIC, VERSION, kind, position.epoch, position.number, base or 0, length)
     checksum = body_crc([header, *body])
     return header + checksum.to_bytes(4, "big")
-
-
-def encode_checkpoint(
-    position: WalPosition, transactions: Iterable[Transaction], base: int | None = None
-) -> Sequence[bytes]:
-    body = CheckpointBody()
-    for transaction in transactions:
-        body.add(encode_transaction(transaction))
-    parts = body.finish()
-    return [encode_header(position, parts, base), *parts]
 
 
 def decode_checkpoint(key: str, data: Buffer) -> Checkpoint:

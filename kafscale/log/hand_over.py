@@ -1,13 +1,5 @@
 """Release one partition to another broker, or acquire it, while the others of its topic stay as they are.
 
-    release    stop rewriting its segments, flush everything while it is served
-               hide it from clients, make the rest durable, flush once more
-               close and forget it
-
-    acquire    list its objects and read footers, as a start does; or take the state told by its last leader
-               replay the log of its last leader, if that one has failed
-               serve it with its new leader epoch
-
 The bucket is complete when a partition has been released. The membership decides who may lead when.
 """
 
@@ -122,7 +114,7 @@ class Acquisition:
     result, before clients reach the partition.
     """
 
-    prepare: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
+    prepare: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint
     begun: Sequence[EpochStart] = ()
     acknowledged_before: int = 0
     restoring: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(1))
@@ -230,10 +222,6 @@ class Recovering:
     def _note_come(self, partition_id: PartitionId) -> None:
         self._expected.discard(partition_id)
         self._has_come.wake()
-
-    async def end(self, partition_id: PartitionId, numbers: Sequence[int]) -> None:
-        """End the streams of a partition, before the bucket is listed. Raises DamagedObject, StoreError."""
-        await self.streams.end({partition_id: numbers})
 
     async def replay(self, partition: Partition, numbers: Sequence[int], restore_before: RestoreBefore) -> None:
         """Replay what these streams have of a restored partition, and no segment has.

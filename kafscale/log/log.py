@@ -1,15 +1,5 @@
 """All partitions of this broker, and the parts that they share.
 
-    chunk pool    memory of all records that are not in the bucket yet
-    journal       one for all partitions: a log on disk or in the bucket, or the flush itself
-    flusher       uploads tails to the bucket
-    spiller       frees memory that the local log can give back, when the bucket is slow
-    reader        memory tail, else one ranged GET
-    deleter       deletes objects of segments that have left the log
-    merger        makes large segments of small ones in the background
-    checkpointer  writes manifests to the bucket, which shorten the next start
-    compactor     keeps the latest record of each key
-
 After a start, `restore` brings back what the bucket holds, then `replay` what only the journal holds.
 """
 
@@ -383,13 +373,6 @@ class Log:
         return {partition_id: partition.lost_offset for partition_id, partition in self.partitions.items()}
 
     # ---- while running ----------------------------------------------------------------------------------------
-
-    @property
-    def is_full(self) -> bool:
-        return self.journal.is_full
-
-    async def wait_for_room(self) -> None:
-        await self.journal.wait_for_room()
 
     def quarantined_count(self) -> int:
         return sum(len(partition.quarantined) for partition in self.partitions.values())

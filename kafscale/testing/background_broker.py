@@ -1,11 +1,5 @@
 """A broker on a free port, in a thread of the test's process; the fixture `kafscale_broker` gives one.
 
-    with running_broker(durability="segment") as broker:
-        broker.create_topic("orders", partitions=3)
-        ...                                   # any client, at broker.bootstrap
-        assert [record.value for record in broker.records("orders")] == [b"one"]
-        broker.faults.fail("Produce", "NOT_LEADER_OR_FOLLOWER", times=3)
-
 Its disk, store and metadata are in memory and survive a `restart` or a `crash`. Clients connect through a `TcpProxy`,
 which keeps the port while the broker is down. Methods may be called from any thread; they block for milliseconds.
 """

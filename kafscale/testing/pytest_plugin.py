@@ -1,12 +1,4 @@
-"""Fixtures for tests of Kafka programs; pytest finds them by the entry point `kafscale`.
-
-    kafscale_broker           a fresh broker for the test; `.bootstrap` is its address
-    kafscale_secured_broker   a fresh broker with TLS, users and access control lists
-    kafscale_session_broker   one broker for the whole run; give each test a topic by `.new_topic()`
-    kafscale_faults           the faults of the test's broker, healed at the end of the test
-
-`@pytest.mark.kafscale(durability="segment", default_partitions=3)` sets options of `kafscale serve` for
-`kafscale_broker` and `kafscale_secured_broker`. See docs/how-to/test-your-program.md.
+"""Fixtures for tests of Kafka programs, found by the entry point `kafscale`: docs/how-to/test-your-program.md.
 
 pytest loads this module in every run where KafScale is installed, so it imports only pytest; the first fixture that is
 used imports the broker.

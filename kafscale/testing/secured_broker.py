@@ -1,13 +1,4 @@
-"""A broker with TLS, users and access control lists, in a thread; the fixture `kafscale_secured_broker` gives one.
-
-    with secured_broker() as broker:
-        broker.create_topic("orders")
-        broker.add_user("app", "secret")
-        broker.allow("app", "read", "describe", topic="orders")
-        consumer = Consumer({**broker.client_settings("app"), "group.id": ...})
-
-Its own authority issues its certificates when it starts.
-"""
+"""A broker with TLS, users and access control lists, in a thread; the fixture `kafscale_secured_broker` gives one."""
 
 from __future__ import annotations
 

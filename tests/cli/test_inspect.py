@@ -17,7 +17,6 @@ from kafscale.cluster.metadata.converter import encode
 from kafscale.errors import DamagedObject
 from kafscale.formats import segment, wal_entries
 from kafscale.formats.metadata_changes import encode_transaction
-from kafscale.formats.metadata_checkpoint import encode_checkpoint
 from kafscale.formats.metadata_head import Head, HeadEntry, encode_head, head_key
 from kafscale.formats.transactions import AbortedTransaction, OpenTransaction
 from kafscale.formats.wal_objects import ObjectHeader, WalPosition, encode_object
@@ -31,6 +30,7 @@ from kafscale.wire.records import ProducerStamp, Record, build_batch
 from tests.devtools.fakes.memory_log import memory_log
 from tests.devtools.fakes.segment_objects import make_batches, version_1_key, version_1_objects
 from tests.devtools.fakes.transactions import abort, commit, send
+from tests.formats.metadata_checkpoints import encode_checkpoint
 
 TOPIC_ID = bytes(range(16))
 KEY = SegmentKey(topic="t", topic_id=TOPIC_ID, partition=3, base_offset=100)

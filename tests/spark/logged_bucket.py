@@ -21,7 +21,6 @@ from kafscale.formats.manifest import Segment
 from kafscale.formats.manifest_checkpoint import ManifestSnapshot, encode_segments
 from kafscale.formats.manifest_checkpoint import encode_header as encode_manifests_header
 from kafscale.formats.metadata_changes import Transaction, encode_transaction
-from kafscale.formats.metadata_checkpoint import encode_checkpoint
 from kafscale.formats.placements import row_key
 from kafscale.formats.wal_entries import METADATA, RECORD_BATCH, WalEntry
 from kafscale.formats.wal_objects import ObjectHeader, WalPosition, encode_header, encode_object
@@ -37,6 +36,7 @@ from kafscale.wire.batch_header import TRANSACTIONAL, parse_header, set_base_off
 from kafscale.wire.control_records import EndMarker, encode_marker
 from kafscale.wire.records import ProducerStamp, Record, build_batch
 from tests.devtools.fakes.segment_objects import CREATED_MS, version_2_objects
+from tests.formats.metadata_checkpoints import encode_checkpoint
 
 TOPIC, TOPIC_ID = "t", bytes(range(16))
 NAMESPACE = "default"

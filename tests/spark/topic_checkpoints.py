@@ -9,9 +9,9 @@ import attrs
 
 from kafscale.cluster.metadata.converter import encode
 from kafscale.formats.metadata_changes import Transaction
-from kafscale.formats.metadata_checkpoint import encode_checkpoint
 from kafscale.formats.wal_objects import WalPosition
 from kafscale.store.paths import NumberedKey
+from tests.formats.metadata_checkpoints import encode_checkpoint
 
 
 @attrs.define(kw_only=True, eq=False)

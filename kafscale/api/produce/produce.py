@@ -126,7 +126,7 @@ class PendingProduce:
 
     def place(self) -> None:
         waits = self.transaction is not None and self.transaction.waits(self._batches())
-        self.incomplete = bool(self.unchecked) or self.services.log.is_full or waits
+        self.incomplete = bool(self.unchecked) or self.services.log.journal.is_full or waits
         for candidate in self.candidates:
             if self.incomplete:
                 break
@@ -160,7 +160,7 @@ class PendingProduce:
                 self.candidates.remove(candidate)
         self.unchecked.clear()
         with trio.move_on_after(patience_seconds) as patience:
-            await self.services.log.wait_for_room()
+            await self.services.log.journal.wait_for_room()
             await self._place_all()
             if self.transaction is not None:
                 await self.transaction.enrol(self._batches())

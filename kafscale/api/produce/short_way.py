@@ -281,7 +281,7 @@ class ShortWay:
         """Ask the gate, once for all requests of a pattern, unless the log is full."""
         call = Call(ProduceResponse.API_KEY, pattern.version, correlation_id, pattern.client_id, self.peer)
         topic = pattern.topic if pattern.topic_id is None else name_of(self.services, pattern.topic_id)
-        if self.services.log.is_full or not self.services.gate.takes_plain(call, pattern.request, topic):
+        if self.services.log.journal.is_full or not self.services.gate.takes_plain(call, pattern.request, topic):
             return None
         self._allowed[pattern] = allowed = _Allowed(call, pattern.request.transactional_id is not None)
         return allowed

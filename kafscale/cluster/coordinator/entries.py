@@ -120,7 +120,7 @@ class InternalLog:
         INVALID_PRODUCER_EPOCH, StorageFailed; then nothing is appended either.
         """
         assert self.is_one_log or len({entry.partition.partition_id for entry in entries}) <= 1
-        if self.log.is_full:
+        if self.log.journal.is_full:
             return None
         placed: list[tuple[Partition, Placed]] = []
         ends: list[EndEntry] = []
@@ -165,7 +165,7 @@ class InternalLog:
 
     async def wait_for_room(self, entries: Sequence[Entry]) -> None:
         """Wait until there was room for entries as large as these, each in a chunk of its own."""
-        await self.log.wait_for_room()
+        await self.log.journal.wait_for_room()
         pool = self.log.pool
         size_bytes = sum(_size_bytes(entry) + pool.chunk_bytes for entry in entries)
         lease = await pool.acquire(min(size_bytes, pool.size_bytes))

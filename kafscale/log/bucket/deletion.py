@@ -1,18 +1,7 @@
 """Delete objects of segments, topics and orphans, some time after they have left the log.
 
-A fetch or a Spark job may have found a segment before it was dropped, so its objects stay for `file.delete.delay.ms`.
-The queue is not durable: a segment is dropped only when a restart would not read it either, because it lies below a
-durable log start or a newer generation covers it. After a crash the next broker drops the former again and finds the
-latter as orphans. The `.kfs` goes before its `.index`: an `.index` alone is invisible.
-
-Orphans are objects that nothing refers to, found by listing. In an open partition that is a segment below the flushed
-offset that the manifest does not refer to, and which lies below the log start, or is covered by newer segments, or is
-an `.index` without `.kfs`. A newer generation that nothing covers stays: the next restart prefers it. A late segment
-(`kafscale.formats.resolution`) stays above the log start and is reported: it may have been acknowledged and exists
-nowhere else. In partitions that are not open, objects are orphans only if the metadata remembers the topic's deletion.
-
-An orphan is deleted when it is `grace_seconds` old by the store's clock, and has been an orphan for as long in this
-process; in a live topic also for `file.delete.delay.ms`.
+docs/discussion/rooms/log.md ("Deletion") says which objects are orphans. The queue is not durable: a segment is dropped
+only when a restart would not read it either. The `.kfs` goes before its `.index`: an `.index` alone is invisible.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """Restore every partition from the bucket at a start: its segments, and its state from the last footer.
 
 The listing tells which objects exist, and the manifest checkpoint vouches for segments. Footers are read only if
-`kafscale.formats.resolution` asks for them (mostly the last one of a partition), if the segment is merged, late or not
-in the checkpoint, if its `.index` is missing, or if it holds some of very many producers.
-
-A `.kfs` without `.index` is complete, and its `.index` is written again; an `.index` without `.kfs` is ignored. Damaged
-segments are rebuilt or quarantined (`kafscale.log.repair.repair`), and their sources are read where they still exist.
+`kafscale.formats.resolution` asks for them, if the segment is merged, late or not in the checkpoint, if its `.index` is
+missing, or if it holds some of very many producers.
 """
 
 from __future__ import annotations

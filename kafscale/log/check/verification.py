@@ -1,10 +1,4 @@
-"""Verify a namespace of the bucket, all of it.
-
-Verified are: the CRC-32C of every batch and segment; that footers, headers and `.index` objects agree with batches and
-records; that transactions in footers agree with markers and continue from segment to segment; that objects are under
-their own keys; that the segments of a partition, as readers resolve them, have no gap or overlap; that the write-ahead
-logs, in the bucket and in the data directory of a stopped broker, are whole, continue where the segments end, and agree
-with them. Lost records before the first or behind the last segment are found only if a log or checkpoint knows them.
+"""Verify all of a namespace. docs/how-to/verify-a-bucket.md says what is checked.
 
 Memory is bounded: TASKS_COUNT segments are read at once in pieces; a key is kept for each object, the ends of each
 segment, and 40 bytes for each batch in a log. Can run beside a live broker: the log is read before the segments are

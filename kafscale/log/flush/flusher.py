@@ -1,15 +1,7 @@
 """Choose which partition to flush and when. `kafscale.log.flush.upload` does one flush.
 
-A partition is clean, waiting, due, or being flushed, by one task at a time. It becomes due when it can fill a segment,
-when it has waited for the flush interval, or when the pool runs short and it holds much of it; under `segment`
-durability at once. With a log in the bucket it also becomes due after many small objects of the log (`early_after`).
-
-Where a log keeps the records, flushes by age are paced (`FlushPacer`), unless the log is crowded. Under `wal`, tails
-that are small beside the pool are left to spilling when it runs short.
-
-Partitions with the oldest batches go first, which frees the oldest files of the log. Uploads hold at most half of the
-pool, since one that hangs keeps its chunks; their number is bounded too, so that the backlog of an outage does not
-drown fetches.
+A partition is clean, waiting, due, or being flushed, by one task at a time; docs/discussion/rooms/log.md says when
+it is due. Partitions with the oldest batches go first, which frees the oldest files of the log.
 """
 
 from __future__ import annotations
@@ -169,10 +161,7 @@ class FlushReport:
 
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Flusher:
-    """Owns a task for each partition being flushed.
-
-    `store_places_count` is `--s3-concurrency`, 0 for no limit; `early_objects_count` is `--s3-wal-flush-objects`.
-    """
+    """Owns a task for each partition being flushed. `store_places_count` is `--s3-concurrency`, 0 for no limit."""
 
     uploader: Uploader
     pool: ChunkPool

@@ -1,16 +1,8 @@
 """One flush: build the segment, upload `.kfs` and `.index` in parallel, commit. Holds no lock.
 
-Both objects are written with If-None-Match. The key contains topic id, base offset, leader epoch and generation, so
-only this broker writes it. An object that exists already is from an earlier attempt:
-
-    our own content      a PUT whose reply was lost                    commit it
-    other content        a PUT of an attempt with fewer batches        adopt it, flush the rest
-    damaged              its batches are in the WAL                    write a newer generation
-
-Two brokers that believe to own the same offsets write different keys, and the later epoch counts for every reader
-(`kafscale.formats.resolution`). So a flush need not know whether this broker still leads. After a suspension
-`check_lead_first` looks, since readers would see late objects until the other broker has written. If the commit
-acknowledges the records, `check_lead` is asked before it: another broker may have listed the bucket earlier.
+Only this broker writes its keys, so an object that exists is from an earlier attempt: docs/discussion/rooms/log.md.
+After a suspension `check_lead_first` looks, since readers would see late objects until the other broker has written. If
+the commit acknowledges, `check_lead` is asked before it: another broker may have listed the bucket earlier.
 """
 
 from __future__ import annotations

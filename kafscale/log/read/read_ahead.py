@@ -1,14 +1,8 @@
-"""Read ahead of consumers that go through a partition in order.
+"""Read ahead of consumers that go through a partition in order: docs/decisions/0015-read-ahead.md.
 
-A stream is one consumer's path through one partition: a fetch continues the stream that ended where it begins. From its
-third fetch on, the next bytes are read into the cache in pieces. The window doubles with each fetch up to the limit. A
-stream that was idle for STREAM_IDLE_SECONDS ends, and its pieces may be evicted.
-
-Nothing waits for a piece: it is skipped if the store has no free place, the cache has no room, or PIECES_MAX_COUNT are
-under way; then a fetch reads for itself. A piece stays in the cache until its stream has passed it.
-
-While more than WASTE_MAX_FRACTION of the served bytes were read in vain, a stream may be ahead only by that fraction of
-the bytes that it has taken, which keeps the sum below 1.1 of the served bytes.
+A stream is one consumer's path through one partition: a fetch continues the stream that ended where it begins. Nothing
+waits for a piece: it is skipped if there is no room, and a fetch reads for itself. While more than WASTE_MAX_FRACTION
+of the served bytes were read in vain, a stream may be ahead only by that fraction of the bytes it took.
 """
 
 from __future__ import annotations

@@ -1,17 +1,8 @@
-"""Rebuild damaged segments, and quarantine those that can't be rebuilt.
+"""Rebuild damaged segments, and quarantine those that can't be rebuilt: docs/discussion/rooms/log.md ("Damage").
 
 Batches are never changed, left out or made up: a rewritten `.kfs` has the same ones at the same place, and is checked
 before it is written. Writes are conditional on what was read. A segment is read again before and after its repair,
-since replies of the store may arrive damaged.
-
-A lost footer is made from the `.index`, or from the batches if the header says that all are there. A segment that can't
-be rebuilt is quarantined: the object stays in place, no reader uses it, and consumers go on at the next offset. It is
-logged once, counted by `kafscale_quarantined_segments`, and reported by `kafscale verify`. Only damage that two reads
-in a row find alike is quarantined. A segment with a whole footer stays: only fetches of its damaged batch are refused.
-
-Acknowledged offsets are never given out again. If the quarantined segment is the last one, the log goes on behind the
-last offset that it can have held, as told by its `.index`, the manifest checkpoint, the write-ahead log, or the header
-of version 1; otherwise UNKNOWN_END_GAP behind its base offset.
+since replies of the store may arrive damaged. Acknowledged offsets are never given out again.
 """
 
 from __future__ import annotations

@@ -1,12 +1,4 @@
-"""Verify both objects of one segment: list the faults and what can be rebuilt.
-
-fault                                          what can be rebuilt, and from what
-`.index` missing, damaged, or another's        the `.index`, from the `.kfs`
-footer or trailer damaged or cut off           the `.kfs`, with the footer of the `.index`, or one made of the
-                                               batches if the header says that all are there
-header damaged (version 2)                     the `.kfs`, with the header that the footer tells
-a batch damaged or missing                     nothing
-"""
+"""Verify both objects of one segment: list the faults and what can be rebuilt (docs/how-to/verify-a-bucket.md)."""
 
 from __future__ import annotations
 

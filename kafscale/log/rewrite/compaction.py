@@ -1,25 +1,9 @@
 """Compact partitions whose topic has `compact` in `cleanup.policy`, by Kafka's rules: keep each key's latest record.
 
-The `Compactor` periodically compacts the dirtiest partitions that are worth it, one at a time. The footers of compacted
-segments tell how far a partition is clean.
+The `Compactor` compacts the dirtiest partitions that are worth it, one at a time. docs/discussion/compaction.md says
+which, how, and why an interruption leaves a right state.
 
     log start ... clean ... | first dirty offset ... cleanable ... | end offset ... not cleanable yet ... | tail
-
-The end is the first segment with a record younger than `min.compaction.lag.ms`, at most the last stable offset. A
-partition is worth it when more than `min.cleanable.dirty.ratio` of its bytes up to there are dirty, or its first dirty
-record is older than `max.compaction.lag.ms` (KIP-58, KIP-354).
-
-One compaction (`CompactionRound`) puts the keys of the dirty part into the map, until it is full. Then, from the first
-segment on, it gathers the remaining records of each group of segments, uploads them as one segment of a new generation
-and replaces the group in the manifest. Wherever that is interrupted:
-
-- A group is replaced as a whole: readers use its sources or the new segment, which covers exactly their offsets.
-- Groups are replaced in order of offset, and a tombstone goes at the earliest in the compaction after the one that met
-  it first and removed everything older of its key. So a deleted key never comes back.
-- Only the last group records how far the partition is clean, so an interrupted compaction is done again.
-- Every attempt has its own generation, above all that the bucket may hold.
-
-Memory: the map, one piece of a segment, and the remaining records of one group.
 """
 
 from __future__ import annotations

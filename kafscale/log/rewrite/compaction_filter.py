@@ -1,20 +1,8 @@
 """Decide which records and markers compaction keeps, as Kafka's Cleaner does, and rewrite batches. Sans-IO.
 
-    a record            goes if a later dirty one has its key, if it has no key, or if it was aborted
-    a tombstone         goes too once its batch's delete horizon has passed: `delete.retention.ms` after the first
-                        compaction that met it (KIP-534); until then a reader from the start sees the deletion
-    a marker            as a tombstone, once nothing is left of its transaction, because readers need it until then
-    a batch             goes with its last record, except that it stays, empty, if it holds a producer's last sequence
-                        number or ends its segment
-    offsets, sequences  never change: a batch keeps its first and last offset
-
-Only records below `end_offset` are judged. `OutcomePass` learns aborted transactions from the markers of the dirty
-part, which must not end inside a transaction.
-
-`OffsetMap` keeps the latest offset of each key in a fixed number of bytes, like Kafka's SkimpyOffsetMap: an
-open-addressed table of 128-bit digests, 24 bytes a key (a dict takes 200).
-
-The dirty part is read with a `KeyPass`; then each group of segments with a `RewritePass`. Both run in a thread.
+docs/discussion/compaction.md has the rules. Only records below `end_offset` are judged. `OutcomePass` learns aborted
+transactions from the markers of the dirty part, which must not end inside a transaction. The dirty part is read with a
+`KeyPass`; then each group of segments with a `RewritePass`. Both run in a thread.
 """
 
 from __future__ import annotations
@@ -62,9 +50,9 @@ def capacity_of(size_bytes: int) -> int:
 
 @attrs.define(eq=False, repr=False)
 class OffsetMap:
-    """Holds up to `capacity` keys; nothing is ever removed. Memory is mapped as it is used.
+    """An open-addressed table of 128-bit digests, like Kafka's SkimpyOffsetMap: 24 bytes a key (a dict takes 200).
 
-    An offset is kept plus one, so that the zeros of fresh memory are empty slots.
+    Nothing is ever removed. Memory is mapped as it is used: an offset is kept plus one, so that zeros are empty slots.
     """
 
     capacity: int

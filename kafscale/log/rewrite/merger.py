@@ -1,10 +1,7 @@
-"""Merge small neighbouring segments in the background: choose them, read and check them, build the merged footer.
+"""Merge small neighbouring segments in the background, one merge at a time: docs/discussion/rooms/log.md.
 
-One task, one merge at a time in the broker. It looks at a partition that got a segment or was compacted, and goes first
-where one merge removes most objects. A merge holds its sources in memory. While producers fill the chunk pool, only
-merges that remove many objects are made.
-
-A damaged or missing source is reported once and excluded. When the store fails, all merging pauses.
+It looks at a partition that got a segment or was compacted, and goes first where one merge removes most objects. A
+damaged or missing source is reported once and excluded. When the store fails, all merging pauses.
 """
 
 from __future__ import annotations

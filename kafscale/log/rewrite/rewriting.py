@@ -1,19 +1,8 @@
 """Replace segments by one of a newer generation: what merging and compaction have in common.
 
-    claim      does this broker still lead?
-    .kfs       put with If-None-Match, a generation above its sources. An equal object of an earlier attempt is taken;
-               otherwise the next generation is tried
-    .index     put: the `.kfs` at this key is ours
-    claim      does it still lead?
-    commit     the manifest has the new segment instead of its sources, if they are still there
-    drop       the sources' objects stay for `file.delete.delay.ms`
-
-The `.kfs` comes first: it is complete by itself, and a start writes its `.index` again. A rewriting that is cut short
-leaves the sources in place, and perhaps a new `.kfs` that the next start reads, or that stays unread; it is right in
-both cases, since the durable log start holds for it as well.
-
-A superseded broker must not delete sources that its successor reads. The second look at the claim sees to that: while
-it is ours, every later broker lists the bucket with the new `.kfs` in it.
+The claim is looked at before the `.kfs` is put, and again before the manifest switches: while it is ours, every later
+broker lists the bucket with the new `.kfs` in it, so a superseded one deletes no sources that its successor reads. The
+`.kfs` comes first: it is complete by itself. An interruption leaves the sources, and perhaps a right new `.kfs`.
 """
 
 from __future__ import annotations

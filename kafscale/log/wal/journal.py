@@ -1,19 +1,9 @@
 """The journal protocol: make a batch durable and keep it until a segment has it. Three classes implement it.
 
-    `--durability wal`      `local_wal.Wal`     a log on the local disk: durable by a sync
-    `--durability s3-wal`   `s3_wal.S3Wal`      a log in the bucket: durable by a PUT
-    `--durability segment`  `FlushOnAppend`     no log: durable by the flush that takes the batch
-
-Its life:
-
-    start    `replay` hands over what no segment has; `keep_aside`; then `tasks` run
-    serving  `append` returns the `Round` to wait for; `read` returns entries that have left memory; `release` tells
-             that a segment has an entry, so that unneeded files or objects can be deleted
-    stop     `settle`, then the last flush
-
-A start may find acknowledged batches that it cannot put back: `superseded` ones, whose offsets another broker has
-written, and those of `unknown` topics, because `metadata.db` was lost or is an older copy. The files of a local log
-that have such batches are copied (`KeptAside`), and `kafscale adopt` gives back the batches of unknown topics.
+start    `replay` hands over what no segment has; `keep_aside`; then `tasks` run
+serving  `append` returns the `Round` to wait for; `read` returns entries that have left memory; `release` tells
+         that a segment has an entry, so that unneeded files or objects can be deleted
+stop     `settle`, then the last flush
 """
 
 from __future__ import annotations

@@ -1,14 +1,8 @@
-"""The write-ahead log of all partitions on the local disk: group commit and replay.
+"""The write-ahead log of all partitions on the local disk: group commit and replay. `replay`, then `tasks`.
 
 `append` is synchronous, and its order is the order of the log. Entries that arrive during a sync share the next one and
-its `Round`. When a round is durable, `on_durable` tells the partitions, then the waiters wake. There is no queue to
-bound here: the data of every entry is in the chunk pool or in a bounded frame.
-
-A failed write or sync is final, because the content of the page cache is unknown then: every waiter gets StorageFailed
-and the broker stops. On a full disk appends wait for the next file (`local_files`), and a file system that
-needs room to overwrite gets the same bytes again.
-
-Order of use: `replay`, then `tasks`.
+its `Round`. There is no queue to bound here: the data of every entry is in the chunk pool or in a bounded frame. A
+failed write or sync is final, because the content of the page cache is unknown then; on a full disk appends wait.
 """
 
 from __future__ import annotations

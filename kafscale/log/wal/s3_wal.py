@@ -1,21 +1,9 @@
 """The write-ahead log in the bucket (`--durability s3-wal`): objects with entries of all partitions.
 
-Entries that arrive together share one object. When nothing is under way an entry goes at once; later ones share the
-next object, which goes when the one under way is done, when its first entry has waited for the interval, or when it is
-full. A least interval bounds the rate of PUTs. A bounded number is under way; further objects queue, within the chunk
-pool's bound.
-
-Objects are acknowledged strictly in order: when one and all before it are durable, `on_durable` tells the partitions,
-then the waiters wake. A failed PUT is repeated until it succeeds, and produces wait.
-
-Keys contain epoch and number, and every PUT is conditional. A broker that takes over (`kafscale.log.wal.s3_replay`)
-puts a fence at the number that this one would write next, so that write is refused and `run` raises Fenced. With one
-sequence for all epochs, later objects of the older broker could be in the newer one's way.
-
-An object is deleted when all its entries are in segments and a checkpoint has its metadata. The newest one stays, so
-that the number is not forgotten. In a *stream* (`kafscale.log.wal.streams`) there is no metadata, and an object is
-deleted when the newest one tells that it was acknowledged. The oldest goes first: while it exists, followers know that
-nothing was deleted.
+docs/discussion/durability.md says when an object is written and deleted. Objects are acknowledged strictly in order:
+when one and all before it are durable, `on_durable` tells the partitions, then the waiters wake. A failed PUT is
+repeated until it succeeds. A broker that takes over (`kafscale.log.wal.s3_replay`) puts a fence at the number that this
+one would write next, so that write is refused and `run` raises Fenced.
 """
 
 from __future__ import annotations

@@ -332,7 +332,7 @@ class ServedConnection:
 
     async def _complete(self, call: Call, pending: PendingProduce) -> None:
         self._work.set()
-        reason = PauseReason.LOG_FULL if pending.services.log.is_full else PauseReason.POOL
+        reason = PauseReason.LOG_FULL if pending.services.log.journal.is_full else PauseReason.POOL
         if pending.unchecked:
             reason = PauseReason.VALIDATION
         with self.pauses.because(reason):

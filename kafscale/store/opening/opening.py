@@ -1,12 +1,8 @@
 """Opens the store that the settings name, with its wrappers, once for each class of work.
 
-    MultipartStore( RetryingStore( LimitedStore( HedgingStore( MeteredStore( S3Store | FileStore | MemoryStore )))))
-
 Retrying is around the limiter, so that backoff holds no token; metering is innermost, so that a latency is the store's
-own. Hedging and parts are for S3, and hedging only for uploads that produces wait for. The views share the limiter, the
-metrics and the log of outages.
-
-The S3 client is a sixth of a broker's imports, so only a bucket in S3 imports it.
+own. Hedging and parts are for S3, and hedging only for uploads that produces wait for. The S3 client is a sixth of a
+broker's imports, so only a bucket in S3 imports it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Retries with jittered backoff and a deadline, and resolution of conditional writes whose reply was lost.
 
-SlowDown, StoreUnavailable and Conflict are tried again; every other error is an answer. This wrapper is outermost, so
-that backoff holds no token of the limiter. A backoff ends early when a silent store answers any request
-(`kafscale.store.wrappers.reach`); an attempt from before the silence is then given up instead of at the store's
-timeout.
+This wrapper is outermost, so that backoff holds no token of the limiter. A backoff ends early when a silent store
+answers any request (`kafscale.store.wrappers.reach`).
 
 A conditional write without an answer may have taken effect; the next attempt then meets its own object and is refused.
 Such a refusal is resolved by reading the object back: with our bytes it is ours. A claim, which must differ from
@@ -58,7 +56,7 @@ class RetryPolicy:
 
 @attrs.define(eq=False, repr=False)
 class RetryingStore(ForwardingStore):
-    """An `ObjectStore` that repeats attempts that may succeed later.
+    """An `ObjectStore` that tries again after SlowDown, StoreUnavailable and Conflict; other errors are answers.
 
     Raises the error of the last attempt; an undecided conditional write raises StoreUnavailable.
     """

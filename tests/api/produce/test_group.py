@@ -16,7 +16,6 @@ from kafscale.client.connection import Connection
 from kafscale.cluster.registries.topics import NewTopic
 from kafscale.config import Durability
 from kafscale.errors import StorageFailed
-from kafscale.log.log import Log
 from kafscale.log.partition.partition import Partition
 from kafscale.log.partition.tail import coalesce
 from kafscale.wire import compression, error_codes
@@ -262,7 +261,7 @@ async def test_while_the_log_has_no_room_nothing_takes_the_short_way(
     async with broker() as running:
         way, (frame,) = known_way(running, 9)
         with monkeypatch.context() as full:
-            full.setattr(Log, "is_full", property(lambda self: True))
+            full.setattr(type(running.broker.services.log.journal), "is_full", property(lambda self: True))
             assert way.take(frame) is None
             assert partitions_of(running)[0].next_offset == 0
         assert way.take(frame) is not None

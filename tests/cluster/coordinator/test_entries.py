@@ -187,7 +187,7 @@ async def test_what_the_disk_has_put_off_is_waited_for(autojump_clock):
         internal = InternalLog(log.log)
         store.hold(On("put*"))  # or the file of what is flushed would be used again
         disk.free_bytes = 0
-        while not log.log.is_full:
+        while not log.log.journal.is_full:
             appended = internal.append_group([state(log, bytes(100_000))], NOW_MS)
             await trio.sleep(1.0)
         assert appended is not None

@@ -11,13 +11,14 @@ from kafscale.cluster.metadata.base import Transaction
 from kafscale.cluster.metadata.checkpoint import INTERVAL_SECONDS, Checkpointer, find_checkpoints
 from kafscale.cluster.metadata.sqlite import SqliteMetadataStore
 from kafscale.errors import DamagedObject, StorageFull, StoreUnavailable
-from kafscale.formats.metadata_checkpoint import decode_checkpoint, encode_checkpoint
+from kafscale.formats.metadata_checkpoint import decode_checkpoint
 from kafscale.formats.wal_objects import WalPosition
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import NumberedKey
 from kafscale.store.version_writer import VersionWriter
 from kafscale.testing.faulty_store import FaultyStore, On, StoreCall
 from kafscale.testing.metadata import MemoryMetadataStore
+from tests.formats.metadata_checkpoints import encode_checkpoint
 
 PUTS = {f"topics/{number}": b"%d" % number for number in range(30)}
 CHANGES = Transaction(puts={"a": b"1"}, deletes=["b"], delete_prefixes=["c/"])

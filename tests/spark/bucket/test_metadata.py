@@ -9,7 +9,7 @@ from kafscale.cluster.registries.topics import MorePartitions, NewTopic, TopicRe
 from kafscale.config import StoreUrl
 from kafscale.errors import AccessDenied, ConfigError, DamagedObject
 from kafscale.formats.metadata_changes import Transaction
-from kafscale.formats.metadata_checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
+from kafscale.formats.metadata_checkpoint import Checkpoint, decode_checkpoint
 from kafscale.formats.wal_objects import WalPosition
 from kafscale.spark.bucket.bucket import BucketOptions
 from kafscale.spark.bucket.metadata import SHARED_KEY, MetadataReader, decode_metadata
@@ -21,6 +21,7 @@ from kafscale.spark.source.progress import StreamProgress
 from kafscale.store.paths import SegmentKey, topic_id_text
 from kafscale.testing.metadata import MemoryMetadataStore
 from tests.devtools.fakes.segment_objects import CREATED_MS, make_batches, version_2_objects
+from tests.formats.metadata_checkpoints import encode_checkpoint
 from tests.spark.topic_checkpoints import TopicCheckpoints
 
 OLD, NEW = bytes(16), bytes(15) + b"\1"

@@ -500,7 +500,7 @@ def _with_recovery(
     async def recover(partition: Partition, restore_before: RestoreBefore) -> None:
         await recovering.replay(partition, streams, restore_before)
 
-    return attrs.evolve(how, prepare=partial(recovering.end, partition_id, streams), recover=recover)
+    return attrs.evolve(how, prepare=partial(recovering.streams.end, {partition_id: streams}), recover=recover)
 
 
 def begun(placement: Placement) -> tuple[EpochStart, ...]:

@@ -6,12 +6,12 @@ from kafscale.cluster.membership.start.claim import Claim, claim, claim_key
 from kafscale.cluster.membership.start.own_objects import OwnObjects
 from kafscale.cluster.metadata.converter import decode, encode
 from kafscale.formats.metadata_changes import Transaction
-from kafscale.formats.metadata_checkpoint import encode_checkpoint
 from kafscale.formats.wal_objects import START, WalPosition
 from kafscale.log.bucket.manifest_keeper import encode_manifests
 from kafscale.log.repair.verify_segment import FindingKind
 from kafscale.store.memory import MemoryStore
 from kafscale.store.paths import NumberedKey, system_key
+from tests.formats.metadata_checkpoints import encode_checkpoint
 
 A_TOPIC = Transaction(puts={"topics/a": b"{}"})
 CLAIM_KEY = claim_key("default")
