@@ -1,12 +1,5 @@
 """Many seeds of the simulation, in several processes:  python -m tests.devtools.simulate SEEDS
 
-    --first N        the first seed; the others follow it
-    --processes N    how many at once; as many as there are processors by default
-    --events         print the event log of each seed that fails
-    --short          short seeds, in which less happens; many for one
-    --cluster        several brokers on one bucket
-    --mutation NAME  the brokers do what they must not (`mutations` of `tests.devtools.world`, `.transactional`)
-
 Ends with 1 if a seed failed. A seed that fails does so again, by itself and in any process.
 """
 
@@ -120,12 +113,12 @@ def _be_quiet() -> None:
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.devtools.simulate", description=__doc__.split("\n\n")[0])
     parser.add_argument("seeds", type=int)
-    parser.add_argument("--first", type=int, default=1)
-    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--events", action="store_true")
-    parser.add_argument("--short", action="store_true")
-    parser.add_argument("--cluster", action="store_true")
-    parser.add_argument("--mutation", choices=ALL_MUTATIONS)
+    parser.add_argument("--first", type=int, default=1, help="the first seed; the others follow it")
+    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), help="how many at once")
+    parser.add_argument("--events", action="store_true", help="print the event log of each seed that fails")
+    parser.add_argument("--short", action="store_true", help="short seeds, in which less happens")
+    parser.add_argument("--cluster", action="store_true", help="several brokers on one bucket")
+    parser.add_argument("--mutation", choices=ALL_MUTATIONS, help="let brokers do what they must not")
     given = parser.parse_args(arguments)
     began = time.monotonic()
     runs, failures, acknowledged, committed = Counter[str](), Counter[str](), 0, 0

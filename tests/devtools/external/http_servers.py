@@ -24,8 +24,6 @@ CLIENT_ID, CLIENT_SECRET = "an app", "s:cret/&"
 
 @attrs.frozen
 class Asked:
-    """A request that a client has sent."""
-
     form: dict[str, list[str]]
     credentials: str
     content_type: str

@@ -90,7 +90,6 @@ class Login:
         return self.password == WRONG or self.trusted is not None
 
     def context(self) -> ssl.SSLContext:
-        """Return an SSL context with the trusted authority and the client's certificate."""
         return self.broker.tls.certificate.client_context(Path(self.ca_file), shown=self.certificate)
 
 
@@ -102,7 +101,6 @@ _MODULES = "org.apache.kafka.common.security"
 
 
 def java_properties(login: Login, directory: Path) -> dict[str, str]:
-    """Return the settings under Java's names, with their files in the directory."""
     found = {
         "security.protocol": login.protocol.value,
         "ssl.truststore.type": "PEM",
@@ -353,7 +351,6 @@ def allow(
     kinds: Sequence[ResourceType] = TOPIC_AND_GROUP,
     pattern: ResourcePatternType = ResourcePatternType.LITERAL,
 ) -> None:
-    """Allow the user every operation on the resources of this name."""
     allowed = f"User:{user}", "*", AclOperation.ALL, AclPermissionType.ALLOW
     admin = _admin(broker)
     for future in admin.create_acls([AclBinding(kind, name, pattern, *allowed) for kind in kinds]).values():
@@ -362,7 +359,6 @@ def allow(
 
 
 def disallow(broker: SaslBroker, user: str) -> None:
-    """Take all rights from the user."""
     everything = ResourceType.ANY, None, ResourcePatternType.ANY, f"User:{user}", None, AclOperation.ANY
     of_user = AclBindingFilter(*everything, AclPermissionType.ANY)  # type: ignore[arg-type] # None is for any
     admin = _admin(broker)

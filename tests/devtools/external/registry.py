@@ -307,7 +307,6 @@ class Values:
         return self._decoder(ReaderOptions(format=format, schema=given, **options))
 
     def reader_of(self, subject: str = "orders-value", **options: Any) -> ValueDecoder:
-        """Return a decoder into a subject's newest schema."""
         schema = self.client.by_subject(subject)
         return self._decoder(ReaderOptions(format=schema.format.lower(), schema=schema, **options))
 
@@ -326,7 +325,6 @@ def _conf(headers: Headers | None) -> dict[str, Any]:
 
 @contextmanager
 def running_values() -> Iterator[Values]:
-    """Run a registry; yields the `Values` that use it."""
     with running_registry() as registry:
         made = Values(registry=registry)
         try:

@@ -28,8 +28,6 @@ START_TIMEOUT_SECONDS = 30.0
 
 @attrs.frozen(kw_only=True)
 class S3Process:
-    """A server that runs, and what a client needs to use it."""
-
     endpoint: str
     credentials: S3Credentials
     kms_key: str = ""

@@ -42,7 +42,6 @@ class RunningTool:
                     self.events.append(json.loads(line))
 
     def named(self, name: str) -> list[dict[str, Any]]:
-        """The events of this name, oldest first."""
         return [event for event in self.events if event["name"] == name]
 
     def wait_until(self, condition: Callable[[], object], what: str, *, seconds: float = DEADLINE_SECONDS) -> None:
@@ -55,7 +54,6 @@ class RunningTool:
         return code
 
     def stop(self) -> int:
-        """End it as Ctrl-C does, and return its exit code."""
         self.process.send_signal(signal.SIGINT)
         return self.wait()
 

@@ -1,9 +1,5 @@
 """A network between brokers in memory: each reaches the others by id, and links between them can be cut.
 
-    network = BrokerNetwork()
-    async with network.broker(1, parts, settings) as one, network.broker(2, ...) as two:
-        network.cut(1, 2)          drops everything that 1 sends to 2, on any connection
-
 A stopped broker refuses connections; a starting one accepts them and answers later. A broker that the network never ran
 always answers.
 """
@@ -57,8 +53,6 @@ class _Life:
 
 @attrs.frozen(eq=False)
 class _Stranger:
-    """A connection to a broker that is not run by the network."""
-
     async def request(self, message: object, response_class: type[R]) -> R:
         await trio.lowlevel.checkpoint()
         answer = response_class()
@@ -95,7 +89,6 @@ class BrokerNetwork:
                 stream.stream.close()
 
     def heal(self) -> None:
-        """Let all links carry again."""
         self.cuts.clear()
         self.refusals.clear()
 

@@ -52,8 +52,6 @@ def memory_settings(**changes: Any) -> Settings:
 
 @attrs.define(eq=False)
 class MemoryBroker:
-    """A running broker, and a way in."""
-
     broker: Broker
     nursery: trio.Nursery
 

@@ -66,7 +66,6 @@ def topic_spec(partition_count: int = 1, *, name: str = TOPIC, topic_id: bytes =
 def batch_of(
     *values: bytes, timestamps_ms: Sequence[int] = (), producer: ProducerStamp = _NO_PRODUCER, attributes: int = 0
 ) -> memoryview:
-    """Return a record batch as a producer sends it."""
     timestamps_ms = timestamps_ms or [NOW_MS] * len(values)
     records = [Record(value=value, timestamp_ms=ms) for value, ms in zip(values, timestamps_ms, strict=True)]
     return memoryview(build_batch(records, producer=producer, attributes=attributes))
@@ -239,7 +238,6 @@ async def write_segment(log: MemoryLog, body: bytes, *, like: Footer, generation
 
 
 async def _flushed_key(log: MemoryLog, base_offset: int) -> SegmentKey:
-    """Return the key of the newest broker's segment at this offset of the first partition."""
     async with aclosing(log.store.list(log.partition().objects_prefix)) as pages:
         keys = [parse_segment_key(info.key) async for page in pages for info in page]
     found = [key for key in keys if key is not None and (key.base_offset, key.generation) == (base_offset, 0)]

@@ -106,7 +106,6 @@ class S3Server:
         return f"{'https' if self.certificate else 'http'}://127.0.0.1:{self.port}{quote(self.service.base_path)}"
 
     def inject(self, fault: Fault, *, operation: str = "", count: int = 1) -> None:
-        """Let the next `count` calls, or those of an operation, meet the fault."""
         self._faults.extend([(operation, fault)] * count)
 
     def clear_faults(self) -> None:
@@ -166,8 +165,6 @@ class ConnectionLost(Exception):
 
 @attrs.define(eq=False, repr=False)
 class _ServerConnection:
-    """A client's connection: one request after the other."""
-
     server: S3Server
     tcp: trio.SocketStream
     stream: trio.abc.Stream
@@ -278,7 +275,6 @@ class _ServerConnection:
 
 @contextlib.asynccontextmanager
 async def open_s3_server(server: S3Server | None = None, *, tls: bool = False) -> AsyncIterator[S3Server]:
-    """Run a server in the background of the block."""
     server = server or S3Server()
     with tempfile.TemporaryDirectory() as directory:
         if tls:
@@ -292,7 +288,6 @@ async def open_s3_server(server: S3Server | None = None, *, tls: bool = False) -
 
 @contextlib.contextmanager
 def s3_server_in_thread(server: S3Server | None = None, *, tls: bool = False) -> Iterator[S3Server]:
-    """Run a server in a thread, for tests that block."""
     server = server or S3Server()
     started, token_and_scope = threading.Event(), []
 

@@ -108,8 +108,6 @@ _XML_HEAD = b'<?xml version="1.0" encoding="UTF-8"?>\n'
 
 
 class S3Refusal(Exception):
-    """Ends a call with this answer."""
-
     def __init__(self, answer: S3Answer) -> None:
         super().__init__(answer.status)
         self.answer = answer
@@ -177,7 +175,6 @@ class S3Service:
             return refusal.answer
 
     def create_bucket(self, call: S3Call) -> S3Answer:
-        """CreateBucket: in this region only."""
         asked = "us-east-1"
         if call.body:
             asked = ElementTree.fromstring(bytes(call.body)).findtext("{*}LocationConstraint") or asked
@@ -193,7 +190,6 @@ class S3Service:
         return S3Answer(headers={"x-amz-bucket-region": self.region})
 
     def get_object(self, call: S3Call) -> S3Answer:
-        """GetObject and HeadObject, whole or in part."""
         found = self._bucket(call).get(call.key)
         if found is None:
             raise _refuse(404, "NoSuchKey", "The specified key does not exist.", Key=call.key)
@@ -210,7 +206,6 @@ class S3Service:
         return S3Answer(status=206, headers=headers, body=memoryview(found.data)[wanted.start : wanted.stop])
 
     def put_object(self, call: S3Call) -> S3Answer:
-        """PutObject, under If-None-Match or If-Match."""
         bucket = self._bucket(call)
         if self.honours_conditions:
             _check_conditions(call, bucket.get(call.key))
@@ -230,7 +225,6 @@ class S3Service:
         )
 
     def upload_part(self, call: S3Call) -> S3Answer:
-        """UploadPart: replaces the part of that number."""
         upload = self._upload(call)
         number = int(call.query["partNumber"])
         if not 1 <= number <= 10_000:
@@ -274,7 +268,6 @@ class S3Service:
         return S3Answer(status=204)
 
     def delete_objects(self, call: S3Call) -> S3Answer:
-        """DeleteObjects: up to a thousand at once, only with a checksum."""
         bucket = self._bucket(call)
         if not _CHECKSUMS.keys() & call.headers.keys():
             raise _refuse(400, "InvalidRequest", "Missing required header for this request: Content-MD5")
@@ -286,7 +279,6 @@ class S3Service:
         return S3Answer.xml(f"<DeleteResult {_NAMESPACE}/>")
 
     def list_objects(self, call: S3Call) -> S3Answer:
-        """ListObjectsV2 without delimiters."""
         bucket = self._bucket(call)
         query = call.query
         prefix = query.get("prefix", "")
@@ -416,7 +408,6 @@ def _refuse(status: int, code: str, message: str = "", **fields: str) -> S3Refus
 
 
 def _check_body(call: S3Call) -> None:
-    """Refuse a body that doesn't match its checksums."""
     payload_hash = call.headers.get("x-amz-content-sha256")
     if payload_hash != UNSIGNED_PAYLOAD and payload_hash != hashlib.sha256(call.body).hexdigest():
         raise _refuse(400, "XAmzContentSHA256Mismatch", "the payload's SHA-256 is another")

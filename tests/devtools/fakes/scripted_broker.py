@@ -1,8 +1,5 @@
 """A broker that answers each request by a function of the test: for tests of clients, over any stream.
 
-    broker = ScriptedBroker({MetadataRequest: lambda request: MetadataResponse(...)})
-    async with broker.listening() as address: ...
-
 It speaks every version of the requests that it has a handler for, or those in `versions`. A handler returns None to
 send no reply.
 """
@@ -37,7 +34,6 @@ class ScriptedBroker:
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[Address]:
-        """Serve on a free port of this machine while the context is open."""
         async with trio.open_nursery() as nursery:
             listeners = await nursery.start(trio.serve_tcp, self.serve, 0)
             yield Address("127.0.0.1", listeners[0].socket.getsockname()[1])

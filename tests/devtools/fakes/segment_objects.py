@@ -26,8 +26,6 @@ CREATED_MS = 1_700_000_000_000
 
 @attrs.frozen
 class SegmentObjects:
-    """The two objects of a segment and their key."""
-
     key: SegmentKey
     kfs: bytes
     index: bytes
@@ -55,7 +53,6 @@ def make_batch(base_offset: int, values: Sequence[bytes], *, producer_id: int = 
 def make_batches(
     base_offset: int, batch_count: int, *, records_per_batch: int = 3, value_bytes: int = 20
 ) -> list[bytes]:
-    """Return consecutive batches; a record's value begins with its offset."""
     starts = range(base_offset, base_offset + batch_count * records_per_batch, records_per_batch)
     return [
         make_batch(start, [b"%d" % offset + b"." * value_bytes for offset in range(start, start + records_per_batch)])

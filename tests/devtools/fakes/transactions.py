@@ -19,7 +19,6 @@ NOW_MS = 1 << 45  # so late that producers are not forgotten for their age
 
 
 def transactional(*values: bytes, producer_id: int = 7, epoch: int = 0, sequence: int = 0) -> memoryview:
-    """Return a batch of a transaction, as a producer sends it."""
     return batch_of(*values, producer=ProducerStamp(producer_id, epoch, sequence), attributes=TRANSACTIONAL)
 
 
@@ -89,7 +88,6 @@ def counted_batches(
 
 
 def consumed_records(slices: Slices | FileSlice, offset: int, *, committed: bool) -> list[Record]:
-    """Return the records that a consumer takes from an answer."""
     aborted = [(aborted.first_offset, aborted.producer_id) for aborted in (slices.aborted if committed else ())]
     data = (batch for buffer in slices.buffers for batch in batches(_view(buffer)))
     return [

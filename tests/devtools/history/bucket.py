@@ -26,8 +26,6 @@ from tests.devtools.world.workload import marker_offsets, read_batches
 
 @attrs.frozen(eq=False)
 class BucketSegment:
-    """A segment that readers use, with the batches that they read from it."""
-
     footer: Footer
     batches: Sequence[memoryview]
 

@@ -63,8 +63,6 @@ class DurableLog:
     _entries: list[_Entry] = attrs.field(factory=list, init=False)
     _puts: list[_Put] = attrs.field(factory=list, init=False)
 
-    # ---- while it happens -----------------------------------------------------------------------------------------
-
     def watched(self, disk: Disk) -> Disk:
         return cast(Disk, _WatchedDisk(disk, self))
 
@@ -99,8 +97,6 @@ class DurableLog:
         is_first = key.endswith("-00000.kfs")  # not merged, or compacted; where there is a log, that was before
         if key.endswith((".wal", ".kfs")) and not (is_first and self.durability is not Durability.SEGMENT):
             self._puts.append(_Put(self.history.now(), key, data))
-
-    # ---- when all is over -----------------------------------------------------------------------------------------
 
     def faults(self, log: Log) -> Iterator[str]:
         """Return violations of the rules by the log, at any time; `log` is that of the last broker."""

@@ -60,12 +60,10 @@ class MemberReads:
     positions: dict[int, int] = attrs.field(factory=dict, init=False)
 
     def begin(self, partition: int, committed_offset: int) -> None:
-        """Start at the group's offset; at the beginning if that is -1."""
         self._reads.history.sought(self._name, self._reads.topic.partition_name(partition))
         self.positions[partition] = max(0, committed_offset)
 
     def begin_all(self, found: OffsetFetchResponseGroup) -> None:
-        """Start at the offsets in a broker's answer."""
         for answer in (partition for of_topic in found.topics for partition in of_topic.partitions):
             if not answer.error_code:
                 self.begin(answer.partition_index, answer.committed_offset)

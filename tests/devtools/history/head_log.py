@@ -96,8 +96,6 @@ class HeadLog:
         ):
             self.faults.append(f"the head has forked: from {_place(before)} to {_place(after)}")
 
-    # ---- following -------------------------------------------------------------------------------------------------
-
     def _apply(self, transaction: Transaction) -> None:
         for key in transaction.deletes:
             self._delete(lambda known, key=key: known == key)  # type: ignore[misc]

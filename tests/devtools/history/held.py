@@ -18,7 +18,6 @@ from kafscale.log.partition.partition import Partition
 
 
 def held_too_much(services: Services) -> Iterator[str]:
-    """Return the resources that it holds without need."""
     log = services.log
     partitions = [*log.partitions.values(), *log.moving.values()]
     if log.moving:

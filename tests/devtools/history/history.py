@@ -19,7 +19,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from itertools import pairwise
-from typing import Any
 
 import attrs
 
@@ -201,7 +200,6 @@ class History:
         found.sent_counts[producer] += 1
 
     def acknowledged(self, partition: str, value: str, offset: int | None = None) -> None:
-        """Record an acknowledgement, and the offset if the answer had it."""
         self.note(f"acknowledged {partition} {value} at {offset}")
         found = self._partitions[partition]
         now = self.now()
@@ -389,20 +387,6 @@ class History:
                 found += [Anomaly(kind, name, detail) for kind, detail in check(partition)]
             found += [Anomaly(kind, name, detail) for kind, detail in partition.deleted_wrongly]
         return found
-
-
-@attrs.define(eq=False)
-class Unbelieved(History):
-    """History of clients of a superseded broker: its values may be there or not."""
-
-    believed: History = attrs.field(kw_only=True)
-
-    def sent(self, producer: str, partition: str, value: str, **more: Any) -> None:
-        super().sent(producer, partition, value, **more)
-        self.believed.sent(producer, partition, value, **more)
-
-    def sent_anew(self, partition: str, values: Iterable[str]) -> None:
-        self.believed.sent_anew(partition, values)
 
 
 def _values_by_offset(partition: _Partition) -> dict[int, set[str]]:

@@ -48,8 +48,6 @@ class DurableBatch:
 
 @attrs.frozen
 class Extent:
-    """Final extent of a partition: its next offset and its leader epochs."""
-
     epochs: tuple[EpochStart, ...]
     next_offset: int
 

@@ -52,7 +52,6 @@ class DriftingBucket:
     _now: int = attrs.field(default=0, init=False)
 
     def settle(self) -> None:
-        """Show only the last copy from now on."""
         self._now = len(self.pictures) - 1
 
     @property
@@ -152,7 +151,6 @@ class LogWatcher:
                 self._read(catalog, log, splits, topic)
 
     def _look_at(self, catalog: Catalog, topic: Topic) -> Iterator[tuple[PartitionLog, Sequence[Split], Topic]]:
-        """Compare the ends of partitions, and plan the reads."""
         logs = catalog.partitions(topic.name)
         for index in range(topic.partition_count):
             where = topic.partition_name(index)

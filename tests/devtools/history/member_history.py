@@ -86,15 +86,12 @@ class MembersRecord(ABC):
         """Return on which partitions all members disagree; empty if each has one owner."""
 
     def did_not_agree(self, detail: str) -> None:
-        """Record that members still disagree after a long quiet time."""
         self.problems.append(f"no agreement: {detail}")
 
 
 @attrs.define(eq=False, kw_only=True)
 class MembersSeen(MembersRecord):
     _members: list[Membership] = attrs.field(factory=list, init=False)  # that may have anything
-
-    # ---- heartbeats -----------------------------------------------------------------------------------------------
 
     def joining(self, member_id: str) -> Membership:
         return Membership(member_id=member_id)
@@ -203,8 +200,6 @@ class MembersSeen(MembersRecord):
         if member in self._members:
             self._members.remove(member)
 
-    # ---- commits --------------------------------------------------------------------------------------------------
-
     def committed(self, member: Membership, partition: int, *, epoch: int, began: float) -> None:
         """Record an accepted commit of this member and epoch, which was sent at `began`."""
         self.commits_count += 1
@@ -220,8 +215,6 @@ class MembersSeen(MembersRecord):
         if self.now() < member.safe_until and not member.unanswered:
             self._found("refused without cause", member, f"{why} for offsets, on time until {member.safe_until:.3f}")
 
-    # ---- brokers --------------------------------------------------------------------------------------------------
-
     def began_anew(self, began: float) -> None:
         for member in self._members:
             member.on_time_until = min(member.on_time_until, began + self.session_seconds)
@@ -234,8 +227,6 @@ class MembersSeen(MembersRecord):
             member.has = frozenset()
             member.lost.clear()
 
-    # ---- the end --------------------------------------------------------------------------------------------------
-
     def disagreement(self, members: Collection[Membership], partitions: Sequence[int]) -> str:
         epochs = {member.member_id: member.epoch for member in members}
         return f"epochs {epochs}" if len(set(epochs.values())) > 1 else wrong_owners(members, partitions)
@@ -245,7 +236,6 @@ class MembersSeen(MembersRecord):
 
 
 def wrong_owners(members: Collection[Membership | Participant], partitions: Sequence[int]) -> str:
-    """Return the partitions without exactly one owner; empty if all have one."""
     owners: Mapping[int, list[str]] = {
         partition: [member.member_id for member in members if partition in member.has] for partition in partitions
     }
@@ -306,8 +296,6 @@ class GenerationsSeen(MembersRecord):
     _owners: dict[tuple[int, int], str] = attrs.field(factory=dict, init=False)  # of a generation's partitions
     _holders: list[Participant] = attrs.field(factory=list, init=False)
 
-    # ---- generations ----------------------------------------------------------------------------------------------
-
     def assigned(
         self, member: Participant, got: Assignment, *, began: float, latest_then: int, is_known: bool = True
     ) -> None:
@@ -358,15 +346,11 @@ class GenerationsSeen(MembersRecord):
         if is_known and self.now() < member.safe_until:
             self._found("refused without cause", member, f"{why}, on time until {member.safe_until:.3f}")
 
-    # ---- commits --------------------------------------------------------------------------------------------------
-
     def committed(self, member: Participant, generation: int, *, latest_then: int) -> None:
         """Record a commit of this generation, which was sent when `latest` was `latest_then`."""
         self.commits_count += 1
         if generation < latest_then:
             self._found("zombie", member, f"committed as of {generation}, and {latest_then} was there before")
-
-    # ---- the end --------------------------------------------------------------------------------------------------
 
     def disagreement(self, members: Collection[Participant], partitions: Sequence[int]) -> str:
         generations = {member.member_id: member.generation for member in members}

@@ -119,7 +119,6 @@ class TransactionsSeen:
         return attempt
 
     def worked(self, identity: Identity, what: str, *, began: int) -> None:
-        """Record that a request of this producer, sent at `began`, succeeded."""
         for at, later in self._inits:
             if at < began and later.transactional_id == identity.transactional_id and identity.precedes(later):
                 self._findings.append(f"zombie: {what} of {identity} was done, after {later} was there")
@@ -130,7 +129,6 @@ class TransactionsSeen:
     # ---- what consumers write down --------------------------------------------------------------------------------
 
     def polled(self, consumer: str, partition: str, reads: Sequence[CommittedRead], *, stable_offset: int) -> None:
-        """Record the committed records of a poll, and the last stable offset of its answer."""
         self.history.note(f"committed {partition} {consumer} {reads[0].offset} to {reads[-1].offset}")
         if reads[-1].offset >= stable_offset:
             found = f"{consumer} got {partition} {reads[-1].offset}, stable up to {stable_offset}"
@@ -171,7 +169,6 @@ class TransactionsSeen:
                     yield f"changed: {consumer} read {read} in {partition}, {sent} was sent"
 
     def _transactions(self, without: frozenset[str]) -> list[Transaction]:
-        """Return the history for the checker of anomalies, without some values."""
         found = [
             Transaction(
                 name=attempt.name,
@@ -203,8 +200,6 @@ def _without(partition: str, polls: Sequence[_Poll], without: frozenset[str]) ->
 
 @attrs.frozen(kw_only=True)
 class _Known:
-    """Outcome of a value when all is over."""
-
     sent: Mapping[str, Sent]  # of all transactions, and what was acknowledged outside
     committed: frozenset[str]  # of these
     removable: frozenset[str]  # of these
@@ -261,7 +256,6 @@ class _Known:
 
 
 def _last(values: Iterable[Sent]) -> dict[tuple[str, str], tuple[int, str]]:
-    """Return the last value of each key of each partition, and its offset."""
     found: dict[tuple[str, str], tuple[int, str]] = {}
     for value in values:
         key = (value.partition, value.key)

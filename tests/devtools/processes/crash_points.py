@@ -107,8 +107,6 @@ class CrashPoint:
 
 @attrs.define(eq=False)
 class CrashingDisk:
-    """A disk whose power fails at a point."""
-
     disk: Disk
     point: CrashPoint
 
@@ -144,8 +142,6 @@ class CrashingDisk:
 
 @attrs.define(eq=False)
 class CrashingMetadataStore:
-    """A metadata store whose process dies at a point."""
-
     store: LocalMetadataStore
     point: CrashPoint
 

@@ -123,7 +123,6 @@ class BrokerProcess:
         return ProcessFailed(f"{why}: {self._end_of_log()}")
 
     def launch(self) -> subprocess.Popen[str]:
-        """Start the process without waiting."""
         if self._process is not None and self._process.poll() is None:
             raise ProcessFailed("the broker runs already")
         self.kill()  # one that has ended by itself, whose output is open still
@@ -164,7 +163,6 @@ class BrokerProcess:
         self._running().send_signal(signal.SIGCONT)
 
     def restart(self, *, kill: bool = False) -> None:
-        """Stop or kill it, then start it on the same ports and data."""
         if kill:
             self.kill()
         else:

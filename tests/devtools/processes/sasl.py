@@ -33,8 +33,6 @@ def verifier_of(mechanism: SaslMechanism, password: str) -> ScramVerifier:
 
 @attrs.define(eq=False)
 class Users:
-    """Users whose passwords are known."""
-
     passwords: dict[str, str] = attrs.field(factory=lambda: {ALICE: PASSWORD})
     usual_mechanism: SaslMechanism = SaslMechanism.SCRAM_SHA_512
 

@@ -110,7 +110,6 @@ def several_broker_processes(
 
 
 def left_out(item: pytest.Item) -> str | None:
-    """Return the reason to skip a test, or None."""
     return LEFT_OUT.get(item.path.name) or LEFT_OUT.get(item.name.partition("[")[0])
 
 

@@ -33,7 +33,6 @@ _NONE = _SECONDS.pack(0.0)
 
 
 def are_timed(directory: Path) -> bool:
-    """Tell whether the broker of this directory records its steps."""
     return _file(directory).exists()
 
 
@@ -45,7 +44,6 @@ def longest_step_seconds(directory: Path) -> float:
 
 
 def forget_steps(directory: Path) -> None:
-    """Reset `longest_step_seconds`."""
     with _file(directory).open("r+b") as file:  # in place, as the broker has mapped the file
         file.write(_NONE)
 

@@ -36,7 +36,6 @@ from tests.devtools.world.consumer_members import MembersOfGroup, ProcessesInGro
 from tests.devtools.world.group_offsets import commit_offsets, fetch_offsets, note_offsets
 from tests.devtools.world.workload import was_done
 
-REBALANCE_SECONDS = 2.0  # less than a client waits for an answer
 WRONG_OFFSET = 1_000_000  # never committed otherwise
 
 _GONE = frozenset({error_codes.UNKNOWN_MEMBER_ID, error_codes.ILLEGAL_GENERATION})
@@ -45,8 +44,6 @@ _BEGINS_ANEW = _GONE | {error_codes.REBALANCE_IN_PROGRESS}
 
 @attrs.define(eq=False, kw_only=True)
 class ClassicMember(ProcessesInGroup):
-    """Processes that are members of a group of the classic protocol."""
-
     LIFE_MAX_SECONDS = 8.0
     BEAT_SECONDS = (0.25, 0.75)
 
@@ -66,8 +63,6 @@ class ClassicMember(ProcessesInGroup):
             await self._beat(connection, self.member)
         await self._read(connection, self.member)
         return True
-
-    # ---- generations ----------------------------------------------------------------------------------------------
 
     async def _join(self, connection: Connection, member: Participant) -> None:
         """Take part in the next generation; a member that is not let in asks again."""
@@ -94,7 +89,6 @@ class ClassicMember(ProcessesInGroup):
         return await connection.request(request, JoinGroupResponse)
 
     async def _sync(self, connection: Connection, member: Participant, joined: JoinGroupResponse) -> None:
-        """Assign the partitions, if it leads, and take its own ones."""
         is_leader = joined.leader == joined.member_id
         request = SyncGroupRequest(
             group_id=self.group,
@@ -165,8 +159,6 @@ class ClassicMember(ProcessesInGroup):
         if code not in _GONE:
             was_done(code, f"leave of {member.name}")
 
-    # ---- offsets --------------------------------------------------------------------------------------------------
-
     async def _read(self, connection: Connection, member: Participant) -> None:
         self._reads.keep(member.has)
         if new := sorted(member.has - self._reads.positions.keys()):
@@ -229,12 +221,11 @@ def _decoded(generation: int, data: bytes) -> Assignment:
 class ClassicMembers(MembersOfGroup):
     """Members of one group; a seed may have none. They must have read everything at the end."""
 
+    RECORD = GenerationsSeen
+    REBALANCE_SECONDS = 2.0  # less than a client waits for an answer
+
     seen: GenerationsSeen
     group: str = "classics"
-
-    @classmethod
-    def _seen(cls, **group: Any) -> GenerationsSeen:
-        return GenerationsSeen(rebalance_seconds=REBALANCE_SECONDS, **group)
 
     def _member(self, number: int, **shared: Any) -> ClassicMember:
         return ClassicMember(name=f"classic{number}", seen=self.seen, **shared)

@@ -220,7 +220,6 @@ class Cluster(World):
             await self._read_back("after everything was tidied up")
 
     async def _nothing_is_left(self) -> None:
-        """Check that no broker holds resources for ever without need."""
         for machine in self.machines:
             for _ in range(LOOKS_COUNT):
                 found = list(held_too_much(machine.newest.broker.services)) if machine.newest.is_ready else []
@@ -230,7 +229,6 @@ class Cluster(World):
             self.faults += (f"{machine.name}: {held}" for held in found)
 
     async def _nothing_goes_on(self) -> None:
-        """Check that idle brokers commit nothing."""
         before = self.head.revision
         await trio.sleep(IDLE_SECONDS)
         if self.head.revision > before + IDLE_COMMITS_MAX_COUNT:
@@ -255,10 +253,7 @@ class Cluster(World):
         await self._all(machine.start(calm=True) for machine in self.machines)
         await self._read_back("after the last restart")
 
-    # ---- what must hold ---------------------------------------------------------------------------------------
-
     async def _agree(self, *, is_balanced: bool) -> None:
-        """Wait until all brokers agree on the leaders of all partitions, and each leader leads its own."""
         with trio.move_on_after(AGREE_SECONDS) as waiting:
             while (wrong := self._disagreement() or (self._imbalance() if is_balanced else None)) is not None:
                 await trio.sleep(1.0)

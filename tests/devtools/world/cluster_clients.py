@@ -33,7 +33,7 @@ from tests.devtools.world.simulated_broker import SimulatedBroker
 from tests.devtools.world.topic_clients import COMPACTED, FORGETFUL, ClusterRecreator, create_topic
 from tests.devtools.world.transactional.clients import TopicKind, TransactionalClients
 from tests.devtools.world.visitor import TemporaryTopic, Visitor
-from tests.devtools.world.workload import PART_PROBABILITY, Connect, Knows, Reader, Run, Topic, reconnecting
+from tests.devtools.world.workload import PART_PROBABILITY, Connect, Reader, Run, Topic, reconnecting
 
 TRANSACTIONS_PACE = 5.0
 MOVE_MEAN_SECONDS = 1.5
@@ -81,20 +81,11 @@ class ClusterClients:
     stopping: trio.Event
 
     def plain(self, random: Random, groups: Sequence[MembersOfGroup]) -> PlainClients:
-        return PlainClients(
-            routes=self.routes,
-            history=self.history,
-            random=random,
-            knows=self._knows,
-            reads_each=self.extent.reads_often,
-            askers_count=self.extent.askers_count,
-            groups=groups,
-            stopping=self.stopping,
-        )
+        return PlainClients(self, random, groups)
 
     def members(self, random: Random, *, session_seconds: float) -> Sequence[MembersOfGroup]:
         connect, note = self.routes.to_all(may_be_stale=False), self.history.note
-        how: dict[str, Any] = {"coordinates": self._coordinates, "knows": self._knows}
+        how: dict[str, Any] = {"coordinates": self._coordinates, "knows": self.knows}
         sessions_seconds = self.extent.member_sessions_seconds
         return [
             GroupMembers.of(
@@ -111,7 +102,7 @@ class ClusterClients:
             random=random,
             kinds=kinds,
             has_lost=False,
-            knows=self._knows,
+            knows=self.knows,
             pace=TRANSACTIONS_PACE,
         )
 
@@ -125,7 +116,7 @@ class ClusterClients:
             stopping=self.stopping,
             life_max_seconds=random.choice(self.extent.topic_life_max_seconds),
             behind_max_seconds=BEHIND_MAX_SECONDS,
-            knows=self._knows,
+            knows=self.knows,
         )
         visitor = Visitor(
             name=recreator.name,
@@ -133,7 +124,7 @@ class ClusterClients:
             connect=self.routes.to_all(may_be_stale=False),
             history=self.history,
             random=Random(random.random()),
-            knows=self._knows,
+            knows=self.knows,
             coordinates=self._coordinates,
         )
         return TemporaryTopic(recreator, visitor)
@@ -147,7 +138,7 @@ class ClusterClients:
             stopping=self.stopping,
         )
 
-    def _knows(self, connection: Connection, topic: Topic, index: int) -> bool:
+    def knows(self, connection: Connection, topic: Topic, index: int) -> bool:
         assert isinstance(connection, SpreadConnection)
         life = connection.leader_life(topic.name, index)
         return life is not None and self.leads(life, topic, index)
@@ -166,18 +157,11 @@ RETRY_SECONDS = 0.1
 GROUP = "billing"
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False)
 class PlainClients:
-    """The clients. `knows` is as for a `Reader`; `reads_each` uses one reader for each partition."""
-
-    routes: Routes
-    history: History
+    cluster: ClusterClients
     random: Random
-    knows: Knows
-    reads_each: bool
-    askers_count: int
     groups: Sequence[MembersOfGroup]
-    stopping: trio.Event
     topic: Topic = attrs.field(init=False)
     _keys_count: int | None = attrs.field(default=None, init=False)
     _committer: Committer | None = attrs.field(default=None, init=False)
@@ -185,8 +169,8 @@ class PlainClients:
     async def create_topics(self) -> None:
         kinds: list[tuple[Mapping[str, str], int | None]] = [({}, None), ({}, None), (COMPACTED, 20), (FORGETFUL, 20)]
         configs, self._keys_count = self.random.choice(kinds)
-        self.history.tombstones_may_go = configs is FORGETFUL
-        self.topic = await create_topic(self.routes.to_any, "orders", configs)
+        self.cluster.history.tombstones_may_go = configs is FORGETFUL
+        self.topic = await create_topic(self.cluster.routes.to_any, "orders", configs)
 
     @property
     def all_topics(self) -> Sequence[Topic]:
@@ -195,20 +179,19 @@ class PlainClients:
     def start_readers(self, nursery: trio.Nursery) -> None:
         for reader in self._readers("follower"):
             nursery.start_soon(reader.run)
-        for _ in range(self.askers_count or int(self._takes_part())):
+        for _ in range(self.cluster.extent.askers_count or int(self._takes_part())):
             nursery.start_soon(self._epoch_asker().run)
         for group in self.groups:
-            group.start(nursery, self.topic, self.stopping)
+            group.start(nursery, self.topic, self.cluster.stopping)
 
     def start_writers(self, nursery: trio.Nursery, stopping: trio.Event) -> None:
-        assert stopping is self.stopping
+        assert stopping is self.cluster.stopping
         self._committer = self._make_committer()
         nursery.start_soon(self._committer.run)
         for run in self._producers():
             nursery.start_soon(run)
 
     async def wait_settled(self, name: str) -> None:
-        """Wait until the groups have read all, and agree on the owners."""
         async with trio.open_nursery() as nursery:
             for group in self.groups:
                 nursery.start_soon(group.wait_agreed)
@@ -218,7 +201,7 @@ class PlainClients:
         for reader in self._readers(name):
             await reader.read_to_end()
         for index in range(self.topic.partition_count):
-            self.history.has_read_all(name, self.topic.partition_name(index))
+            self.cluster.history.has_read_all(name, self.topic.partition_name(index))
         assert self._committer is not None
         for check in (self._committer.check, *(group.check_offsets for group in self.groups)):
             await _checked(check)
@@ -230,7 +213,7 @@ class PlainClients:
         return self.random.random() < PART_PROBABILITY
 
     def _readers(self, name: str) -> list[Reader]:
-        if not self.reads_each:
+        if not self.cluster.extent.reads_often:
             return [self._reader(name, None)]
         return [self._reader(name, [index]) for index in range(self.topic.partition_count)]
 
@@ -238,18 +221,18 @@ class PlainClients:
         return Reader(
             name=name,
             topic=self.topic,
-            connect=self.routes.to_all(may_be_stale=True),
-            history=self.history,
+            connect=self.cluster.routes.to_all(may_be_stale=True),
+            history=self.cluster.history,
             partitions=partitions,
-            knows=self.knows,
+            knows=self.cluster.knows,
             pause_seconds=READER_PAUSE_SECONDS,
         )
 
     def _epoch_asker(self) -> EpochAsker:
         return EpochAsker(
             topic=self.topic,
-            connect=self.routes.to_all(may_be_stale=True),
-            history=self.history,
+            connect=self.cluster.routes.to_all(may_be_stale=True),
+            history=self.cluster.history,
             random=Random(self.random.random()),
             pause_max_seconds=ASKER_PAUSE_MAX_SECONDS,
         )
@@ -265,11 +248,11 @@ class PlainClients:
         return IdempotentProducer(
             name=f"{name}-{self.topic.label}-{index}",
             topic=self.topic,
-            connect=self.routes.to_leader(self.topic, index),
-            connect_for_id=self.routes.to_any if self._takes_part() else None,
-            history=self.history,
+            connect=self.cluster.routes.to_leader(self.topic, index),
+            connect_for_id=self.cluster.routes.to_any if self._takes_part() else None,
+            history=self.cluster.history,
             random=Random(self.random.random()),
-            stopping=self.stopping,
+            stopping=self.cluster.stopping,
             pause_max_seconds=self.random.choice(PAUSES_SECONDS),
             keys_count=self._keys_count,
             partitions=[index],
@@ -279,10 +262,10 @@ class PlainClients:
         return PlainProducer(
             name=f"plain-{self.topic.label}-{index}",
             topic=self.topic,
-            connect=self.routes.to_leader(self.topic, index),
-            history=self.history,
+            connect=self.cluster.routes.to_leader(self.topic, index),
+            history=self.cluster.history,
             random=Random(self.random.random()),
-            stopping=self.stopping,
+            stopping=self.cluster.stopping,
             pause_max_seconds=self.random.choice(PAUSES_SECONDS),
             keys_count=self._keys_count,
             partitions=[index],
@@ -292,10 +275,10 @@ class PlainClients:
         return Committer(
             group=GROUP,
             topic=self.topic,
-            connect=self.routes.to_coordinator(GROUP),
-            history=self.history,
+            connect=self.cluster.routes.to_coordinator(GROUP),
+            history=self.cluster.history,
             random=Random(self.random.random()),
-            stopping=self.stopping,
+            stopping=self.cluster.stopping,
             pause_max_seconds=0.5,
         )
 

@@ -1,8 +1,5 @@
 """Mutations of brokers in a cluster: each breaks a rule, which the simulation must notice.
 
-    with MUTATIONS["grant before release"]():
-        simulate seeds, one of which must fail
-
 `simulate --cluster SEEDS --mutation NAME` looks for seeds that find one, with `--short` for those that only successions
 find (`weather`). Some need several coincidences. Each successor sees the decision about merged segments before any is
 deleted, so "delete without looking" shows only to a look between the merged segment's PUT and its arrival. The first
@@ -84,8 +81,6 @@ def _grant_before_release() -> Iterator[None]:
 
 @attrs.define(eq=False)
 class _Unconditional(ForwardingStore):
-    """A store that ignores conditions."""
-
     async def put_if_match(self, key: str, parts: Sequence[Buffer], etag: str) -> str:
         return await self.store.put(key, parts)
 

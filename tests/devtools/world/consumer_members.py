@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from random import Random
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import attrs
 import trio
@@ -31,7 +31,6 @@ from tests.devtools.world.workload import Connect, Knows, Topic, reconnecting, w
 TAKES_PART_PROBABILITY = 0.4  # that there is a group
 MEMBERS_MAX_COUNT = 3
 SESSIONS_SECONDS = [0.6, 2.0, 10.0]
-REBALANCE_SECONDS = 3.0
 GIVE_UP_MAX_SECONDS = 0.5
 AGREE_SECONDS = 60.0  # simulated: longer than all sessions, one after the other
 AGREE_POLL_SECONDS = 1.0
@@ -166,8 +165,6 @@ class GroupMember(ProcessesInGroup):
         await self._read(connection)
         return True
 
-    # ---- heartbeats -----------------------------------------------------------------------------------------------
-
     async def _beat(self, connection: Connection) -> None:
         member = self.member
         if member is None:
@@ -253,10 +250,7 @@ class GroupMember(ProcessesInGroup):
             self._former = member
             await self._commit_as_former(connection)
 
-    # ---- offsets --------------------------------------------------------------------------------------------------
-
     async def _read(self, connection: Connection) -> None:
-        """Read on in its partitions, once it knows the group's offsets."""
         member, reads = self.member, self._reads
         if reads is None:
             return
@@ -266,7 +260,6 @@ class GroupMember(ProcessesInGroup):
         await reads.poll(connection)
 
     def _next_offset(self, partition: int) -> int | None:
-        """Return the offset to commit of a partition; None if it has no position yet."""
         return self.numbers.next(partition) if self._reads is None else self._reads.positions.get(partition)
 
     def _offsets_refused(self, connection: Connection, member: Membership, code: int) -> None:
@@ -349,6 +342,9 @@ class MembersOfGroup(ABC):
     With `knows` they read their partitions, and must have read everything at the end.
     """
 
+    RECORD: ClassVar[type[MembersRecord]]
+    REBALANCE_SECONDS: ClassVar[float]
+
     connect: Connect
     history: History
     random: Random
@@ -372,20 +368,19 @@ class MembersOfGroup(ABC):
         **more: Any,
     ) -> Self:
         """Make members with a random session length; `note` gets a line for each of their actions."""
-        seen = cls._seen(now=trio.current_time, session_seconds=random.choice(sessions_seconds), note=note)
+        seen = cls.RECORD(
+            now=trio.current_time,
+            session_seconds=random.choice(sessions_seconds),
+            rebalance_seconds=cls.REBALANCE_SECONDS,
+            note=note,
+        )
         return cls(connect=connect, history=history, random=random, seen=seen, **more)
-
-    @classmethod
-    @abstractmethod
-    def _seen(cls, **group: Any) -> MembersRecord:
-        """Make the record of its members."""
 
     @abstractmethod
     def _member(self, number: int, **shared: Any) -> ProcessesInGroup:
         """Make one of them; `shared` is what all have in common."""
 
     def start(self, nursery: trio.Nursery, topic: Topic, stopping: trio.Event) -> None:
-        """Let them work until cancelled, if the seed has any."""
         if self.random.random() >= TAKES_PART_PROBABILITY:
             return
         self._topic = topic
@@ -445,14 +440,13 @@ class MembersOfGroup(ABC):
 class GroupMembers(MembersOfGroup):
     """Members of a group of Kafka 4's protocol; one of them may be static."""
 
+    RECORD = MembersSeen
+    REBALANCE_SECONDS = 3.0
+
     seen: MembersSeen
     group: str = "workers"
     pace: float = 1.0
     _numbers: CommittedNumbers = attrs.field(factory=CommittedNumbers, init=False)
-
-    @classmethod
-    def _seen(cls, **group: Any) -> MembersSeen:
-        return MembersSeen(rebalance_seconds=REBALANCE_SECONDS, **group)
 
     def _member(self, number: int, **shared: Any) -> GroupMember:
         return GroupMember(

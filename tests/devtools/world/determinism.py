@@ -1,7 +1,5 @@
 """Runs of trio in which everything follows from a seed: the order of tasks, random values, identifiers, both clocks.
 
-    result = run_seeded(7, scenario, *arguments)      # twice the same, in any process
-
 trio runs ready tasks in a random order. Its private flag for Hypothesis makes it sort them first and shuffle them by a
 generator that can be seeded; the development dependencies pin trio for that. During the run `random`, `os.urandom` (so
 `uuid4`) and `time.time_ns` are replaced, functions for `trio.to_thread.run_sync` run without a thread, the machine
@@ -71,7 +69,6 @@ def _run_without_instruments() -> None:
 
 @contextmanager
 def _determined(seed: object, clock: trio.testing.MockClock) -> Iterator[None]:
-    """Seed the randomness of trio and the standard library, and restore it at the end."""
     system_random = Random(f"system {seed}")
     before = random.getstate(), os.urandom, time.time_ns, trio.to_thread.run_sync, gc.isenabled(), _trio_run._r
     gc.collect()
@@ -104,7 +101,6 @@ def seeds(count: int, *, more: int) -> list[object]:
 
 @contextmanager
 def replaced(owner: Any, name: str, replacement: Any) -> Iterator[None]:
-    """Replace an attribute of a module or class for the block."""
     before = getattr(owner, name)
     setattr(owner, name, replacement)
     try:

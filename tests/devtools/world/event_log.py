@@ -1,9 +1,4 @@
-"""Event log of a simulation, with virtual times: to compare two runs, and to read after a failure.
-
-12.340000 store put_if_absent default/orders/…/segment-….kfs: PreconditionFailed
-12.340000 disk write wal-….log
-12.350000 acknowledged orders-0 p1:17 at 40
-"""
+"""Event log of a simulation, with virtual times: to compare two runs, and to read after a failure."""
 
 from __future__ import annotations
 
@@ -24,8 +19,6 @@ T = TypeVar("T")
 
 @attrs.define(eq=False)
 class EventLog:
-    """Lines in the order of the events."""
-
     _noted: list[tuple[float, str]] = attrs.field(factory=list, init=False)
 
     def note(self, text: str) -> None:
@@ -37,7 +30,6 @@ class EventLog:
 
     @property
     def digest(self) -> str:
-        """Return a digest that is the same for the same lines, in any process."""
         return sha256("\n".join(self.lines).encode()).hexdigest()
 
 

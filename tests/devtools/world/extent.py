@@ -15,8 +15,6 @@ from tests.devtools.world.weather import is_succession
 
 
 class Clients(Enum):
-    """Groups of clients that take part in some seeds."""
-
     PLAIN = "plain"
     MEMBERS = "members"  # of groups that share what the plain ones write
     TRANSACTIONAL = "transactional"

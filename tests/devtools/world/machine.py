@@ -57,7 +57,6 @@ class Machine:
     on_crash: Callable[[SimulatedBroker], None] = lambda life: None  # while it can still be looked at
     watched: Callable[[Disk], Disk] = lambda disk: disk
     page_max_counts: Sequence[int] = (50, 1000)  # of listings
-    client_timeout_seconds: float = CLIENT_TIMEOUT_SECONDS
     weather: Weather = FAIR
     lives: list[SimulatedBroker] = attrs.field(factory=list, init=False)
     _lines: dict[SimulatedBroker, BucketLine] = attrs.field(factory=dict, init=False)
@@ -110,7 +109,6 @@ class Machine:
         self._take_disk(life)
 
     async def stop_and_move(self) -> None:
-        """Stop it, and start the next one with an empty disk, if everything is in the bucket."""
         await self.stop()
         if self.settings.durability is not Durability.WAL or self.newest.has_flushed_all:
             self._lose_disk()
@@ -313,7 +311,7 @@ class Machine:
             page_max_counts=self.page_max_counts,
             connect=self.connect,
             verdict=self.verdict,
-            client_timeout_seconds=self.client_timeout_seconds,
+            client_timeout_seconds=CLIENT_TIMEOUT_SECONDS,
             process=Process(name),
         )
         life.metadata.full = False

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from random import Random
+from typing import Any
 
 import attrs
 import trio
@@ -22,7 +23,7 @@ from tests.devtools.fakes.memory_broker import memory_settings
 from tests.devtools.fakes.memory_network import MemoryConnection
 from tests.devtools.history.bucket import BucketPartition, read_bucket, transaction_faults
 from tests.devtools.history.durable import DurableLog
-from tests.devtools.history.history import Read, Unbelieved
+from tests.devtools.history.history import History, Read
 from tests.devtools.history.log_watcher import LogWatcher
 from tests.devtools.world.consumer_members import GroupMembers
 from tests.devtools.world.determinism import run_seeded
@@ -67,6 +68,20 @@ TAKEOVER_WEATHER = attrs.evolve(WEATHER, cut_off_max_seconds=12.0, start_max_sec
 
 NOTHING = {"retention.bytes": "0"}  # but what is in no segment, or of a transaction that is open
 BRIEF = {"retention.ms": "100"}  # likewise
+
+
+@attrs.define(eq=False)
+class Unbelieved(History):
+    """History of clients of a superseded broker: its values may be there or not."""
+
+    believed: History = attrs.field(kw_only=True)
+
+    def sent(self, producer: str, partition: str, value: str, **more: Any) -> None:
+        super().sent(producer, partition, value, **more)
+        self.believed.sent(producer, partition, value, **more)
+
+    def sent_anew(self, partition: str, values: Iterable[str]) -> None:
+        self.believed.sent_anew(partition, values)
 
 
 @attrs.define(eq=False)

@@ -101,7 +101,6 @@ class OneBrokerClients:
                 nursery.start_soon(run)
 
     async def wait_settled(self, name: str) -> None:
-        """Wait until the members of the group agree on the owner of each partition."""
         await self.members.wait_agreed()
 
     async def read_back(self, name: str) -> None:

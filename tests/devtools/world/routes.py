@@ -18,9 +18,7 @@ from kafscale.client.connection import Connection, Reply
 from kafscale.errors import BrokerUnavailable
 from kafscale.wire import error_codes
 from kafscale.wire.messages.cluster import FindCoordinatorRequest, FindCoordinatorResponse
-from kafscale.wire.messages.consumer_groups import ConsumerGroupHeartbeatRequest
-from kafscale.wire.messages.groups import HeartbeatRequest, JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
-from kafscale.wire.messages.offsets import OffsetCommitRequest, OffsetFetchRequest, TxnOffsetCommitRequest
+from kafscale.wire.messages.offsets import OffsetFetchRequest
 from kafscale.wire.messages.records import (
     DeleteRecordsRequest,
     FetchableTopicResponse,
@@ -39,10 +37,7 @@ from kafscale.wire.messages.records import (
 from kafscale.wire.messages.topics import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from kafscale.wire.messages.transactions import (
     AddOffsetsToTxnRequest,
-    AddPartitionsToTxnRequest,
     DescribeTransactionsRequest,
-    EndTxnRequest,
-    InitProducerIdRequest,
     ListTransactionsRequest,
     ListTransactionsResponse,
     WriteTxnMarkersRequest,
@@ -109,7 +104,6 @@ class Routes:
         return self.random.choice(lives[:-1]) if is_stale else lives[-1]
 
     async def pause(self) -> None:
-        """Let a moment pass before a retry."""
         await trio.sleep(self.random.uniform(0, PAUSE_MAX_SECONDS))
 
 
@@ -142,25 +136,19 @@ _PLACES: Mapping[type, Callable[[Any], Place]] = {
         asked.markers[0].topics[0].partition_indexes[0],
     ),
 }
-# Of requests for one group: which.
-_GROUPS: Mapping[type, Callable[[Any], str]] = {
-    ConsumerGroupHeartbeatRequest: lambda asked: asked.group_id,
-    HeartbeatRequest: lambda asked: asked.group_id,
-    JoinGroupRequest: lambda asked: asked.group_id,
-    LeaveGroupRequest: lambda asked: asked.group_id,
-    OffsetCommitRequest: lambda asked: asked.group_id,
-    OffsetFetchRequest: lambda asked: asked.groups[0].group_id,
-    SyncGroupRequest: lambda asked: asked.group_id,
-    TxnOffsetCommitRequest: lambda asked: asked.group_id,
-}
-# Of requests for one transactional id: which. Without one a producer id comes from anybody.
-_IDS: Mapping[type, Callable[[Any], str | None]] = {
-    AddOffsetsToTxnRequest: lambda asked: asked.transactional_id,
-    AddPartitionsToTxnRequest: lambda asked: asked.transactional_id,
-    DescribeTransactionsRequest: lambda asked: asked.transactional_ids[0],
-    EndTxnRequest: lambda asked: asked.transactional_id,
-    InitProducerIdRequest: lambda asked: asked.transactional_id,
-}
+
+
+def _coordinated(asked: Any) -> tuple[int, str | None]:
+    """Return the kind and the key of the coordinator of a request; any broker gives a producer id without a key."""
+    match asked:
+        case OffsetFetchRequest():
+            return GROUPS, asked.groups[0].group_id
+        case DescribeTransactionsRequest():
+            return TRANSACTIONS, asked.transactional_ids[0]
+        case AddOffsetsToTxnRequest():
+            return TRANSACTIONS, asked.transactional_id
+    group = getattr(asked, "group_id", None)
+    return (GROUPS, group) if group is not None else (TRANSACTIONS, getattr(asked, "transactional_id", None))
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
@@ -201,10 +189,10 @@ class SpreadConnection(Connection):
         line: Connection | None = None
         if asked in _PLACES:
             line = await self._to_leader(_PLACES[asked](message))
-        elif asked in _GROUPS:
-            line = await self._to_coordinator(GROUPS, _GROUPS[asked](message))
-        elif asked in _IDS and (transactional_id := _IDS[asked](message)) is not None:
-            line = await self._to_coordinator(TRANSACTIONS, transactional_id)
+        else:
+            kind, key = _coordinated(message)
+            if key is not None:
+                line = await self._to_coordinator(kind, key)
         if line is None:
             return await Connection.send(self, message, response_class, version=version)
         return await line.send(message, response_class, version=version)

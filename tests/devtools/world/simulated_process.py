@@ -1,12 +1,7 @@
 """Processes in one run of trio: their tasks, their wall clocks, and suspensions as by SIGSTOP.
 
-    process = Process("broker 1")
-    PROCESS.set(process)                 in the first of its tasks; their child tasks inherit it
-    process.suspend()                    none of its tasks takes a step from now on
-    process.resume()                     they go on, as if nothing had happened
-    process.clock_skew_ns = 10**9        its `time.time_ns` is a second ahead
-
-Data from others waits for it meanwhile, and it notices passed deadlines when it goes on.
+`PROCESS.set(process)` in the first of its tasks puts their child tasks into the process too. While it is suspended,
+data from others waits for it, and it notices passed deadlines when it goes on.
 """
 
 from __future__ import annotations

@@ -72,8 +72,6 @@ class Visitor:
         missing = self._reads_of(topic).missing()
         return f"no member has read {topic.label} from {missing} on" if missing else ""
 
-    # ---- heartbeats -----------------------------------------------------------------------------------------------
-
     async def _use(self, connection: Connection) -> None:
         is_new = True
         while True:
@@ -106,8 +104,6 @@ class Visitor:
                 for topic_partition in answer.assignment.topic_partitions
             }
         return True
-
-    # ---- what it has ----------------------------------------------------------------------------------------------
 
     async def _visit(self, connection: Connection, topic: Topic, partitions: frozenset[int]) -> None:
         reads = self._readers.setdefault(topic.topic_id, self._reads_of(topic).by(MEMBER_ID))

@@ -113,7 +113,6 @@ class Calls:
         return next((code for code in codes if code not in (0, error_codes.OPERATION_NOT_ATTEMPTED)), 0)
 
     async def produce(self, data: Mapping[Place, bytearray]) -> Reply[ProduceResponse]:
-        """Send one batch for each of these partitions."""
         topics: defaultdict[str, list[PartitionProduceData]] = defaultdict(list)
         for (topic, partition), batch in data.items():
             topics[topic].append(PartitionProduceData(index=partition, records=memoryview(batch)))

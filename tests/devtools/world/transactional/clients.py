@@ -49,8 +49,6 @@ _LATER = frozenset({error_codes.COORDINATOR_LOAD_IN_PROGRESS, error_codes.COORDI
 
 @attrs.define(eq=False, kw_only=True)
 class _PlainSends(History):
-    """History of a producer without transactions."""
-
     seen: TransactionsSeen
     _contents: dict[str, Content] = attrs.field(factory=dict, init=False)
 
@@ -66,8 +64,6 @@ class _PlainSends(History):
 
 @attrs.frozen(kw_only=True)
 class TopicKind:
-    """Kind of a topic: its configs, its keys, and whether records are deleted from it."""
-
     configs: Mapping[str, str] = attrs.field(factory=dict)
     keys_count: int | None = None
     is_deleted_from: bool = False
@@ -261,29 +257,18 @@ class TransactionalClients:
         )
 
     def _uncommitted(self, name: str, topic: Topic) -> UncommittedReader:
-        return UncommittedReader(
-            name=name,
-            topic=topic,
-            connect=self.connect_newest,
-            history=self.history,
-            knows=self.knows,
-            pause_seconds=self._pause_of_readers,
-        )
+        return UncommittedReader(name=name, topic=topic, **self._of_readers())
 
     def _committed(self, name: str, topic: Topic) -> CommittedReader:
-        return CommittedReader(
-            name=name,
-            topic=topic,
-            connect=self.connect_newest,
-            history=self.history,
-            seen=self.seen,
-            knows=self.knows,
-            pause_seconds=self._pause_of_readers,
-        )
+        return CommittedReader(name=name, topic=topic, seen=self.seen, **self._of_readers())
 
-    @property
-    def _pause_of_readers(self) -> float:
-        return self.readers_pause_seconds + (self.pace - 1) * 0.05
+    def _of_readers(self) -> dict[str, Any]:
+        return {
+            "connect": self.connect_newest,
+            "history": self.history,
+            "knows": self.knows,
+            "pause_seconds": self.readers_pause_seconds + (self.pace - 1) * 0.05,
+        }
 
     # ---- when all is healed ---------------------------------------------------------------------------------------
 

@@ -29,8 +29,6 @@ _REFUSED = frozenset({error_codes.INVALID_PRODUCER_EPOCH, error_codes.TRANSACTIO
 
 @attrs.frozen
 class _Newest:
-    """The epochs that a partition has of a producer."""
-
     producer: int = -1
     coordinator: int = -1
 

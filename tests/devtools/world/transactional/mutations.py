@@ -1,8 +1,5 @@
 """Mutations of transactions: each breaks a rule, which the simulation must notice.
 
-    with MUTATIONS["retention past the LSO"]():
-        simulate seeds, one of which must fail
-
 `simulate --short SEEDS --mutation NAME` looks for seeds that find one.
 """
 
@@ -31,8 +28,6 @@ from tests.devtools.world.determinism import replaced
 
 @attrs.frozen(eq=False)
 class _AllStable:
-    """A partition without its open transactions."""
-
     partition: Partition
 
     @property

@@ -32,8 +32,6 @@ ABSENCE_MAX_SECONDS = 0.3  # of a producer that was fenced
 
 
 class Ending(Enum):
-    """Intent of a producer for the end of a transaction."""
-
     COMMIT = "commit"
     ABORT = "abort"
     LEAVE = "leave"  # it crashes in the middle, and the next one begins
