@@ -95,8 +95,6 @@ class Login:
 
 Client = Callable[[Login, str], str | None]
 
-# ---- Java's settings -------------------------------------------------------------------------------------------------
-
 _MODULES = "org.apache.kafka.common.security"
 
 
@@ -124,9 +122,6 @@ def java_properties(login: Login, directory: Path) -> dict[str, str]:
         "sasl.mechanism": login.mechanism,
         "sasl.jaas.config": f"{_MODULES}.{module} required{options};",
     }
-
-
-# ---- librdkafka ------------------------------------------------------------------------------------------------------
 
 
 def librdkafka_config(login: Login) -> dict[str, str]:
@@ -212,9 +207,6 @@ def _run(
     )
 
 
-# ---- Python ----------------------------------------------------------------------------------------------------------
-
-
 class Tokens(AbstractTokenProvider):  # type: ignore[misc]
     def __init__(self, token: Callable[[], str] = sign) -> None:
         super().__init__()
@@ -282,9 +274,6 @@ def aiokafka(login: Login, topic: str) -> str | None:
     except AiokafkaError as exc:
         return str(exc)
     return None
-
-
-# ---- Go --------------------------------------------------------------------------------------------------------------
 
 
 def franz_go(login: Login, topic: str) -> str | None:

@@ -7,9 +7,6 @@ All values must be different; the order of `sent` calls is the order of sending.
 one ended unless it says `sought`. Offsets have holes only where compaction has removed a value behind which is another
 one of its key, or an unseen one, where a marker of a transaction is, and below requested deletions. Transactions are
 unknown here: a reader that must find all acknowledged records reads uncommitted ones too. Not thread-safe.
-
-`forgive` and `forget` take evidence back: records that a broker acknowledged by its own disk alone before another one
-took over without that disk, and records of a deleted topic.
 """
 
 from __future__ import annotations
@@ -57,8 +54,6 @@ class Anomaly:
 
 @attrs.frozen
 class Content:
-    """Content of a record: a digest, and the parts that some checks need."""
-
     timestamp_ms: int
     digest: int
     is_tombstone: bool = False
@@ -170,8 +165,6 @@ class History:
     _partitions: defaultdict[str, _Partition] = attrs.field(factory=lambda: defaultdict(_Partition), init=False)
     _groups: defaultdict[tuple[str, str], _Group] = attrs.field(factory=lambda: defaultdict(_Group), init=False)
     _time: int = attrs.field(default=0, init=False)
-
-    # ---- what clients write down ------------------------------------------------------------------------------
 
     def now(self) -> int:
         self._time += 1
@@ -292,6 +285,7 @@ class History:
             group.acknowledged = -1
 
     def forget(self, partition: str) -> None:
+        """Take back all evidence of a partition, since its topic is deleted."""
         self.note(f"forgotten {partition}")
         found = self._partitions[partition]
         self._partitions[partition] = _Partition(sent=found.sent, sent_counts=found.sent_counts)
@@ -349,8 +343,6 @@ class History:
             detail = f"{offset} after {found.acknowledged} was acknowledged"
             found.fetched.append(Anomaly(Kind.LOST_COMMIT, f"group {group}, {partition}", detail))
         found.acknowledged = max(found.acknowledged, offset)
-
-    # ---- what follows from it ---------------------------------------------------------------------------------
 
     @property
     def acknowledged_count(self) -> int:

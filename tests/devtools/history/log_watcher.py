@@ -96,8 +96,6 @@ class DriftingBucket:
 
 @attrs.define(eq=False, kw_only=True)
 class LogWatcher:
-    """Reads the bucket of one simulation; `faults` are violations."""
-
     bucket: MemoryStore
     topics: Callable[[], Sequence[Topic]]
     history: History

@@ -100,8 +100,6 @@ class TransactionsSeen:
     _given: dict[tuple[int, int], str] = attrs.field(factory=dict, init=False)
     _findings: list[str] = attrs.field(factory=list, init=False)
 
-    # ---- what producers write down --------------------------------------------------------------------------------
-
     def initialised(self, identity: Identity) -> None:
         self.history.note(f"initialised {identity.incarnation} {identity.producer_id} {identity.producer_epoch}")
         self._inits.append((self.history.now(), identity))
@@ -126,8 +124,6 @@ class TransactionsSeen:
     def sent_plain(self, sent: Sent) -> None:
         self._plain[sent.value] = sent
 
-    # ---- what consumers write down --------------------------------------------------------------------------------
-
     def polled(self, consumer: str, partition: str, reads: Sequence[CommittedRead], *, stable_offset: int) -> None:
         self.history.note(f"committed {partition} {consumer} {reads[0].offset} to {reads[-1].offset}")
         if reads[-1].offset >= stable_offset:
@@ -144,8 +140,6 @@ class TransactionsSeen:
 
     def read_by(self, consumer: str, partition: str) -> Mapping[str, CommittedRead]:
         return {read.value: read for poll in self._polls.get((consumer, partition), ()) for read in poll.reads}
-
-    # ---- what follows from it -------------------------------------------------------------------------------------
 
     @property
     def committed_count(self) -> int:

@@ -65,7 +65,6 @@ class ClassicMember(ProcessesInGroup):
         return True
 
     async def _join(self, connection: Connection, member: Participant) -> None:
-        """Take part in the next generation; a member that is not let in asks again."""
         answer = await self._send_join(connection, member)
         if answer.error_code == error_codes.MEMBER_ID_REQUIRED:
             member.member_id = answer.member_id
@@ -219,8 +218,6 @@ def _decoded(generation: int, data: bytes) -> Assignment:
 
 @attrs.define(eq=False, kw_only=True)
 class ClassicMembers(MembersOfGroup):
-    """Members of one group; a seed may have none. They must have read everything at the end."""
-
     RECORD = GenerationsSeen
     REBALANCE_SECONDS = 2.0  # less than a client waits for an answer
 

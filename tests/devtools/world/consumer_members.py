@@ -7,6 +7,7 @@ then one commits as a former member, which must be refused.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from random import Random
@@ -44,15 +45,6 @@ Coordinates = Callable[[Connection, str], bool]  # whether who answers for a gro
 def coordinates_all(connection: Connection, group: str) -> bool:
     """Accept any answer as the coordinator's, as with one broker."""
     return True
-
-
-@attrs.define(eq=False)
-class CommittedNumbers:
-    last: dict[int, int] = attrs.field(factory=dict)
-
-    def next(self, partition: int) -> int:
-        self.last[partition] = self.last.get(partition, 0) + 1
-        return self.last[partition]
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -141,7 +133,7 @@ class GroupMember(ProcessesInGroup):
     """Processes that are members of a group of Kafka 4's protocol; `instance_id` makes them static."""
 
     seen: MembersSeen
-    numbers: CommittedNumbers
+    numbers: Counter[int]  # the last offset that was committed of each partition, where nothing is read
     instance_id: str | None = None
     member: Membership | None = attrs.field(default=None, init=False)
     _former: Membership | None = attrs.field(default=None, init=False)
@@ -260,7 +252,10 @@ class GroupMember(ProcessesInGroup):
         await reads.poll(connection)
 
     def _next_offset(self, partition: int) -> int | None:
-        return self.numbers.next(partition) if self._reads is None else self._reads.positions.get(partition)
+        if self._reads is not None:
+            return self._reads.positions.get(partition)
+        self.numbers[partition] += 1
+        return self.numbers[partition]
 
     def _offsets_refused(self, connection: Connection, member: Membership, code: int) -> None:
         if self.coordinates(connection, self.group):
@@ -446,7 +441,7 @@ class GroupMembers(MembersOfGroup):
     seen: MembersSeen
     group: str = "workers"
     pace: float = 1.0
-    _numbers: CommittedNumbers = attrs.field(factory=CommittedNumbers, init=False)
+    _numbers: Counter[int] = attrs.field(factory=Counter, init=False)
 
     def _member(self, number: int, **shared: Any) -> GroupMember:
         return GroupMember(

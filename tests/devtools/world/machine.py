@@ -118,8 +118,6 @@ class Machine:
             with trio.fail_after(SETTLE_SECONDS):
                 await life.ended.wait()
 
-    # ---- one turn -------------------------------------------------------------------------------------------------
-
     async def _turn(self) -> None:
         await self._live()
         if not self.newest.ended.is_set() and not self.newest.is_superseded:
@@ -159,8 +157,6 @@ class Machine:
         while True:
             await trio.sleep(self.random.expovariate(1.0))
             process.clock_skew_ns = self.random.choice([0, self.random.randint(-CLOCK_SKEW_MAX_NS, CLOCK_SKEW_MAX_NS)])
-
-    # ---- endings --------------------------------------------------------------------------------------------------
 
     async def _crash(self) -> None:
         """Crash; PUTs under way arrive later, or too late."""
@@ -262,8 +258,6 @@ class Machine:
         life.process.clock_skew_ns = 0
         self._lines[life].straggler_probability = 0.0
         self._lines[life].upload_max_seconds = self._lines[life].read_max_seconds = 0.0
-
-    # ---- starts ---------------------------------------------------------------------------------------------------
 
     async def start(self, *, calm: bool = False) -> None:
         """Start brokers until one is ready: a start may crash, or fail by a fault, unless it is to be `calm`."""

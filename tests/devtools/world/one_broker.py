@@ -194,8 +194,6 @@ class OneBroker(World):
     def _is_wal(self) -> bool:
         return self.settings.durability is Durability.WAL
 
-    # ---- steps of a run -----------------------------------------------------------------------------------------
-
     async def _start(self) -> None:
         await self.machine.start(calm=True)
 
@@ -232,8 +230,6 @@ class OneBroker(World):
         await self._read_back("after the last restart")
         if not self._is_taken_over:
             self.faults += self.durable.faults(self.machine.newest.broker.services.log)
-
-    # ---- the broker's lives -------------------------------------------------------------------------------------
 
     def _started(self, life: SimulatedBroker) -> None:
         if self._is_taken_over:
@@ -304,8 +300,6 @@ class OneBroker(World):
             await self._is_up.wait()
         return self._newest
 
-    # ---- clients ------------------------------------------------------------------------------------------------
-
     def _transactional_clients(self, rng: Random) -> TransactionalClients:
         kinds = [
             TopicKind(),
@@ -326,8 +320,6 @@ class OneBroker(World):
             readers_pause_seconds=READERS_PAUSE_SECONDS_SHORT if self.is_short else 0.0,
             timeouts_ms=TIMEOUTS_MS_SHORT if self.is_short else TIMEOUTS_MS,
         )
-
-    # ---- what must hold -----------------------------------------------------------------------------------------
 
     async def _look_at_bucket(self, *, complete: bool) -> None:
         """Compare the bucket alone with the records served to consumers; `complete` when all must be in it.

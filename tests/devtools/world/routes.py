@@ -208,8 +208,6 @@ class SpreadConnection(Connection):
     def write_no_more(self, places: Iterable[Place]) -> None:
         self._failed.update(places)
 
-    # ---- to several ------------------------------------------------------------------------------------------------
-
     async def _produce(self, message: ProduceRequest, version: int | None) -> _Produced:
         places = [(topic.name, partition.index) for topic in message.topic_data for partition in topic.partition_data]
         sent = []
@@ -257,8 +255,6 @@ class SpreadConnection(Connection):
                 found[broker_id].append(place)
         return found
 
-    # ---- to one ----------------------------------------------------------------------------------------------------
-
     async def _to_leader(self, place: Place) -> Connection:
         return await self._line(await self._leader(place))
 
@@ -292,8 +288,6 @@ class SpreadConnection(Connection):
 
 @attrs.define(eq=False)
 class _Produced:
-    """The answers to one Produce; like a `Reply`."""
-
     connection: SpreadConnection
     places: Sequence[Place]
     sent: Sequence[Reply[ProduceResponse]]

@@ -86,6 +86,5 @@ class StoreLosses:
         return incarnation is not None and self.head.may_act(life.settings.broker_id, incarnation)
 
     def _controls(self, broker_id: int, seen_from: Machine) -> bool:
-        """Tell whether a broker is the controller in another one's view."""
         life = seen_from.newest
         return life.is_ready and life.broker.services.assignment.controller_id == broker_id

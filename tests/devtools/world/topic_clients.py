@@ -58,11 +58,10 @@ FORGETFUL = {**COMPACTED, "delete.retention.ms": "1000"}
 @attrs.define(eq=False, kw_only=True)
 class Grower(Repeating):
     topic: Topic
-    stopping: trio.Event
     partitions_max_count: int
 
     def _goes_on(self) -> bool:
-        return self.topic.partition_count < self.partitions_max_count and not self.stopping.is_set()
+        return self.topic.partition_count < self.partitions_max_count and Repeating._goes_on(self)
 
     async def _step(self, connection: Connection) -> None:
         count = self.topic.partition_count + 1

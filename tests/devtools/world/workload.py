@@ -246,13 +246,14 @@ class Repeating(ABC):
     connect: Connect
     random: Random
     pause_max_seconds: float
+    stopping: trio.Event | None = None  # None: until it is cancelled
 
     async def run(self) -> None:
         """Raises KafkaError for a refusal that can't be retried."""
         await reconnecting(self.connect, self._use, while_true=self._goes_on)
 
     def _goes_on(self) -> bool:
-        return True
+        return self.stopping is None or not self.stopping.is_set()
 
     async def _use(self, connection: Connection) -> None:
         while self._goes_on():
@@ -269,10 +270,6 @@ class Deleter(Repeating):
 
     topic: Topic
     history: History
-    stopping: trio.Event
-
-    def _goes_on(self) -> bool:
-        return not self.stopping.is_set()
 
     async def _step(self, connection: Connection) -> None:
         index = self.random.randrange(self.topic.partition_count)

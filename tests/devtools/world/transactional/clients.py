@@ -138,8 +138,6 @@ class TransactionalClients:
     def all_topics(self) -> Sequence[Topic]:
         return self.topics if self._copying is None else [*self.topics, self._copying.destination]
 
-    # ---- while there is trouble -----------------------------------------------------------------------------------
-
     def start_readers(self, nursery: trio.Nursery) -> None:
         for topic in self.topics:
             self.readers.append(self._committed("follower", topic))
@@ -270,8 +268,6 @@ class TransactionalClients:
             "pause_seconds": self.readers_pause_seconds + (self.pace - 1) * 0.05,
         }
 
-    # ---- when all is healed ---------------------------------------------------------------------------------------
-
     async def read_back(self, name: str) -> None:
         """Wait until every transaction has ended, and read everything. Raises KafkaError, BrokerUnavailable."""
         await self.wait_settled(name)
@@ -339,8 +335,6 @@ class TransactionalClients:
         if found.keys() != described:  # as while a coordinator moves
             return dict.fromkeys(found.keys() ^ described, "listed or described, and not both")
         return {known_id: state for known_id, state in found.items() if state not in SETTLED_STATES}
-
-    # ---- what must hold -------------------------------------------------------------------------------------------
 
     def problems(self) -> list[str]:
         if self.has_lost:

@@ -35,8 +35,6 @@ class _Newest:
 
 @attrs.define(eq=False)
 class _Looked:
-    """Knowledge of a partition, and the offset up to which it was read."""
-
     offset: int = 0
     newest: dict[int, _Newest] = attrs.field(factory=dict, init=False)
 

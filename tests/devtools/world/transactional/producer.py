@@ -172,8 +172,6 @@ class TransactionalProducer:
         await self._pause(RETRY_MAX_SECONDS)
         return BrokerUnavailable(what)
 
-    # ---- who it is ------------------------------------------------------------------------------------------------
-
     async def _init(self, calls: Calls) -> Identity:
         answer = await calls.init(self.timeout_ms, self._named)
         verdict = calls.judge(answer.error_code, f"epoch of {self.transactional_id}")
@@ -193,8 +191,6 @@ class TransactionalProducer:
         )
         self.seen.initialised(identity)
         return identity
-
-    # ---- what it writes -------------------------------------------------------------------------------------------
 
     async def _begin(self, calls: Calls, identity: Identity) -> Attempt | None:
         """Decide on a transaction, and make its batches; None if there are no records now."""
@@ -326,8 +322,6 @@ class TransactionalProducer:
         if verdict is Answer.FENCED:
             raise OutOfOffice
         self.refused_count += verdict is Answer.REFUSED
-
-    # ---- the end --------------------------------------------------------------------------------------------------
 
     async def _end(self, calls: Calls, identity: Identity, attempt: Attempt) -> None:
         attempt.is_to_commit = self._ending is Ending.COMMIT
