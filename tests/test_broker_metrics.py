@@ -63,7 +63,7 @@ async def test_each_mode_shows_its_metrics_and_no_others(autojump_clock, durabil
     assert shown == names(*OF_MODE[durability])
 
 
-async def test_a_cache_on_disk_shows_its_own(autojump_clock, tmp_path: Path):
+async def test_a_disk_cache_adds_its_metrics(autojump_clock, tmp_path: Path):
     async with memory_broker(memory_parts(), memory_settings(cache_directory=tmp_path)) as running:
         shown = set(running.broker.metrics.families)
     assert shown == names(*OF_MODE[Durability.WAL], DISK_CACHE)

@@ -26,7 +26,7 @@ def test_cut_lists_are_the_same_bytes_and_of_one_size(buffers, size_bytes):
 
 
 @given(lists_of_buffers, st.integers(1, 120))
-def test_cutting_copies_nothing_and_leaves_whole_what_fits(buffers, size_bytes):
+def test_cutting_buffers_copies_no_bytes(buffers, size_bytes):
     passed_on = [buffer for each in cut(buffers, size_bytes) for buffer in each]
     assert all(buffer for buffer in passed_on)
     originals = {id(buffer) for buffer in buffers} | {
@@ -37,7 +37,7 @@ def test_cutting_copies_nothing_and_leaves_whole_what_fits(buffers, size_bytes):
 
 
 @given(lists_of_buffers, st.data())
-def test_dropping_bytes_leaves_the_bytes_behind_them(buffers, data):
+def test_dropping_bytes_keeps_the_bytes_after_them(buffers, data):
     joined = b"".join(buffers)
     count = data.draw(st.integers(0, len(joined)))
     left = list(buffers)
@@ -47,7 +47,7 @@ def test_dropping_bytes_leaves_the_bytes_behind_them(buffers, data):
 
 
 @pytest.mark.parametrize("count", range(11))
-def test_a_partial_send_goes_on_where_it_stopped(count):
+def test_a_partial_send_resumes_where_it_stopped(count):
     buffers = [memoryview(b"abc"), b"", memoryview(b"defg"), memoryview(b"hij")]
     drop_first(buffers, count)
     assert b"".join(buffers) == b"abcdefghij"[count:]
@@ -63,7 +63,7 @@ def test_dropping_a_part_at_a_time_ends_with_nothing(buffers, parts):
 
 
 @given(lists_of_buffers)
-def test_a_copy_is_the_bytes_joined_and_touches_nothing_behind_them(buffers):
+def test_copying_into_a_buffer_joins_the_bytes_and_writes_nothing_after_them(buffers):
     joined = b"".join(buffers)
     target = bytearray(b"\xff" * (len(joined) + 5))
     assert copy_into(memoryview(target), buffers) == len(joined)

@@ -34,7 +34,9 @@ def test_no_limit_is_a_high_one(limits: dict[str, int]) -> None:
     assert limit() == descriptors.WANTED_COUNT
 
 
-def test_a_limit_that_may_not_be_raised_stays(limits: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_descriptor_limit_that_cannot_be_raised_stays_unchanged(
+    limits: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(which: int, both: tuple[int, int]) -> None:
         raise ValueError("not allowed to raise maximum limit")
 

@@ -270,7 +270,7 @@ async def test_a_lost_disk_loses_nothing_that_was_acknowledged_in_the_bucket(aut
         assert third.broker.services.node.broker_epoch == 2
 
 
-async def test_with_wal_a_lost_disk_leaves_what_the_last_checkpoint_and_the_segments_have(autojump_clock, bucket):
+async def test_in_wal_a_lost_disk_leaves_only_checkpointed_metadata_and_segments(autojump_clock, bucket):
     async with running(Machine(bucket), Durability.WAL, flush_interval_seconds=1.0) as first:
         await first.create()
         await first.produce(b"a", b"b")
@@ -286,7 +286,7 @@ async def test_with_wal_a_lost_disk_leaves_what_the_last_checkpoint_and_the_segm
 
 
 @pytest.mark.parametrize("durability", MODES)
-async def test_no_producer_id_is_handed_out_twice_whatever_is_lost(autojump_clock, bucket, durability):
+async def test_no_producer_id_is_allocated_twice_after_a_lost_disk(autojump_clock, bucket, durability):
     """With `wal`, blocks that were reserved after the last checkpoint were reserved again after a lost disk."""
     ids: list[int] = []
     for _ in range(3):
@@ -315,7 +315,7 @@ async def test_a_crash_that_leaves_the_disk_loses_nothing(autojump_clock, bucket
         machine = attrs.evolve(machine, disk=machine.disk.crash())
 
 
-async def test_few_objects_of_the_log_are_there_to_read_back_and_a_kill_in_a_flush_loses_none(autojump_clock, bucket):
+async def test_few_log_objects_accumulate_and_a_crash_during_a_flush_loses_no_records(autojump_clock, bucket):
     """A bucket that answered at once had 2,000 and more, of as many seconds as two checkpoints and a flush took."""
 
     async def objects_count() -> int:
@@ -468,7 +468,7 @@ async def test_a_segment_that_comes_when_readers_have_seen_another_ones_records_
 
 
 @pytest.mark.parametrize("damaged", [False, True])
-async def test_what_was_merged_after_a_start_had_said_what_it_found_is_read(autojump_clock, bucket, damaged):
+async def test_segments_merged_after_the_checkpoint_of_a_start_are_read(autojump_clock, bucket, damaged):
     """And if it is damaged, what it was made of, which the checkpoint of that start knows, or no checkpoint does."""
     values = [b"%d" % number for number in range(24)]
 
@@ -500,7 +500,7 @@ async def test_what_was_merged_after_a_start_had_said_what_it_found_is_read(auto
 
 
 @pytest.mark.parametrize("durability", MODES)
-async def test_a_start_says_what_it_has_found_once_and_before_it_serves(autojump_clock, bucket, durability):
+async def test_a_start_writes_one_manifest_checkpoint_before_it_serves(autojump_clock, bucket, durability):
     machine = Machine(bucket, tokens=8)
 
     def writes() -> int:
@@ -649,7 +649,7 @@ async def test_a_superseded_coordinator_does_not_take_a_former_transaction_for_i
             assert await committed_values(new.connection, 1) == [b"a"]
 
 
-async def test_in_wal_what_a_transaction_has_done_already_is_told_without_the_bucket(autojump_clock, bucket):
+async def test_in_wal_repeated_transaction_requests_are_answered_without_the_bucket(autojump_clock, bucket):
     async with running(Machine(bucket, tokens=64), Durability.WAL) as broker:
         await broker.create()
         producer = Producer(broker.connection, produce_version=OLD)
@@ -702,9 +702,7 @@ async def test_a_superseded_broker_does_not_have_a_transaction_aborted_that_its_
 
 @pytest.mark.parametrize("durability", IN_BUCKET)
 @pytest.mark.parametrize("version", [7, 8])  # of one group, and of several
-async def test_a_superseded_coordinator_does_not_tell_a_reader_of_transactions_where_it_was_before(
-    autojump_clock, bucket, durability, version
-):
+async def test_a_superseded_coordinator_returns_no_stale_stable_offsets(autojump_clock, bucket, durability, version):
     """It told offsets that its successor had gone on from: what came after was read, and committed, a second time."""
     own = FaultyStore(bucket)
     async with running(Machine(own, tokens=64), durability) as old:
@@ -797,7 +795,7 @@ async def test_a_superseded_coordinator_does_not_fence_a_static_member_of_its_su
 
 
 @pytest.mark.parametrize("durability", IN_BUCKET)
-async def test_a_static_member_whose_join_was_not_answered_joins_at_the_next_broker(autojump_clock, bucket, durability):
+async def test_a_static_member_with_an_unanswered_join_joins_at_the_next_broker(autojump_clock, bucket, durability):
     """Its instance id was in use, by itself: it ended, and what it was to have was not read until its session's end."""
     own = FaultyStore(bucket)
     async with running(Machine(own, tokens=64), durability) as old:
@@ -816,7 +814,7 @@ async def test_a_static_member_whose_join_was_not_answered_joins_at_the_next_bro
             assert await member.join() == NONE
 
 
-async def test_in_wal_a_reader_of_transactions_is_told_where_it_was_without_the_bucket(autojump_clock, bucket):
+async def test_in_wal_stable_offsets_are_fetched_without_the_bucket(autojump_clock, bucket):
     async with running(Machine(bucket, tokens=64), Durability.WAL) as broker:
         await broker.create()
         bucket.hold(On())
@@ -889,9 +887,7 @@ async def test_with_wal_a_start_with_the_same_directory_does_not_wait(autojump_c
         assert trio.current_time() == began
 
 
-async def test_with_wal_what_only_an_older_log_has_is_kept_and_reported_but_not_over_newer_offsets(
-    autojump_clock, bucket, caplog
-):
+async def test_in_wal_records_only_in_an_older_log_are_kept_unless_offsets_are_taken(autojump_clock, bucket, caplog):
     first = Machine(bucket)
     async with running(first, Durability.WAL) as old:
         await old.create()
@@ -956,7 +952,7 @@ async def test_another_durability_after_an_orderly_stop_keeps_everything(autojum
         (Durability.S3_WAL, Durability.SEGMENT),
     ],
 )
-async def test_another_durability_after_a_crash_is_refused_if_it_would_lose_records(
+async def test_a_change_of_durability_after_a_crash_is_refused_if_records_would_be_lost(
     autojump_clock, bucket, before, after
 ):
     machine = Machine(bucket)

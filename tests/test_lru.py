@@ -17,7 +17,7 @@ def test_the_value_used_longest_ago_is_dropped_for_room() -> None:
     assert cache.pop_all() == ["one", "three"]
 
 
-def test_sizes_count_and_the_newest_value_stays_however_large_it_is() -> None:
+def test_the_cache_is_bounded_by_size_but_keeps_an_oversized_newest_value() -> None:
     cache = LruCache[int, bytes](10, len)
     cache.put(1, b"x" * 6)
     cache.put(1, b"x" * 4)

@@ -23,5 +23,5 @@ def faults_count(*, kept):
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="another C library than glibc")
-def test_buffers_that_are_made_again_have_pages_of_those_before():
+def test_reallocated_buffers_reuse_memory_pages():
     assert faults_count(kept=True) < 1000 < faults_count(kept=False)

@@ -53,7 +53,7 @@ def _failure(port: int, context: ssl.SSLContext) -> str:
     return why_unreachable(caught.value)
 
 
-def test_tls_to_a_server_without_it_was_wrong_version_number() -> None:
+def test_tls_to_a_server_without_tls_gets_a_clear_error_message() -> None:
     with serving(_http) as port:
         assert _failure(port, ssl.create_default_context()) == "it does not speak TLS"
     with serving(_closing) as port:
@@ -84,7 +84,7 @@ def test_no_version_in_common(tmp_path: Path) -> None:
         assert "no version or cipher of TLS in common" in _failure(port, client)
 
 
-def test_nobody_there() -> None:
+def test_a_refused_connection_is_reported_as_connection_refused() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         with pytest.raises(ConnectionRefusedError) as caught:

@@ -68,7 +68,7 @@ async def _find(client: Connection, isolation_level: int, timestamp_ms: int) -> 
 
 
 @pytest.mark.parametrize("is_flushed", [False, True])
-async def test_a_fetch_ends_at_the_last_stable_offset_and_tells_what_was_aborted(
+async def test_a_read_committed_fetch_ends_at_the_last_stable_offset_and_lists_aborts(
     autojump_clock: trio.testing.MockClock, is_flushed: bool
 ) -> None:
     async with one_topic(memory_parts()) as (running, client):
@@ -111,7 +111,7 @@ async def test_the_latest_offset_at_read_committed_is_the_last_stable_one(
         assert await _find(client, READ_COMMITTED, late_ms) == 1
 
 
-async def test_a_fetch_of_what_is_committed_wakes_when_a_transaction_ends_and_not_before(
+async def test_a_waiting_read_committed_fetch_wakes_only_when_the_transaction_ends(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """However few bytes the marker has, and however many the records before it."""
@@ -136,7 +136,7 @@ async def test_a_fetch_of_what_is_committed_wakes_when_a_transaction_ends_and_no
         assert _values(found[0]) == [bytes(4_000)]
 
 
-async def test_records_may_be_deleted_past_an_open_transaction(autojump_clock: trio.testing.MockClock) -> None:
+async def test_records_can_be_deleted_past_an_open_transaction(autojump_clock: trio.testing.MockClock) -> None:
     async with one_topic(memory_parts()) as (running, client):
         partition = first_partition(running)
         await send(partition, b"open")

@@ -28,13 +28,13 @@ def test_a_page_is_made_from_the_code(name: str) -> None:
     assert (FOLDER / name).read_text() == PAGES[name](), "run: python -m tests.docs.reference_pages"
 
 
-def test_a_row_says_what_its_module_does() -> None:
+def test_table_rows_match_the_api_modules() -> None:
     assert [(api.key, api.name, api.min_version, api.max_version) for api in every_api()] == [
         (row.key, row.name, row.min_version, row.max_version) for row in APIS
     ]
 
 
-def test_keys_are_unique_and_versions_are_those_of_the_messages() -> None:
+def test_api_keys_are_unique_and_versions_match_the_message_classes() -> None:
     assert len({api.key for api in APIS}) == len(APIS)
     for api in every_api():
         for message in (api.request, api.response):
@@ -49,7 +49,7 @@ def without_own_fields(message: type) -> type:
     return next(cls for cls in reversed(message.__mro__) if "API_KEY" in vars(cls))
 
 
-def test_every_message_that_is_declared_is_served_but_for_those_named_here() -> None:
+def test_every_declared_message_is_served_except_listed_ones() -> None:
     served = {without_own_fields(message) for api in every_api() for message in (api.request, api.response)}
     declared = {cls for cls, _ in message_versions() if hasattr(cls, "API_KEY")}
     assert {cls.__name__ for cls in declared - served} == {
@@ -67,7 +67,7 @@ def test_all_that_kafkas_brokers_serve_is_served_or_has_its_reason() -> None:
     assert all(each.reason.endswith(".") and "|" not in each.reason for each in NOT_SERVED)
 
 
-def test_versions_are_those_of_kafka() -> None:
+def test_api_versions_match_kafka_except_listed_differences() -> None:
     ours = {api.name: (api.min_version, api.max_version) for api in APIS}
     kafkas = {
         api.name: (OLDEST.get(api.name, api.oldest), (BEYOND_KAFKA | NEWEST).get(api.name, api.newest))
@@ -76,7 +76,7 @@ def test_versions_are_those_of_kafka() -> None:
     assert ours == {name: kafkas[name] for name in ours}
 
 
-def test_features_are_told_where_the_calls_that_they_are_about_are_served() -> None:
+def test_features_are_advertised_exactly_when_their_apis_are_served() -> None:
     served = {api.key for api in APIS}
     about = {"group.version": 68, "share.version": 76, "kraft.version": 80, "streams.version": 88}
     assert {name: LEVELS[name] > 0 for name in about} == {name: key in served for name, key in about.items()}

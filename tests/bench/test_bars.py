@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 from bench.bars import AHEAD, BEHIND, Bar, Bars
 
 
-def test_a_bar_that_is_ahead_but_short_of_what_is_wanted_was_painted_as_behind() -> None:
+def test_a_bar_at_or_above_1x_is_painted_as_ahead() -> None:
     bars = [Bar("a", 2.6), Bar("b", 1.0), Bar("c", 0.99), Bar("d", 9.0)]
     root = ElementTree.fromstring(Bars(title="t", bars=bars, label_width=100, most_ratio=4).svg())
     painted = [each.get("fill") for each in root.findall("{*}rect")][1:]

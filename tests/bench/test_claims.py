@@ -73,7 +73,7 @@ async def test_the_slower_disk_of_l2_is_slower_however_the_log_is_written(tmp_pa
     disk.close()
 
 
-def test_every_module_of_a_row_names_itself_and_says_what_it_does():
+def test_each_claim_module_has_its_row_source_figure_and_description():
     assert set(known_rows()) == SMALL.keys()
     for row in known_rows():
         claim = load(row)
@@ -84,7 +84,7 @@ def test_every_module_of_a_row_names_itself_and_says_what_it_does():
 
 
 @pytest.mark.parametrize("row", known_rows())
-def test_a_row_runs_and_what_it_finds_can_be_saved(row, monkeypatch, tmp_path):
+def test_each_row_runs_and_its_finding_can_be_saved(row, monkeypatch, tmp_path):
     module = importlib.import_module(f"bench.claims.{row}")
     for name, value in SMALL[row].items():
         monkeypatch.setattr(module, name, value)
@@ -130,7 +130,7 @@ def test_the_page_is_made_of_the_committed_results():
     assert (RESULTS / FIGURES).read_text() == render_figures(saved())
 
 
-def test_a_suite_is_counted_by_test_with_what_its_cases_counted(tmp_path, capsys):
+def test_a_suite_result_has_case_counts_and_recorded_properties_per_test(tmp_path, capsys):
     file = tmp_path / "test_made_up.py"
     file.write_text(
         "import pytest\n"
@@ -151,7 +151,7 @@ def test_a_suite_is_counted_by_test_with_what_its_cases_counted(tmp_path, capsys
     assert "test_that_fails" in capsys.readouterr().err
 
 
-def test_the_memory_of_a_broker_is_watched_over_a_stall_and_what_clients_saw_is_checked():
+def test_broker_memory_is_sampled_over_a_stall_and_client_anomalies_are_checked():
     setup = Setup(seconds=1.5, stall_from=0.2, stall_to=0.5, producers_count=3, tail_count=2, backlog_count=1)
     outcome = measure(setup)
     assert outcome.anomalies == []
@@ -160,7 +160,7 @@ def test_the_memory_of_a_broker_is_watched_over_a_stall_and_what_clients_saw_is_
     assert [variant.name for variant in outcome.variants()] == [BEFORE, STALLED, AFTER]
 
 
-def test_memory_above_the_bound_or_a_lost_record_is_told():
+def test_excess_memory_lost_records_or_silent_clients_refute_the_claim():
     setup = Setup.of(200, seconds=600)
     assert setup.connections_count == 200
     found = finding_of(setup, OUTCOME)
@@ -196,14 +196,14 @@ def test_throughput_follows_the_formula(concurrency, gbit_per_second, monkeypatc
     assert k2.throughput(concurrency, gbit_per_second) == pytest.approx(expected, rel=0.03)
 
 
-def test_prefetch_that_waits_in_line_costs_what_prefetch_if_free_does_not(monkeypatch):
+def test_waiting_prefetch_raises_fetch_latency_and_prefetch_if_free_does_not(monkeypatch):
     monkeypatch.setattr(k6, "RUN_SECONDS", 0.5)
     off, if_free, in_line = (k6.measure("all tokens held", prefetch) for prefetch in Prefetch)
     assert if_free["fetch p99 ms"] <= 1.02 * off["fetch p99 ms"] < in_line["fetch p99 ms"]
     assert if_free["skipped"] > 0 == in_line["skipped"]
 
 
-def test_a_row_is_left_out_where_what_it_needs_is_missing(monkeypatch, tmp_path):
+def test_a_row_is_skipped_when_its_tools_are_missing(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     result = CliRunner().invoke(main, ["a3", "--directory", str(tmp_path)])
     assert result.exit_code == 0

@@ -49,7 +49,7 @@ def test_findings_are_kept_in_a_file_and_a_later_one_of_the_same_replaces_an_ear
     assert found.done == {(SCALING, "a", "x", 0), (SCALING, "a", "x", 1)}
 
 
-def test_rounds_go_to_and_fro_and_leave_out_what_is_done():
+def test_rounds_alternate_direction_and_skip_finished_jobs():
     jobs = [Job(group=SCALING, load=name, system="x", measure=lambda _: {}) for name in "ab"]
     taken = [(round, job.load) for round, job in turns(jobs, 2, {(SCALING, "a", "x", 0)})]
     assert taken == [(0, "b"), (1, "b"), (1, "a")]
@@ -65,7 +65,7 @@ def test_a_target_compares_with_a_peer_or_a_value_or_is_left_out():
     assert Target(group=SCALING, load="b", system="2", figure=CPU, factor=1).cells(findings) is None
 
 
-def test_connections_are_spread_over_the_leaders_and_each_has_partitions_of_its_own():
+def test_connections_are_spread_over_leaders_with_distinct_partitions():
     with running_broker() as broker:
         shares = spread(broker.bootstrap, 8, 4)
         assert [share.address for share in shares] == [Address.parse(broker.bootstrap)] * 4
@@ -89,7 +89,7 @@ def test_a_steady_load_tells_when_each_record_was_acknowledged_and_is_read_back(
         assert read_back(load) == dict.fromkeys(found.numbers, 1)
 
 
-def test_gaps_are_the_longest_waits_of_what_was_sent_in_a_time():
+def test_the_longest_wait_is_per_partition_of_records_sent_in_a_period():
     found = Acknowledged(
         partitions=array("i", [0, 1, 0, 1]),
         numbers=array("q", range(4)),
@@ -102,7 +102,7 @@ def test_gaps_are_the_longest_waits_of_what_was_sent_in_a_time():
     assert found.p99_ms((2.0, 9.0)) == 500
 
 
-def test_bytes_between_processes_are_those_of_connections_with_both_ends_there():
+def test_bytes_between_processes_count_connections_with_both_ends_inside():
     if shutil.which("ss") is None:
         pytest.skip("ss is not on the PATH")
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -115,13 +115,13 @@ def test_bytes_between_processes_are_those_of_connections_with_both_ends_there()
             assert bytes_between([]) == 0
 
 
-def test_partitions_that_move_in_simulated_time_are_led_by_nobody_for_some_round_trips():
+def test_moved_partitions_are_leaderless_for_some_simulated_round_trips():
     figures = trio.run(simulated._move, Durability.WAL, 2, clock=MockClock(autojump_threshold=0))
     assert 2 * controller.LATENCY_SECONDS * 1000 < figures[LONGEST] < 500
     assert figures["all moved after ms"] > figures[LONGEST]
 
 
-def test_three_zones_cost_what_the_prices_say():
+def test_three_zone_costs_follow_from_the_prices():
     by_name = {item.name: item for item in costs.items()}
     replicas = by_name["replicas in other zones"]
     assert replicas.theirs == pytest.approx(100 * 1.048576 * 2 * 30 * 86.4 * 0.02, rel=1e-6)
@@ -129,7 +129,7 @@ def test_three_zones_cost_what_the_prices_say():
     assert costs.rows()[-1][-1].endswith("%")
 
 
-def test_what_the_controller_costs_is_measured_by_a_fail_over_that_leaves_nothing(monkeypatch):
+def test_a_fail_over_measures_controller_cost_and_serves_all_partitions(monkeypatch):
     monkeypatch.setattr(controller, "COMMITS_COUNT", 4)
     monkeypatch.setattr(controller, "MOVES_COUNT", 3)
     size = Size(brokers=4, topics=5, partitions=8)
@@ -143,7 +143,7 @@ def test_what_the_controller_costs_is_measured_by_a_fail_over_that_leaves_nothin
     assert raced["lost races"] == 0
 
 
-def test_the_model_names_what_limits_first():
+def test_the_model_names_the_first_limit():
     costs = Costs(batch_us=200, commits_seconds=0.2, cpu_seconds=1.5)
     assert Reach(cores=4, machines=1, costs=costs).limit == "CPU"
     assert Reach(cores=64, machines=100, costs=costs).limit.startswith("metadata")
@@ -152,7 +152,7 @@ def test_the_model_names_what_limits_first():
     assert Reach(cores=16, machines=100, costs=cheap).limit == "the bucket's PUT rate"
 
 
-def test_the_page_has_targets_figures_and_what_follows_from_them(tmp_path):
+def test_the_page_has_targets_figures_and_conclusions(tmp_path):
     findings = Findings.begin()
     findings.rows += [
         row(load_of(point, connections), system_of(count), **{CPU: 104.0 + count - connections, "requests/s": 1234.0})

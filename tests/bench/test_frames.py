@@ -74,7 +74,7 @@ def test_the_head_of_a_fetch_reply_ends_where_the_records_begin() -> None:
         check_fetch_head(memoryview(broken))
 
 
-def test_a_point_is_parsed_as_it_is_shown() -> None:
+def test_a_point_parses_from_its_text_form() -> None:
     point = Point.parse("960KiB/5/16")
     assert (str(point), point.record_count) == ("960KiB/5/16", 15)
     with pytest.raises(ValueError, match="not enough"):

@@ -44,13 +44,13 @@ FOUND = Found(
 )
 
 
-def test_what_is_wanted_is_told_to_be_reached_or_not():
+def test_tables_show_whether_each_target_is_reached():
     assert [row[-1] for row in streams_table(FOUND).rows] == ["yes", "**no**", "–"]
     rows = reads_table(FOUND).rows
     assert [(row[-2], row[-1]) for row in rows] == [("1.00", "–"), ("1.00", "yes"), ("1.00", "–"), ("1.40", "**no**")]
 
 
-def test_the_page_is_made_from_what_the_json_has(tmp_path):
+def test_page_and_json_are_written_from_the_same_findings(tmp_path):
     page = write_page(FOUND, OPTIONS, tmp_path).read_text()
     for table in (streams_table(FOUND), reads_table(FOUND)):
         assert "\n".join(table.markdown()) in page

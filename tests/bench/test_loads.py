@@ -47,7 +47,7 @@ def test_every_batch_is_seen_by_the_consumer(broker):
     assert figures.p50_ms > 0
 
 
-def test_a_refused_batch_is_told_with_its_error(broker):
+def test_a_refused_batch_raises_its_error_code(broker):
     too_many = Point(batch_bytes=1024, in_flight=9, partitions=9)
     with pytest.raises(RuntimeError, match="UNKNOWN_TOPIC_OR_PARTITION"):
         run_produce(ProduceLoad(address=address_of(broker), point=too_many, seconds=5))

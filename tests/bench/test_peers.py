@@ -116,14 +116,14 @@ def test_brokers_take_turns_and_change_their_order_in_every_other_round():
     assert [turn.key for turn in missing(turns, {turn.key for turn in turns[:6]})] == [("b", "y", 1), ("b", "x", 1)]
 
 
-def test_a_load_is_for_brokers_unless_it_says_otherwise():
+def test_a_load_runs_on_brokers_unless_declared_otherwise():
     loads = {load.name: load for load in all_loads()}
     assert len(loads) == len(all_loads())
     for name, brokers in ((LARGE, [OWN]), (ARTICLE, [OWN, ENDPOINT]), (DISK_ALONE, [DISK]), (IDLE, [OWN])):
         assert [broker for broker in (OWN, ENDPOINT, DISK) if loads[name].is_for(broker)] == brokers
 
 
-def test_the_rows_need_what_they_compare_and_what_that_takes_a_share_of():
+def test_target_rows_need_their_compared_loads_and_the_disk_baseline():
     pairs = pairs_of(TARGETS, all_loads())
     assert {load for load, _ in pairs} <= {load.name for load in all_loads()}
     assert {(LARGE, OWN), (LARGE, OWN_MEMORY), (DISK_ALONE, DISK), (ARTICLE, KAFKA_DURABLE)} <= pairs
@@ -188,7 +188,7 @@ def fails(name):
     return Load(name=name, partitions=1, task=task)
 
 
-def test_brokers_start_once_a_round_and_anew_after_a_failure_which_is_tried_again(tmp_path, capsys):
+def test_brokers_restart_after_a_failed_load_and_a_later_run_retries_the_load(tmp_path, capsys):
     path = tmp_path / "peers.json"
     brokers = {name: FakeBroker(name) for name in ("x", "y", "unused")}
     run = run_of(brokers, Journal.begin(path))
@@ -210,7 +210,7 @@ def test_brokers_start_once_a_round_and_anew_after_a_failure_which_is_tried_agai
 
 
 @pytest.mark.parametrize(("keeps_brokers", "starts"), [(False, 2), (True, 1)])
-def test_brokers_may_be_kept_for_all_rounds(tmp_path, keeps_brokers, starts):
+def test_brokers_can_be_kept_for_all_rounds(tmp_path, keeps_brokers, starts):
     broker = FakeBroker("x")
     run = run_of({"x": broker}, Journal.begin(tmp_path / "peers.json"), keeps_brokers=keeps_brokers)
     run.take(turns_of([quick("a")], ["x"], 2))
@@ -221,7 +221,7 @@ def test_brokers_may_be_kept_for_all_rounds(tmp_path, keeps_brokers, starts):
 @pytest.mark.parametrize(
     ("steals", "kept", "left"), [([2, 0], 2, 1), ([30, 4], 4, 0), ([30, 20, 10, 0], 10, 1), ([10, 30, 20, 0], 10, 1)]
 )
-def test_what_the_host_disturbed_is_measured_again_and_the_calmest_is_kept(tmp_path, monkeypatch, steals, kept, left):
+def test_a_disturbed_measurement_is_repeated_and_the_calmest_is_kept(tmp_path, monkeypatch, steals, kept, left):
     class Disturbed(InlineRunner):
         def measure(self, run, load, broker, *, point, round):
             return attrs.evolve(result(broker.name, point), steal_percent=steals.pop(0))
@@ -238,7 +238,7 @@ def test_what_the_host_disturbed_is_measured_again_and_the_calmest_is_kept(tmp_p
     assert waits == [5] * measured_max_count
 
 
-def test_what_should_come_from_memory_and_does_not_is_no_result(tmp_path, capsys):
+def test_gets_during_a_from_memory_load_make_a_failure(tmp_path, capsys):
     """Once the broker was told to flush before each measurement, also where its memory was to be measured."""
     flushed: list[str] = []
     gets: list[int] = []
@@ -277,7 +277,7 @@ def test_what_should_come_from_memory_and_does_not_is_no_result(tmp_path, capsys
     ]
 
 
-def test_the_journal_keeps_what_it_is_told(tmp_path):
+def test_the_journal_reads_back_its_entries(tmp_path):
     journal = Journal.begin(tmp_path / "new" / "peers.json")
     journal.begin_part(OPTIONS)
     journal.add(result(OWN, LARGE, mib=2.5))
@@ -290,7 +290,7 @@ def test_the_journal_keeps_what_it_is_told(tmp_path):
     assert [path.name for path in journal.path.parent.iterdir()] == ["peers.json"]
 
 
-def test_a_page_is_made_without_measuring_and_only_from_what_is_there(tmp_path, monkeypatch):
+def test_a_page_is_made_from_the_journal_alone_without_measuring(tmp_path, monkeypatch):
     monkeypatch.setattr(command, "LOCAL_RESULTS", tmp_path)
     refused = CliRunner().invoke(command.main, ["--page"])
     assert refused.exit_code == 1
@@ -311,7 +311,7 @@ def test_a_page_is_made_without_measuring_and_only_from_what_is_there(tmp_path, 
     ("ours", "theirs", "disk", "reached"),
     [(400, 200, 10_000, True), (399, 200, 10_000, False), (399, 200, 900, True), (350, 200, 900, False)],
 )
-def test_twice_kafka_or_what_the_disk_can_take_is_wanted(ours, theirs, disk, reached):
+def test_the_target_is_twice_kafka_or_40_percent_of_the_disk(ours, theirs, disk, reached):
     results = [result(OWN, LARGE, mib=ours), result(KAFKA_DURABLE, LARGE, mib=theirs)]
     rows = target_rows(TARGETS, [*results, result(DISK, DISK_ALONE, mib=disk)])
     assert [row.is_reached for row in rows] == [reached]
@@ -329,7 +329,7 @@ def test_twice_kafka_or_what_the_disk_can_take_is_wanted(ours, theirs, disk, rea
         (IDLE, {"cpu": 0.006}, {}, False),
     ],
 )
-def test_less_may_be_better_and_a_figure_may_stand_alone(load, ours, theirs, reached):
+def test_targets_can_be_upper_bounds_or_absolute_figures(load, ours, theirs, reached):
     results = [result(OWN, load, **ours)]
     if theirs:
         results.append(result(KAFKA_DURABLE, load, **theirs))
@@ -377,7 +377,7 @@ def test_each_load_that_ours_is_put_under_is_one_for_the_code_before():
     assert IDLE in loads[0]
 
 
-def test_the_code_before_runs_in_the_environment_of_its_own_checkout(tmp_path):
+def test_the_previous_code_runs_in_the_environment_of_that_checkout(tmp_path):
     python = tmp_path / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.write_text(
@@ -390,7 +390,7 @@ def test_the_code_before_runs_in_the_environment_of_its_own_checkout(tmp_path):
     assert (tmp_path / "told").read_text().strip() == str(tmp_path)
 
 
-def test_figures_are_shown_beside_those_of_the_code_before():
+def test_figures_are_shown_beside_the_figures_of_the_previous_code():
     old = [result(BEFORE, LARGE, mib=mib, round=n) for n, mib in enumerate((90, 100, 130))]
     new = [result(OWN, LARGE, mib=mib, round=n) for n, mib in enumerate((120, 110, 80))]
     alone = [result(OWN, IDLE)]

@@ -77,7 +77,7 @@ def test_librdkafka_produces_over_tls(broker):
     assert run_librdkafka(load).requests > 0
 
 
-def test_a_load_goes_to_its_process_with_what_secures_it(broker):
+def test_a_load_process_receives_the_security_settings(broker):
     broker.create_topic(SMALL.partitions)
     runner = Runner()
     load = ProduceLoad(address=broker.address, security=broker.security, point=SMALL, seconds=60, count=4)
@@ -91,7 +91,7 @@ def test_another_cipher_is_not_compared(broker, monkeypatch):
         connect(broker.address, broker.security)
 
 
-def test_who_is_not_the_user_is_refused(broker, monkeypatch):
+def test_a_wrong_password_is_refused(broker, monkeypatch):
     monkeypatch.setattr(settings, "PASSWORD", "wrong")
     with pytest.raises(KafkaError, match="login as bench by SCRAM-SHA-512"):
         connect(broker.address, broker.security)
@@ -124,7 +124,7 @@ def fill_up(here: ssl.SSLSocket) -> None:
         pass
 
 
-def test_what_would_block_says_so_as_without_tls(pair):
+def test_tls_sockets_raise_blocking_io_error_like_plain_sockets(pair):
     here, _ = pair
     with pytest.raises(BlockingIOError):
         here.recv(1 << 16)
@@ -134,7 +134,7 @@ def test_what_would_block_says_so_as_without_tls(pair):
         fill_up(here)
 
 
-def test_all_records_that_are_there_are_received_at_once_and_then_the_end(pair):
+def test_recv_into_returns_all_buffered_tls_records_and_then_the_end(pair):
     here, peer = pair
     for number in range(3):
         peer.sendall(bytes([number]) * 1000)
@@ -149,13 +149,13 @@ def test_all_records_that_are_there_are_received_at_once_and_then_the_end(pair):
 # ---- settings -------------------------------------------------------------------------------------------------------
 
 
-def test_javas_settings_mean_what_ours_do(security):
+def test_java_properties_mean_the_same_as_our_settings(security):
     properties = read_properties(security.properties_file)
     assert properties == security.properties
     assert client_security(properties).sasl == security.client().sasl
 
 
-def test_kafka_listens_with_tls_only_where_it_is_asked_for(security):
+def test_kafka_listens_with_tls_only_when_secured(security):
     assert listener_settings(1, 2, None) == {
         "listeners": "PLAINTEXT://127.0.0.1:1,CONTROLLER://127.0.0.1:2",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
@@ -188,12 +188,12 @@ def test_as_much_as_both_kinds_of_kafka_is_wanted():
         assert beside == {KAFKA_DEFAULT}
 
 
-def test_what_has_its_files_in_memory_is_compared_with_nothing_else():
+def test_brokers_with_files_in_memory_are_compared_only_with_each_other():
     pairs = {(target.broker, target.peer) for target in comparison(is_secured=True).targets}
     assert {pair for pair in pairs if {OWN_ON_MEMORY, KAFKA_ON_MEMORY} & {*pair}} == {(OWN_ON_MEMORY, KAFKA_ON_MEMORY)}
 
 
-def test_all_files_of_both_are_in_memory_and_all_else_is_as_it_is_without(security, monkeypatch, tmp_path, capsys):
+def test_in_memory_brokers_differ_only_in_their_name_and_directory(security, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(startables, "MEMORY_FILES", tmp_path)
     brokers = {secured_startable.name: secured_startable for secured_startable in secured_startables(OPTIONS, security)}
     for name, other in ((OWN_ON_MEMORY, OWN), (KAFKA_ON_MEMORY, KAFKA_DEFAULT)):
@@ -207,7 +207,7 @@ def test_all_files_of_both_are_in_memory_and_all_else_is_as_it_is_without(securi
     assert f"{OWN_ON_MEMORY} is left out" in capsys.readouterr().err
 
 
-def test_a_run_over_tls_has_a_journal_and_a_page_of_its_own(tmp_path, monkeypatch):
+def test_a_tls_run_has_a_separate_journal_and_page(tmp_path, monkeypatch):
     monkeypatch.setattr(command, "LOCAL_RESULTS", tmp_path)
     (tmp_path / "peers.json").write_text("of a run without TLS")
     journal = Journal.begin(tmp_path / "tls.json")

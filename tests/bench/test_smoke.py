@@ -37,7 +37,7 @@ def test_time_that_runs_out_between_any_two_looks_at_the_clock_ends_the_exchange
         socket.setdefaulttimeout(None)
 
 
-def test_an_exchange_whose_other_process_ends_is_refused(tmp_path):
+def test_an_exchange_fails_when_the_other_process_ends(tmp_path):
     exchange = Exchange(
         request_bytes=9, reply_bytes=9, in_flight=1, is_synced=True, directory=tmp_path / "there is none"
     )

@@ -93,7 +93,7 @@ def test_the_page_has_medians_and_all_tables(tmp_path):
     assert (tmp_path / "spark.svg").read_text().count("1.75x") == len(QUERIES)
 
 
-def test_a_run_that_was_broken_off_goes_on_with_what_it_has(tmp_path):
+def test_a_saved_part_of_a_run_reads_back(tmp_path):
     path = tmp_path / "results" / "part.json"
     save_part(outcome(), path)
     assert list(saved_part(path).results) == outcome().results

@@ -41,7 +41,7 @@ OPTIONS = RunOptions(seconds=4, warm_up_seconds=1, rounds=2)
 # ---- against a broker -----------------------------------------------------------------------------------------------
 
 
-def test_the_loads_commit_what_they_send():
+def test_the_loads_commit_all_their_records():
     with running_broker() as broker:
         broker.create_topic(TOPIC, partitions=3)
         address = Address.parse(broker.bootstrap)
@@ -116,7 +116,7 @@ def answer_end(producer: Producer, correlation_id: int, epoch: int, error_code: 
     producer.take(memoryview(b"".join(parts)), 0.0)
 
 
-def test_a_transaction_is_ended_when_all_of_it_is_answered_and_the_next_one_has_its_epoch():
+def test_a_transaction_ends_after_all_replies_and_the_next_uses_its_new_epoch():
     producer = producer_of(commit_every_batches=3)
     producer.go_on(0.0, is_over=False)
     assert requests_of(producer) == [(1, 0, 0, 0), (2, 1, 0, 0)]
@@ -143,7 +143,7 @@ def test_a_transaction_is_ended_when_all_of_it_is_answered_and_the_next_one_has_
     assert requests_of(producer) == []
 
 
-def test_concurrent_transactions_are_counted_and_what_was_refused_is_sent_again_in_order():
+def test_concurrent_transactions_are_counted_and_refused_batches_are_resent_in_order():
     producer = producer_of(in_flight=3, commit_every_batches=3)
     producer.go_on(0.0, is_over=False)
     assert requests_of(producer) == [(1, 0, 0, 0), (2, 1, 0, 0), (3, 0, 0, 1)]
@@ -214,7 +214,7 @@ def test_every_load_that_is_compared_is_one():
     ("ours", "idempotent", "durable", "reached"),
     [(90, 100, 80, [True, True]), (89, 100, 90, [False, False])],
 )
-def test_transactions_are_compared_with_the_same_load_without_them(ours, idempotent, durable, reached):
+def test_transactions_are_compared_with_the_same_load_without_transactions(ours, idempotent, durable, reached):
     load = producing_name(1024, is_transactional=True)
     results = [
         result(load, OWN, requests=ours),
@@ -226,7 +226,7 @@ def test_transactions_are_compared_with_the_same_load_without_them(ours, idempot
     assert rows[0].cells()[4] == producing_name(1024)
 
 
-def test_a_commit_is_told_in_rounds_and_one_refusal_is_too_many():
+def test_commit_latency_is_shown_in_log_rounds_and_one_refusal_misses_the_target():
     rows = {row.target.unit: row for row in target_rows(TARGETS, [result(LATENCY, OWN, concurrent=1)])}
     assert rows["p50 in rounds of the log"].ours == pytest.approx(1.2)
     assert rows["p50 in rounds of the log"].is_reached

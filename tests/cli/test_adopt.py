@@ -53,12 +53,12 @@ def test_a_dry_run_tells_and_writes_no_file(capsys, bucket):
     assert not (bucket.parent / "data").exists()
 
 
-def test_a_dry_run_beside_metadata_that_knows_the_topic_finds_nothing(capsys, bucket):
+def test_a_dry_run_skips_topics_that_the_metadata_already_has(capsys, bucket):
     assert adopt(capsys, bucket)[1][0]["outcome"] == "adopted"
     assert adopt(capsys, bucket, "--dry-run")[1] == []
 
 
-def test_a_dry_run_with_another_directory_knows_what_the_checkpoint_in_the_bucket_knows(capsys, bucket):
+def test_a_dry_run_with_another_data_dir_uses_the_checkpoint_in_the_bucket(capsys, bucket):
     assert adopt(capsys, bucket)[1][0]["outcome"] == "adopted"
     before = files(bucket)
     assert adopt(capsys, bucket, "--dry-run", data="another")[1] == []
@@ -80,7 +80,7 @@ def test_a_running_broker_is_not_disturbed(capsys, bucket):
 
 
 @pytest.mark.parametrize("arguments", [[], ["none"]], ids=["nothing to adopt", "misspelt"])
-def test_a_broker_was_superseded_though_there_was_nothing_to_adopt(capsys, bucket, arguments):
+def test_adopting_nothing_does_not_supersede_the_broker(capsys, bucket, arguments):
     """The default --data-dir is one of the directory where one happens to be."""
     assert adopt(capsys, bucket)[1][0]["outcome"] == "adopted"
     before = files(bucket)
@@ -109,7 +109,7 @@ def read_all(broker, count):
     return [(message.offset(), message.value()) for message in messages]
 
 
-def test_a_client_reads_the_adopted_topic_and_writes_behind_it(capsys, bucket):
+def test_a_client_reads_the_adopted_topic_and_appends_to_the_end(capsys, bucket):
     process = BrokerProcess(directory=bucket.parent, options=["--store", f"file:{bucket}"])
     original = files(bucket)
     assert adopt(capsys, bucket)[0] == 0

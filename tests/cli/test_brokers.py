@@ -44,7 +44,7 @@ async def two(capsys: pytest.CaptureFixture[str]) -> AsyncIterator[Several]:
         yield Several(cluster, CommandLine(cluster.address(1), None, capsys))  # type: ignore[arg-type]
 
 
-async def test_brokers_are_listed_also_those_that_have_stopped(two: Several) -> None:
+async def test_brokers_list_includes_stopped_brokers(two: Several) -> None:
     await two.create()
     rows = await two.kafscale.json("brokers", "list")
     assert [(each["broker"], each["address"]) for each in rows] == [
@@ -60,7 +60,7 @@ async def test_brokers_are_listed_also_those_that_have_stopped(two: Several) -> 
     assert "stopped" in await two.kafscale("brokers", "list")
 
 
-async def test_a_broker_is_described_with_what_it_leads(two: Several) -> None:
+async def test_brokers_describe_shows_the_partitions_that_a_broker_leads(two: Several) -> None:
     await two.create()
     with trio.fail_after(SOON_SECONDS):
         while (described := await two.kafscale.json("brokers", "describe", "2"))["bytes_per_second"] is None:
@@ -99,7 +99,7 @@ async def test_the_last_broker_is_not_drained(two: Several) -> None:
     await two.cluster.until_led(TOPIC, {1: COUNT // 2, 2: COUNT // 2})
 
 
-async def test_a_drain_that_takes_too_long_goes_on(two: Several) -> None:
+async def test_a_drain_continues_after_the_commands_timeout(two: Several) -> None:
     await two.create()
     said = await two.kafscale("brokers", "drain", "2", "--timeout", "1us", code=1)
     assert "still leads 3 partitions" in said
@@ -141,7 +141,7 @@ async def wait_until_away(two: Several, broker_id: int) -> None:
             await trio.sleep(0.02)
 
 
-async def test_others_lead_what_a_lost_broker_led_if_the_loss_is_accepted(two: Several) -> None:
+async def test_a_lost_brokers_partitions_move_only_if_the_loss_is_accepted(two: Several) -> None:
     await two.cluster.stop(2)
     await two.cluster.start(2)
     await two.create()

@@ -27,7 +27,7 @@ def test_each_value_is_shown_with_its_source(
     assert rows["flush-interval"] == ("10s", "default")
 
 
-def test_in_a_pipe_it_is_plain_columns(capsys: pytest.CaptureFixture[str]) -> None:
+def test_config_prints_plain_columns_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["config", "--listen", "A=h:1", "--listen", "B=h:2"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["OPTION", "VALUE", "SOURCE"]

@@ -53,7 +53,7 @@ def committed(broker: BackgroundBroker, group: str, topic: str) -> dict[int, int
     return trio.run(ask)
 
 
-def test_each_call_goes_on_where_the_one_before_it_has_stopped(kafscale: Command, topic: str) -> None:
+def test_each_call_resumes_at_the_groups_committed_offsets(kafscale: Command, topic: str) -> None:
     kafscale("produce", topic, feed="1\n2\n3\n")
     read = ("consume", topic, "--group", topic, "--from-beginning")
     assert kafscale(*read, "--max-messages", "2") == "1\n2\n"
@@ -74,7 +74,7 @@ def test_without_from_beginning_a_new_group_begins_at_the_end(
     assert kafscale("consume", topic, "--group", topic) == "new\n"
 
 
-def test_all_partitions_and_only_those_that_are_asked_for(kafscale: Command, broker: BackgroundBroker) -> None:
+def test_a_group_reads_all_partitions_or_only_the_given_one(kafscale: Command, broker: BackgroundBroker) -> None:
     topic = broker.new_topic(partitions=4)
     kafscale("produce", topic, "--key-separator", ":", feed="".join(f"{number}:{number}\n" for number in range(40)))
     of_partition = kafscale("consume", topic, "--group", topic, "--from-beginning", "--partition", "2")
@@ -93,7 +93,9 @@ def test_an_offset_that_the_log_no_longer_has_is_not_begun_at(kafscale: Command,
     assert kafscale("consume", topic, "--group", topic, "--from-beginning") == "again\n"
 
 
-def test_interrupted_it_commits_what_it_has_written(broker: BackgroundBroker, topic: str, kafscale: Command) -> None:
+def test_an_interrupted_consumer_commits_its_written_records(
+    broker: BackgroundBroker, topic: str, kafscale: Command
+) -> None:
     kafscale("produce", topic, feed="1\n2\n")
     command = [sys.executable, "-m", "kafscale", "consume", topic, "--group", topic, "--from-beginning", "--follow"]
     process = subprocess.Popen(
@@ -109,6 +111,6 @@ def test_interrupted_it_commits_what_it_has_written(broker: BackgroundBroker, to
     assert committed(broker, topic, topic)[0] >= 2
 
 
-def test_a_group_says_where_to_begin(kafscale: Command, topic: str) -> None:
+def test_a_group_contradicts_a_start_offset(kafscale: Command, topic: str) -> None:
     error = kafscale("consume", topic, "--group", "g", "--offset", "3", code=2)
     assert "--group sets the start; it allows --from-beginning only" in error

@@ -66,14 +66,14 @@ async def admin(capsys: pytest.CaptureFixture[str]) -> AsyncIterator[Admin]:
         nursery.cancel_scope.cancel()
 
 
-async def test_everything_is_in_the_bucket_when_it_is_done(admin: Admin) -> None:
+async def test_flush_puts_every_segment_in_the_bucket(admin: Admin) -> None:
     size = len(batch_of(b"x"))
     assert (await admin.flush()).startswith(f"flushed 3 segments, {3 * size} bytes, in 0.")
     assert admin.left("orders") == admin.left("audit") == 0
     assert (await admin.flush()).startswith("flushed 0 segments, 0 bytes, in 0")
 
 
-async def test_the_admin_server_may_be_a_url(admin: Admin) -> None:
+async def test_the_admin_option_accepts_a_url(admin: Admin) -> None:
     """`--admin http://HOST:PORT` was refused as no address."""
     admin.address = f"http://{admin.address}"
     assert (await admin.flush()).startswith("flushed 3 segments")
@@ -159,7 +159,7 @@ async def test_a_store_that_fails_is_waited_for_until_the_timeout(admin: Admin) 
     assert f"not done in 0.001 s: 0 of {3 * size} bytes are in the bucket. The broker goes on" in error
 
 
-async def test_progress_is_told_while_it_goes_on(admin: Admin) -> None:
+async def test_flush_streams_its_progress(admin: Admin) -> None:
     gate = admin.store.hold(On("put*", "*orders*/1/*.kfs"))
     stream = await trio.open_tcp_stream("127.0.0.1", int(admin.address.rpartition(":")[2]))
     async with stream:

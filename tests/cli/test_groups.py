@@ -59,7 +59,7 @@ async def test_a_dry_run_changes_nothing(with_records: Any) -> None:
     assert await reset(with_records, "--shift", "0") == {0: (2, 2), 1: (0, 0)}
 
 
-async def test_describe_shows_members_lag_and_who_has_what(with_records: Any) -> None:
+async def test_describe_shows_members_lag_and_partition_owners(with_records: Any) -> None:
     await reset(with_records, "--topic", "t", "--to-offset", "4")
     with_records.cluster.members["g"] = [member("a", 0), member("idle")]
     described = await with_records.json("groups", "describe", "g")
@@ -72,14 +72,14 @@ async def test_describe_shows_members_lag_and_who_has_what(with_records: Any) ->
     assert text.startswith("group g (classic) is Stable; members: 2\n")
 
 
-async def test_records_that_were_deleted_are_no_lag(with_records: Any) -> None:
+async def test_deleted_records_do_not_count_as_lag(with_records: Any) -> None:
     await reset(with_records, "--topic", "t", "--to-offset", "4")
     with_records.cluster.topics["t"].logs[0].start_offset = 7
     (first, _) = (await with_records.json("groups", "describe", "g"))["offsets"]
     assert (first["committed"], first["end"], first["lag"]) == (4, 10, 3)
 
 
-async def test_a_group_of_kafka_4_is_described_by_its_own_call(with_records: Any) -> None:
+async def test_a_consumer_protocol_group_is_described_by_consumer_group_describe(with_records: Any) -> None:
     has = DescribedTopicPartitions(topic_id=bytes(16), topic_name="t", partitions=[0])
     with_records.cluster.consumer_members["g"] = [
         DescribedConsumer(
@@ -134,7 +134,7 @@ async def test_a_group_with_members_is_left_alone(with_records: Any) -> None:
     assert "NON_EMPTY_GROUP" in await with_records("groups", "delete", "g", code=1)
 
 
-async def test_a_reset_of_nothing_ended_as_if_it_had_been_done(with_records: Any) -> None:
+async def test_resetting_an_unknown_group_or_partition_is_an_error(with_records: Any) -> None:
     line = await with_records("groups", "reset-offsets", "misspelt", "--to-earliest", code=1)
     assert "group 'misspelt' has no committed offsets; give --topic" in line
     await reset(with_records, "--topic", "t", "--to-offset", "2")

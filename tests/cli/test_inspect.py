@@ -131,7 +131,7 @@ def test_a_segment_under_another_key_is_damage() -> None:
     assert "the identity in the footer" in inspect(KFS, f"/data/bucket/{other.key}").damage[0]
 
 
-def test_an_unknown_version_is_said_and_nothing_else_is_tried() -> None:
+def test_an_unknown_version_is_the_only_reported_damage() -> None:
     assert inspect(KFS[:5] + b"\4" + KFS[6:], "x").damage == ["format version 4 is not known, only 1 to 3"]
 
 
@@ -169,12 +169,12 @@ def test_a_wal_file_is_shown_by_entry() -> None:
 
 
 @pytest.mark.parametrize("entry", [0, 1])
-def test_damage_before_an_acknowledged_entry_is_told_from_a_torn_tail(entry: int) -> None:
+def test_damage_to_an_acknowledged_entry_is_not_a_torn_tail(entry: int) -> None:
     position = wal_entries.FILE_HEADER_BYTES + entry * ENTRY_BYTES + ENTRY_BYTES - 1
     assert inspect(flipped(WAL, position), "wal").damage == [f"entry {5 + entry} was acknowledged and is damaged"]
 
 
-def test_a_torn_tail_is_no_damage() -> None:
+def test_a_torn_tail_is_not_damage() -> None:
     torn = flipped(WAL, wal_entries.FILE_HEADER_BYTES + 3 * ENTRY_BYTES - 1)
     assert inspect(torn, "wal").damage == []
     assert str(facts(torn)["tail"]).startswith("torn")
@@ -234,7 +234,7 @@ def test_every_flipped_bit_of_a_wal_object_is_found(position: int, bit: int) -> 
         assert position < 8
 
 
-def test_a_checkpoint_of_changes_says_so() -> None:
+def test_an_incremental_checkpoint_shows_its_base_and_its_deletes() -> None:
     changes = Transaction(puts={"topics/a": b"{}"}, deletes=["topics/b", "topics/c"], delete_prefixes=["groups/"])
     shown = facts(b"".join(encode_checkpoint(WalPosition(3, 4), [changes], base=7)))
     assert (shown["changes since checkpoint number"], shown["entries"]) == (7, 1)
@@ -307,7 +307,7 @@ def test_a_key_is_read_from_the_store(tmp_path: Path, capsys: pytest.CaptureFixt
     assert (shown["kind"], shown["whole"], len(shown["rows"])) == ("segment", True, 2)
 
 
-def test_a_file_that_may_not_be_read_ended_with_a_traceback(
+def test_an_unreadable_file_is_a_one_line_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(path: Path) -> bytes:

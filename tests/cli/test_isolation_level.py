@@ -55,7 +55,7 @@ def consume(broker: BackgroundBroker, capsys: pytest.CaptureFixture[str]):
     return consume
 
 
-def test_everything_is_written_unless_only_committed_records_are_asked_for(consume):
+def test_all_records_are_written_unless_read_committed_is_given(consume):
     assert consume("--from-beginning") == EVERYTHING
     assert consume("--from-beginning", "--isolation-level", "read_uncommitted") == EVERYTHING
     assert consume("--from-beginning", "--isolation-level", "read_committed") == COMMITTED
@@ -73,18 +73,18 @@ def test_each_place_to_begin_goes_with_the_isolation_level(consume):
     assert consume("--group", "g", "--from-beginning", *committed) == [], "it has now, and began again"
 
 
-def test_the_records_of_a_broker_under_test_are_those_of_consumers(broker):
+def test_a_test_brokers_records_match_the_consumers_records(broker):
     assert [each.value.decode() for each in broker.records(TOPIC)] == EVERYTHING
     found = broker.records(TOPIC, isolation_level="read_committed")
     assert [each.value.decode() for each in found] == COMMITTED
 
 
-def test_a_level_that_there_is_not_is_told(capsys):
+def test_an_unknown_isolation_level_is_refused(capsys):
     assert run(["consume", TOPIC, "--isolation-level", "none"]) == 2
     assert "read_committed" in capsys.readouterr().err
 
 
-def test_a_batch_may_have_several_records_before_a_marker(broker, consume):
+def test_multi_record_batches_are_kept_or_dropped_by_their_marker(broker, consume):
     async def write() -> None:
         partition = broker._running().services.log.partition_named(TOPIC, 0)
         assert partition is not None

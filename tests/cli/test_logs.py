@@ -13,7 +13,7 @@ from kafscale.config import LogFormat, LogLevel
 pytestmark = pytest.mark.usefixtures("_restored_logging")
 
 
-def test_a_client_cannot_write_log_lines_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_client_cannot_inject_log_lines(capsys: pytest.CaptureFixture[str]) -> None:
     configure_logging(LogLevel.INFO, LogFormat.TEXT)
     logging.getLogger("kafscale.server").info("client %s connected", "evil\nERROR fake\x1b[31m")
     line = capsys.readouterr().err
@@ -42,7 +42,7 @@ def test_libraries_are_heard_from_warnings_on(capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize("log_format", LogFormat)
-def test_nothing_in_a_line_acts_on_the_terminal_and_it_has_a_maximum(
+def test_log_lines_are_bounded_and_escape_terminal_controls(
     capsys: pytest.CaptureFixture[str], log_format: LogFormat
 ) -> None:
     """C1 and bidi characters came through, in JSON also a line of any length, and in tracebacks everything."""

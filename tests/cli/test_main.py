@@ -148,7 +148,7 @@ def test_a_bug_beside_an_expected_error_is_not_hidden() -> None:
     assert expected_error(ZeroDivisionError()) is None
 
 
-def test_a_reader_that_goes_away_is_no_error_message() -> None:
+def test_a_closed_stdout_pipe_is_not_an_error() -> None:
     command = f"{sys.executable} -m kafscale config --reference | head -n 1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout == "# Options of `kafscale serve`\n"
@@ -186,7 +186,7 @@ def test_a_closed_pipe_ends_commands_without_a_word(
     assert capsys.readouterr().err == ""
 
 
-def test_a_full_disk_is_told_in_a_process_too() -> None:
+def test_a_full_disk_is_a_one_line_error_of_the_process() -> None:
     command = f"{sys.executable} -m kafscale config --json >/dev/full"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (1, "kafscale: can't write to stdout: No space left on device\n")

@@ -25,7 +25,7 @@ from kafscale.cli.sql import parse_catalog
         ("2026-01-01T01:00:00.250+01:00", 1767225600250),
     ],
 )
-def test_a_time_is_read_as_utc_unless_it_says_otherwise(text: str, time_ms: int) -> None:
+def test_a_time_without_an_offset_is_utc(text: str, time_ms: int) -> None:
     assert parse_time(text) == time_ms
 
 
@@ -87,7 +87,7 @@ def test_repeatable_options_of_commands_take_lists_with_commas() -> None:
     assert {each.split()[1] for each in without_lists} <= settings
 
 
-def test_a_list_option_splits_at_commas_and_may_be_repeated() -> None:
+def test_a_list_option_splits_at_commas_and_can_be_repeated() -> None:
     @click.command()
     @click.option("--partition", cls=ListOption, type=INDEX)
     def command(partition: tuple[int, ...]) -> tuple[int, ...]:
@@ -104,5 +104,5 @@ def test_a_url_in_bootstrap_must_agree_with_the_security_protocol(capsys: pytest
     assert "can't connect to 127.0.0.1:1" in capsys.readouterr().err
 
 
-def test_a_checkpoint_is_migrated_with_the_brokers_of_bootstrap_as_all_commands_have_it() -> None:
+def test_the_migrate_command_takes_the_bootstrap_option() -> None:
     assert "--bootstrap" in {name for option in migrate_command.params for name in option.opts}

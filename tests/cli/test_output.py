@@ -58,7 +58,7 @@ def test_no_rows_are_still_a_header_and_a_list(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out == "[]\n"
 
 
-def test_a_terminal_gets_a_table_in_which_names_are_no_markup(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_table_does_not_interpret_names_as_markup(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stdout", terminal)
     show(Row, ROWS)
@@ -107,7 +107,7 @@ def test_names_do_not_act_on_a_terminal(monkeypatch: pytest.MonkeyPatch, as_json
     assert "\x1b[2J" not in terminal.getvalue()
 
 
-def test_a_pipe_gets_text_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pipe_gets_text_unescaped(capsys: pytest.CaptureFixture[str]) -> None:
     say("\x9b31m\u202eb")
     assert capsys.readouterr().out == "\x9b31m\u202eb\n"
 

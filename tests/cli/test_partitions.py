@@ -24,7 +24,7 @@ async def two(capsys: pytest.CaptureFixture[str]) -> AsyncIterator[Several]:
         yield several
 
 
-async def test_partitions_are_listed_with_who_leads_them(two: Several) -> None:
+async def test_partitions_are_listed_with_their_leaders(two: Several) -> None:
     await two.create("other", 2)
     rows = await two.kafscale.json("partitions", "list", TOPIC)
     leaders = {each: broker_id for broker_id in (1, 2) for each in two.cluster.led_by(broker_id, TOPIC)}
@@ -36,7 +36,7 @@ async def test_partitions_are_listed_with_who_leads_them(two: Several) -> None:
     assert "there is no topic 'nope'" in await two.kafscale("partitions", "list", "nope", code=1)
 
 
-async def test_a_partition_moved_by_hand_stays_until_it_is_balanced(two: Several) -> None:
+async def test_a_manually_moved_partition_stays_until_balance_runs(two: Several) -> None:
     said = await two.kafscale("partitions", "move", TOPIC, "--to", "2")
     assert said == "broker 2 leads 4 of 4 partitions\n"
     await trio.sleep(0.3)  # several looks of the controller
@@ -63,7 +63,7 @@ async def test_a_dry_run_of_balance_moves_nothing(two: Several) -> None:
     assert two.cluster.led_by(2, TOPIC) == list(range(COUNT))
 
 
-async def test_where_no_broker_tells_what_would_move_numbers_are_waited_for(
+async def test_balance_without_a_brokers_plan_waits_for_even_leader_counts(
     two: Several, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def tells_nothing(*_: object) -> None:

@@ -40,14 +40,14 @@ def test_a_file_is_checked_without_connecting(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("command", ["run", "validate", "status", "prove", "maintain"])
-def test_mistakes_in_a_file_are_told_before_spark_starts(tmp_path, capsys, command):
+def test_mistakes_in_a_file_are_reported_before_spark_starts(tmp_path, capsys, command):
     file = tmp_path / "pipeline.yaml"
     file.write_text(TEXT.replace("topic:", "topik:"))
     assert run(["pipeline", command, str(file)]) == 2
     assert "pipeline.yaml:5: mappings[0].topik: there is no such key; did you mean 'topic'?" in capsys.readouterr().err
 
 
-def test_how_long_the_rest_takes_is_told_from_the_second_batch_on_where_it_gets_less(capsys):
+def test_remaining_time_is_shown_from_the_second_batch_while_the_lag_shrinks(capsys):
     now = [0.0]
     terminal = Terminal(clock=lambda: now[0])
     outcome: Any = Outcome(batch=SimpleNamespace(batch_id=1), added_bytes=5, commit_seconds=0.5)
@@ -59,7 +59,7 @@ def test_how_long_the_rest_takes_is_told_from_the_second_batch_on_where_it_gets_
     assert told == left
 
 
-def test_the_root_of_a_java_error_was_not_told(capsys):
+def test_a_java_errors_root_cause_is_shown(capsys):
     """Of a metastore that lacks a call, "Failed to get table info from metastore" was all."""
     stack = """An error occurred while calling o219.tableExists.
 : java.lang.RuntimeException: Failed to get table info from metastore sales.orders
@@ -93,7 +93,7 @@ def simple(tmp_path, monkeypatch):
 
 
 @pytest.mark.spark
-def test_validation_started_spark_for_what_files_tell(simple, capsys):
+def test_validate_answers_from_files_without_spark(simple, capsys):
     """Starting Spark for it took 18 s."""
     assert run(["pipeline", "validate", "--json", str(simple)]) == 0
     assert [(each["what"], each["found"]) for each in json.loads(capsys.readouterr().out)] == [
@@ -104,7 +104,7 @@ def test_validation_started_spark_for_what_files_tell(simple, capsys):
 
 
 @pytest.mark.spark
-def test_status_started_spark_for_what_files_tell(simple, capsys):
+def test_status_answers_from_files_without_spark(simple, capsys):
     """Starting Spark for it took 22 s."""
     assert run(["pipeline", "status", "--json", str(simple)]) == 0
     (told,) = json.loads(capsys.readouterr().out)

@@ -48,7 +48,7 @@ async def test_an_offset_behind_the_end_printed_nothing(kafscale: Any, feed: Any
 
 
 @pytest.mark.parametrize("value", ["x", "-1", "1.5", str(1 << 63), "1_0"])
-async def test_a_wrong_number_says_what_is_allowed(kafscale: Any, value: str) -> None:
+async def test_a_wrong_number_error_names_the_allowed_range(kafscale: Any, value: str) -> None:
     assert "; allowed: 0 to 9223372036854775807" in await kafscale("consume", "t", "--offset", value, code=2)
 
 
@@ -114,7 +114,7 @@ async def test_json_goes_out_and_in_again_unchanged(kafscale: Any, feed: Any) ->
     assert shown == records
 
 
-async def test_consuming_begins_and_ends_where_it_is_told_to(kafscale: Any, feed: Any) -> None:
+async def test_consume_starts_and_stops_at_the_given_positions(kafscale: Any, feed: Any) -> None:
     feed("".join(f'{{"value": "{number}", "timestamp": {1000 + number}}}\n' for number in range(10)))
     await kafscale("produce", "t", "--json")
     assert await kafscale("consume", "t", "--offset", "8") == "8\n9\n"
@@ -179,7 +179,7 @@ class Trickle(io.BytesIO):
         return super().read(3)
 
 
-async def test_lines_are_put_together_whatever_a_read_gives() -> None:
+async def test_lines_are_reassembled_from_reads_of_any_size() -> None:
     reader = LineReader(Trickle(b"ab\ncdefgh\n\nij"))
     lines = []
     while some := await reader.read():

@@ -42,7 +42,7 @@ def test_options_of_secrets_name_files() -> None:
 
 
 @pytest.mark.parametrize("command", ["sql query", "sql serve", "pipeline run", "pipeline maintain", "pipeline status"])
-def test_settings_of_spark_may_come_from_files(command: str) -> None:
+def test_spark_settings_can_come_from_files(command: str) -> None:
     taken = {flag: each.type for name, each in OPTIONS for flag in each.opts if name == command}
     for flag in ("--conf", "--option"):
         assert taken.get(flag, SPARK_SETTING) is SPARK_SETTING

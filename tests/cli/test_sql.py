@@ -22,7 +22,7 @@ ENGINES = ("duckdb", "auto", pytest.param("spark", marks=[pytest.mark.spark, pyt
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "sql-options.md"
 
 
-def test_the_page_of_options_is_what_the_code_makes():
+def test_the_options_page_matches_the_generated_page():
     assert PAGE.read_text() == sql_page()
 
 
@@ -62,14 +62,14 @@ def test_a_catalog_by_its_settings():
     assert catalog.s3_path_style is True
 
 
-def test_statements_that_are_no_text_ended_with_a_traceback(monkeypatch, capsys, tmp_path):
+def test_statements_that_are_not_utf_8_are_a_one_line_error(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"select \xff"), "utf-8"))
     assert run(["sql", "--store", f"file:{tmp_path}"]) == 2
     said = capsys.readouterr().err
     assert said.startswith("kafscale: standard input is not UTF-8: 'utf-8' codec can't decode byte 0xff")
 
 
-def test_variables_of_the_command_are_no_settings_of_the_broker():
+def test_sql_command_variables_are_not_broker_settings():
     assert load({}, {"KAFSCALE_SQL_FORMAT": "json"}).sources == {}
 
 
@@ -112,7 +112,7 @@ def test_statements_from_standard_input_up_to_the_first_that_fails(store, engine
     assert done.returncode == 1
 
 
-def test_json_as_all_other_commands_take_it(store, capsys, monkeypatch):
+def test_the_sql_command_takes_the_json_flag(store, capsys, monkeypatch):
     """It was refused here alone."""
     monkeypatch.setenv("KAFSCALE_SQL_FORMAT", "csv")
     query = ["sql", "select max(offset) as last from orders", "--store", store, "--engine", "duckdb", "--json"]
@@ -179,7 +179,7 @@ def test_a_statement_that_duckdb_refuses_goes_to_spark(store):
     ]
 
 
-def test_no_engine_is_imported_before_it_is_needed():
+def test_importing_the_cli_imports_no_engine():
     program = """
 import sys
 import kafscale.cli.main, kafscale.cli.sql, kafscale.cli.serve
@@ -196,7 +196,7 @@ def test_a_missing_package_gives_one_line(capsys, monkeypatch, store):
     assert capsys.readouterr().err == "kafscale: this command needs pyarrow: pip install 'kafscale[spark]'\n"
 
 
-def test_a_bar_is_there_where_much_is_read_on_a_terminal(monkeypatch):
+def test_a_progress_bar_appears_on_a_terminal_for_large_reads(monkeypatch):
     shown = io.StringIO()
     monkeypatch.setattr(shown, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stderr", shown)

@@ -17,7 +17,7 @@ async def test_a_topic_is_created_listed_described_and_deleted(kafscale: Any) ->
     assert await kafscale.json("topics", "list") == []
 
 
-async def test_describe_shows_offsets_and_all_configs_if_asked(kafscale: Any) -> None:
+async def test_describe_shows_offsets_and_shows_configs_on_request(kafscale: Any) -> None:
     await kafscale("topics", "create", "t")
     text = await kafscale("topics", "describe", "t")
     assert text.splitlines()[0].split("  ") == [

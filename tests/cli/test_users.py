@@ -66,7 +66,7 @@ def test_the_first_user_of_several_brokers_is_added_before_there_are_any(tmp_pat
     ]
 
 
-def test_a_user_who_is_added_elsewhere_leaves_the_bucket_to_the_broker_that_had_it(tmp_path, password_file):
+def test_adding_a_user_from_another_data_dir_does_not_take_over_the_bucket(tmp_path, password_file):
     """It could not share it with others any more."""
     store = ["--store", f"file:{tmp_path / 'bucket'}"]
     with broker_process(*store) as broker:
@@ -113,7 +113,7 @@ def test_names_and_passwords_that_are_not_fit(user, password, why, data_dir, tmp
     assert why in capsys.readouterr().err
 
 
-def test_a_password_is_no_argument_and_is_never_shown(data_dir, password_file, capsys):
+def test_a_password_is_not_an_argument_and_is_never_printed(data_dir, password_file, capsys):
     assert run(["users", "add", "a", SECRET, "--data-dir", str(data_dir)]) == 2
     assert add("a", password_file, "--data-dir", data_dir) == 0
     shown = capsys.readouterr()

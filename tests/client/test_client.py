@@ -107,7 +107,7 @@ async def test_the_coordinator_is_read_from_old_and_new_replies(version: int) ->
         assert (await client.coordinator("g")).address == address
 
 
-async def test_a_broken_connection_is_opened_anew() -> None:
+async def test_a_broken_connection_is_reopened() -> None:
     broker = ScriptedBroker({HeartbeatRequest: lambda request: HeartbeatResponse()})
     heartbeat = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
     async with broker.listening() as address, connect(address) as client:
@@ -115,7 +115,7 @@ async def test_a_broken_connection_is_opened_anew() -> None:
         assert (await client.request(heartbeat, HeartbeatResponse)).error_code == 0
 
 
-async def test_nobody_at_the_bootstrap_address_is_said_at_once() -> None:
+async def test_an_unreachable_bootstrap_address_fails_at_once() -> None:
     async with ScriptedBroker({}).listening() as address:
         pass
     with pytest.raises(BrokerUnavailable, match="can't connect to"):

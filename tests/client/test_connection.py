@@ -68,7 +68,7 @@ async def test_the_newest_common_version_is_spoken(nursery: trio.Nursery) -> Non
     await connection.aclose()
 
 
-async def test_a_broker_with_older_api_versions_is_asked_again(nursery: trio.Nursery) -> None:
+async def test_api_versions_is_retried_at_the_brokers_older_version(nursery: trio.Nursery) -> None:
     broker = ScriptedBroker({HeartbeatRequest: echo}, versions={ApiVersionsRequest: (0, 2)})
     connection = await connected(nursery, broker)
     assert [header.api_version for header in broker.seen] == [ApiVersionsRequest.MAX_VERSION, 2]
@@ -76,7 +76,7 @@ async def test_a_broker_with_older_api_versions_is_asked_again(nursery: trio.Nur
     await connection.aclose()
 
 
-async def test_an_api_without_common_version_is_an_error_that_names_it(nursery: trio.Nursery) -> None:
+async def test_an_api_without_a_common_version_is_named_in_the_error(nursery: trio.Nursery) -> None:
     connection = await connected(nursery, ScriptedBroker({HeartbeatRequest: echo}, {HeartbeatRequest: (90, 99)}))
     with pytest.raises(KafkaError, match="broker:9092 has no version of Heartbeat"):
         await connection.request(heartbeat(1), HeartbeatResponse)
@@ -108,7 +108,7 @@ async def test_topics_are_named_although_the_broker_also_speaks_a_version_with_i
     await connection.aclose()
 
 
-async def test_many_requests_are_under_way_and_each_gets_its_own_reply(nursery: trio.Nursery) -> None:
+async def test_pipelined_requests_each_get_their_reply(nursery: trio.Nursery) -> None:
     connection = await connected(nursery, ScriptedBroker({HeartbeatRequest: echo}))
     replies = [await connection.send(heartbeat(number), HeartbeatResponse) for number in range(100)]
     order = []
@@ -169,7 +169,7 @@ async def test_a_silent_broker_is_given_up_on(nursery: trio.Nursery, autojump_cl
     await connection.aclose()
 
 
-async def test_a_broker_that_hangs_up_fails_all_that_wait_and_what_comes_later(nursery: trio.Nursery) -> None:
+async def test_a_closed_connection_fails_pending_and_later_requests(nursery: trio.Nursery) -> None:
     ours, theirs = trio.testing.memory_stream_pair()
     broker = ScriptedBroker({HeartbeatRequest: lambda request: None})
     nursery.start_soon(broker.serve, theirs)
@@ -227,7 +227,7 @@ async def test_a_reply_that_is_none_is_a_protocol_error(
     await connection.aclose()
 
 
-async def test_nobody_listening_is_said_in_one_line() -> None:
+async def test_a_refused_connection_is_a_one_line_error() -> None:
     async with ScriptedBroker({}).listening() as address:
         async with open_connection(address) as connection:
             assert not connection.is_broken

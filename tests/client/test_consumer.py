@@ -74,7 +74,7 @@ async def test_a_batch_that_is_cut_off_at_the_end_is_read_next_time(cluster: Sma
     assert await values(consumer) == [(0, 1, b"b")]
 
 
-async def test_a_leader_that_had_moved_was_asked_again_without_a_pause(
+async def test_the_consumer_backs_off_before_asking_a_moved_leader_again(
     cluster: SmallCluster, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.create("t").logs[0].append(batch(b"a"))

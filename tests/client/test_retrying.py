@@ -148,7 +148,9 @@ async def test_a_retriable_error_ended_the_command(
 
 
 @pytest.mark.parametrize(("api", "call"), COORDINATORS, ids=lambda each: getattr(each, "__name__", ""))
-async def test_another_error_ends_it_at_once(cluster: SmallCluster, pauses: list[float], api: type, call: Call) -> None:
+async def test_a_non_retriable_error_ends_the_call_at_once(
+    cluster: SmallCluster, pauses: list[float], api: type, call: Call
+) -> None:
     refusing(cluster, api, [error_codes.GROUP_AUTHORIZATION_FAILED] * 2)
     async with connect(cluster.address) as client:
         with pytest.raises(KafkaError, match="GROUP_AUTHORIZATION_FAILED"):

@@ -181,7 +181,7 @@ async def test_before_a_session_ends_another_connection_is_used(tmp_path, autoju
         assert all(each.is_broken for each in opened)
 
 
-async def test_who_gets_no_token_was_told_of_tls():
+async def test_a_missing_oauth_token_is_not_blamed_on_tls():
     """On SASL_PLAINTEXT every failure was said to be that of a listener that wants TLS."""
     broker = ScriptedBroker({SaslHandshakeRequest: lambda request: SaslHandshakeResponse(mechanisms=["OAUTHBEARER"])})
     given = {"sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token.endpoint.url": "https://127.0.0.1:1/token"}

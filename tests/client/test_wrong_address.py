@@ -74,7 +74,7 @@ async def test_plaintext_to_a_listener_with_tls(tmp_path: Path) -> None:
     assert "is not a Kafka listener: it speaks TLS; set security.protocol=SSL or SASL_SSL" in await said(alerting)
 
 
-async def test_tls_to_a_listener_without_it(tmp_path: Path) -> None:
+async def test_tls_to_a_plaintext_listener_suggests_plaintext(tmp_path: Path) -> None:
     """The error was WRONG_VERSION_NUMBER, or UNEXPECTED_EOF_WHILE_READING, and asked for authorities."""
     ca_file = make_authority(tmp_path).ca_file
     security = security_of({"security.protocol": "SSL", "ssl.ca.location": str(ca_file)})
@@ -107,7 +107,7 @@ async def test_a_certificate_of_an_authority_that_is_not_trusted(tmp_path: Path)
     assert "does ssl.truststore.location or ssl.ca.location have its authority?" in told
 
 
-async def test_a_host_that_there_is_not_was_asked_for_a_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unresolvable_host_is_not_reported_as_a_missing_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     async def unknown(*_args: object, **_kwargs: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
@@ -117,7 +117,7 @@ async def test_a_host_that_there_is_not_was_asked_for_a_broker(monkeypatch: pyte
     assert told == f"can't connect to nohost.invalid:9092: {why}"
 
 
-async def test_a_port_where_nobody_listens() -> None:
+async def test_a_port_without_a_listener_is_reported_as_refused() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         address = Address(*bound.getsockname())

@@ -89,7 +89,7 @@ def test_no_leader_needs_to_be_elected_for_librdkafka(admin, broker, name, creat
     }
 
 
-def test_a_partition_stays_where_it_is(admin, name, create):
+def test_partition_reassignment_to_another_broker_is_refused(admin, name, create):
     create(name, 3)
     here, elsewhere, cancelled = (kafka.TopicPartition(name, index) for index in range(3))
     outcomes = admin.alter_partition_reassignments({here: [0], elsewhere: [1], cancelled: None})

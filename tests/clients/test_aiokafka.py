@@ -118,7 +118,7 @@ class Member(ConsumerRebalanceListener):
 
 @pytest.mark.parametrize("codec", CODECS)
 @on_asyncio
-async def test_what_was_sent_is_read_back(broker, name, codec):
+async def test_sent_records_read_back_unchanged(broker, name, codec):
     async with producer_for(broker, compression_type=None if codec == "none" else codec, linger_ms=50) as producer:
         for sample in SAMPLES:
             await producer.send(name, sample.value, sample.key, 0, sample.timestamp_ms, list(sample.headers))
@@ -277,7 +277,7 @@ async def test_records_are_deleted(broker, name):
 
 @pytest.mark.parametrize("kill", [False, True], ids=["stop", "kill"])
 @on_asyncio
-async def test_idempotent_records_are_there_once_and_in_order_after_the_broker_went_away(own_broker, name, kill):
+async def test_idempotent_records_stay_unique_and_ordered_across_a_broker_restart(own_broker, name, kill):
     await create(own_broker, name, partitions=3)
     sent = []
     stopped = False

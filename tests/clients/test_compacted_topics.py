@@ -84,7 +84,7 @@ def test_the_last_value_of_each_key_is_left_also_after_a_kill(broker):
     poll_until(is_compacted, lambda: None, what="the topic is compacted again")
 
 
-def test_a_record_without_a_key_is_refused_and_told(broker):
+def test_a_keyless_record_to_a_compacted_topic_is_refused(broker):
     create(broker, "keyless")
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     failures: list[KafkaError] = []

@@ -124,7 +124,7 @@ class Member:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_what_was_sent_is_read_back(broker, name, codec):
+def test_sent_records_read_back_unchanged(broker, name, codec):
     producer = producer_for(broker, **{"compression.type": codec, "linger.ms": 50})
     for sample in sample_records():
         producer.produce(name, sample.value, sample.key, 0, timestamp=sample.timestamp_ms, headers=list(sample.headers))
@@ -263,7 +263,7 @@ def test_groups_are_administered(broker, name):
     assert name not in [group.group_id for group in admin.list_consumer_groups().result(DEADLINE_SECONDS).valid]
 
 
-def test_the_host_of_a_member_is_told_without_its_port(broker, name):
+def test_a_members_host_is_described_without_its_port(broker, name):
     admin = admin_for(broker)
     create(broker, name)
     member = Member(broker, name, name)
@@ -288,7 +288,7 @@ def test_records_are_deleted_and_offsets_listed(broker, name):
 
 
 @pytest.mark.parametrize("kill", [False, True], ids=["stop", "kill"])
-def test_idempotent_records_are_there_once_and_in_order_after_the_broker_went_away(own_broker, name, kill):
+def test_idempotent_records_stay_unique_and_ordered_across_a_broker_restart(own_broker, name, kill):
     create(own_broker, name, partitions=3)
     acknowledged, failures, sent = Acknowledged(), [], 0
     config = {"enable.idempotence": True, "max.in.flight.requests.per.connection": 5, "linger.ms": 1}
@@ -360,7 +360,7 @@ def test_one_consumer_of_a_hundred_and_fifty_partitions(broker, name):
     assert sorted(member.values) == list(range(600))
 
 
-def test_clients_above_their_quota_are_told_to_hold_back(name):
+def test_clients_above_their_quota_get_a_throttle_time(name):
     """Well above: the reply comes at once, and nobody waits for the time that it tells."""
     told = []
     heard = {"throttle_cb": lambda event: told.append((event.broker_id, event.throttle_time > 0))}

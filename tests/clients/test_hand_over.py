@@ -66,7 +66,7 @@ def numbers(broker: BackgroundBroker) -> list[int]:
     return [int(record.value or b"") for record in broker.records(TOPIC)]
 
 
-def test_librdkafka_goes_on(broker: BackgroundBroker) -> None:
+def test_librdkafka_keeps_all_records_across_partition_moves(broker: BackgroundBroker) -> None:
     confluent_kafka = pytest.importorskip("confluent_kafka")
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": broker.bootstrap, "enable.idempotence": True, "linger.ms": 1}
@@ -97,7 +97,7 @@ def test_librdkafka_goes_on(broker: BackgroundBroker) -> None:
     assert numbers(broker) == read == list(range(sent))
 
 
-def test_librdkafka_is_asked_for_an_end_until_it_has_heard_of_a_move(broker: BackgroundBroker) -> None:
+def test_librdkafka_gets_an_end_offset_during_partition_moves(broker: BackgroundBroker) -> None:
     confluent_kafka = pytest.importorskip("confluent_kafka")
     consumer = confluent_kafka.Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g"})
     with _Mover(broker) as mover:
@@ -106,7 +106,7 @@ def test_librdkafka_is_asked_for_an_end_until_it_has_heard_of_a_move(broker: Bac
     consumer.close()
 
 
-def test_kafka_python_goes_on(broker: BackgroundBroker) -> None:
+def test_kafka_python_keeps_all_records_across_partition_moves(broker: BackgroundBroker) -> None:
     kafka = pytest.importorskip("kafka")
     producer = kafka.KafkaProducer(bootstrap_servers=broker.bootstrap, acks="all", retries=100, retry_backoff_ms=50)
     consumer = kafka.KafkaConsumer(TOPIC, bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest")
@@ -129,7 +129,7 @@ def test_kafka_python_goes_on(broker: BackgroundBroker) -> None:
     assert numbers(broker) == read == list(range(len(futures)))
 
 
-def test_aiokafka_goes_on(broker: BackgroundBroker) -> None:
+def test_aiokafka_keeps_all_records_across_partition_moves(broker: BackgroundBroker) -> None:
     aiokafka = pytest.importorskip("aiokafka")
     read: list[int] = []
     sent = 0

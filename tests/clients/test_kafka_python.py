@@ -136,7 +136,7 @@ class Member(ConsumerRebalanceListener):
 
 
 @pytest.mark.parametrize("codec", INSTALLED_CODECS)
-def test_what_was_sent_is_read_back(broker, name, codec, opened):
+def test_sent_records_read_back_unchanged(broker, name, codec, opened):
     producer = opened(producer_for(broker, compression_type=None if codec == "none" else codec, linger_ms=50))
     for sample in SAMPLES:
         producer.send(name, sample.value, sample.key, list(sample.headers), 0, sample.timestamp_ms)
@@ -289,7 +289,7 @@ def test_records_are_deleted_and_offsets_listed(admin, broker, name):
 
 
 @pytest.mark.parametrize("kill", [False, True], ids=["stop", "kill"])
-def test_idempotent_records_are_there_once_and_in_order_after_the_broker_went_away(own_broker, name, kill, opened):
+def test_idempotent_records_stay_unique_and_ordered_across_a_broker_restart(own_broker, name, kill, opened):
     create(own_broker, name, partitions=3)
     producer = opened(producer_for(own_broker, batch_size=500, linger_ms=1))  # 5 in flight and idempotent by default
     futures, stopped = [], threading.Event()

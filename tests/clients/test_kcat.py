@@ -56,7 +56,7 @@ class Member:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_what_was_sent_is_read_back(broker, name, codec):
+def test_sent_records_read_back_unchanged(broker, name, codec):
     kcat(
         broker, "-P", "-t", name, "-z", codec, "-K:", "-Z", "-H", "a=1", "-H", "b=2", send="key:value\n:no key\nnull:\n"
     )
@@ -105,7 +105,7 @@ def send_numbers(broker, topic, begin, end):
 
 
 @pytest.mark.parametrize("kill", [False, True], ids=["stop", "kill"])
-def test_a_group_goes_on_where_it_was_after_the_broker_went_away(own_broker, name, kill):
+def test_a_group_resumes_at_its_offsets_after_a_broker_restart(own_broker, name, kill):
     send_numbers(own_broker, name, 0, 10)
     group = ["-X", "auto.offset.reset=earliest", "-q", "-u"]
     assert kcat(own_broker, *group, "-c", "7", "-G", name, name).split() == [str(number) for number in range(7)]
@@ -133,7 +133,7 @@ def test_the_cluster_and_its_topics_are_listed(broker, name):
     assert partition["leader"] in broker.broker_ids
 
 
-def test_a_transactional_producer_commits_what_committed_readers_see(broker, name):
+def test_a_transactional_producers_records_are_visible_to_read_committed(broker, name):
     said = kcat(broker, "-P", "-t", name, "-X", f"transactional.id={name}", send="one\ntwo\n")
     assert said == ""
     committed = (

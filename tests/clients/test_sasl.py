@@ -121,7 +121,7 @@ def test_every_client_without_tls(client, mechanism, broker, name):
 @pytest.mark.parametrize(
     ("client", "mechanism"), clients_and([PLAIN, MTLS], by_default={(confluent, PLAIN), (confluent, MTLS)})
 )
-def test_who_is_not_on_the_list_is_refused(client, mechanism, broker, name):
+def test_a_user_without_an_acl_is_refused(client, mechanism, broker, name):
     login = login_of_somebody(broker, mechanism, f"{name}-of-its-own")
     allow(broker, "somebody-else", name)
     admin = AdminClient({"bootstrap.servers": broker.process.bootstrap})
@@ -142,7 +142,7 @@ def test_a_wrong_password_and_an_unknown_user(client, mechanism, broker, name):
     assert _logins(broker, mechanism)["failed"] >= failed_count + 2
 
 
-def test_a_user_whose_salt_has_one_byte(broker, name):
+def test_a_scram_user_with_a_one_byte_salt_can_log_in(broker, name):
     login = login_of_somebody(broker, "SCRAM-SHA-256", name)
     admin = AdminClient({"bootstrap.servers": broker.process.bootstrap})
     info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
@@ -152,7 +152,7 @@ def test_a_user_whose_salt_has_one_byte(broker, name):
     assert confluent(login, name) is None
 
 
-def test_a_user_whose_rights_are_taken_back_while_connected(broker, name):
+def test_a_connected_user_loses_access_when_rights_are_revoked(broker, name):
     errors = []
     login = login_of_somebody(broker, SCRAM, name)
     producer = Producer({**confluent_config(login), "linger.ms": 0})
@@ -182,7 +182,7 @@ def test_a_token_that_is_not_good(token, client, mechanism, broker, name):
 
 
 @pytest.mark.parametrize(("client", "mechanism"), clients_and([PLAIN], by_default={(confluent, PLAIN)}))
-def test_a_broker_whose_authority_is_not_trusted_is_told_no_password(client, mechanism, broker, name, tmp_path):
+def test_no_password_is_sent_to_a_broker_of_an_untrusted_authority(client, mechanism, broker, name, tmp_path):
     add(broker, name)
     tried = _logins(broker, mechanism)
     other = make_authority(tmp_path, "another").ca_file
@@ -228,7 +228,7 @@ def test_new_logins_under_load_without_one_failed_produce(mechanism, brief_broke
 
 
 @pytest.mark.faults
-def test_a_user_who_is_removed_while_connected_is_out_when_the_session_ends(brief_broker, name):
+def test_a_removed_user_is_refused_at_reauthentication(brief_broker, name):
     broker = brief_broker
     add(broker, name)
     errors = []

@@ -223,7 +223,7 @@ def test_our_own_commands(
         ),
     ],
 )
-def test_what_is_wrong_with_a_command_is_said_in_a_line(
+def test_a_wrong_security_setting_is_a_one_line_error(
     kafscale: Callable[..., Done], tmp_path: Path, lines: str, code: int, message: str
 ) -> None:
     config = tmp_path / "client.properties"
@@ -328,7 +328,7 @@ def test_the_admin_server_wants_its_token_but_of_probes(broker: TlsBroker, token
         assert text.startswith("Bearer this needs the token of --admin-token-file")
 
 
-def test_who_brings_the_token_sees_until_when_the_certificate_is_good(broker: TlsBroker) -> None:
+def test_metrics_show_the_certificate_expiry_to_token_holders(broker: TlsBroker) -> None:
     status, text = admin_answer(broker, "/metrics", TOKEN)
     shown = re.findall(r"^kafscale_ssl_certificate_not_after_seconds(?:{.*})? (\S+)$", text, re.MULTILINE)
     assert status == 200

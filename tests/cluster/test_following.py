@@ -52,7 +52,7 @@ class FullDisk(MemoryMetadataStore):
         return revision
 
 
-async def test_a_full_disk_keeps_nobody_from_settling_what_is_essential() -> None:
+async def test_an_essential_commit_settles_despite_a_full_disk() -> None:
     """Seed 5011 of several brokers: the controller ended, as it could not ask what had become of a commit."""
     applied: list[str] = []
     follower = Follower(FullDisk(), ("a/",), lambda change: applied.extend(change.puts))
@@ -184,7 +184,7 @@ def has(broker: Broker) -> Sequence[object]:
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_brokers_that_hear_late_have_what_the_store_has_in_the_end(autojump_clock, seed: int) -> None:
+async def test_brokers_that_receive_changes_late_converge_with_the_store(autojump_clock, seed: int) -> None:
     chance = random.Random(seed)
     store = Elsewhere(random=chance)
     brokers = [Broker.on(store) for _ in range(3)]

@@ -151,7 +151,7 @@ async def test_a_suspended_broker_deletes_the_records_that_its_successor_has(aut
         assert older.was_fenced
 
 
-async def test_what_a_successor_knows_is_gone_a_suspended_broker_may_delete_later(autojump_clock: MockClock) -> None:
+async def test_a_suspended_broker_can_finish_deletions_recorded_before_its_successor(autojump_clock: MockClock) -> None:
     """Suspended between its look at the claim and the deletion: its successor has seen what was decided before."""
     bucket = MemoryStore()
     older, newer = Life(bucket), Life(bucket)
@@ -192,7 +192,7 @@ async def test_a_suspended_broker_collects_no_orphans_that_its_successor_has(aut
 
 
 @pytest.mark.parametrize("durability", Durability)
-async def test_a_suspended_broker_prunes_nothing_that_its_successor_may_need(
+async def test_a_suspended_broker_prunes_nothing_that_its_successor_needs(
     autojump_clock: MockClock, durability: Durability
 ) -> None:
     """Checkpoints, and the log in the bucket behind them. One checkpoint is on its way, and another follows."""
@@ -235,7 +235,7 @@ async def test_a_suspended_broker_trims_nothing_of_the_log_that_its_successor_ha
         assert older.was_fenced
 
 
-async def test_whatever_is_deleted_in_a_broker_that_was_superseded_stays(autojump_clock: MockClock) -> None:
+async def test_a_superseded_broker_cannot_delete_objects(autojump_clock: MockClock) -> None:
     """Each view of the store that its parts work with has the guard, so a new kind of deletion has it, too."""
     bucket = MemoryStore()
     older, newer = Life(bucket), Life(bucket)

@@ -38,7 +38,7 @@ async def test_a_request_larger_than_the_budget_is_granted_alone(nursery):
     assert not budget.acquire_nowait(1)
 
 
-async def test_a_cancelled_wait_lets_those_behind_it_pass(nursery):
+async def test_a_cancelled_wait_unblocks_later_waits_of_the_budget(nursery):
     budget = ByteBudget(10)
     await budget.acquire(6)
     scope = trio.CancelScope()
@@ -58,7 +58,7 @@ async def test_a_cancelled_wait_lets_those_behind_it_pass(nursery):
 
 
 @given(st.lists(st.tuples(st.integers(1, 15), st.sampled_from(["hold", "cancel", "cancel late"])), max_size=12))
-def test_nothing_is_lost_whatever_is_cancelled_and_when(wishes):
+def test_cancelling_any_waiters_at_any_time_leaks_no_bytes_of_the_budget(wishes):
     async def main() -> None:
         budget = ByteBudget(10)
         await budget.acquire(10)

@@ -10,7 +10,7 @@ from kafscale.concurrency import clocks
 from kafscale.concurrency.clocks import elapsed
 
 
-async def test_it_is_trios_but_for_the_time_in_which_the_machine_was_suspended(
+async def test_elapsed_is_trios_time_plus_the_time_the_machine_was_suspended(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asleep_seconds = 1000.0

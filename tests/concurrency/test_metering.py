@@ -56,7 +56,7 @@ async def test_time_of_other_tasks_is_not_counted(clock: Clock) -> None:
     assert meter.seconds == 0
 
 
-async def test_threads_are_counted_and_those_of_others_are_not(clock: Clock) -> None:
+async def test_the_meter_counts_threads_of_metered_work_and_no_others(clock: Clock) -> None:
     meter = Meter()
 
     async def work(function: Callable[[float], None]) -> None:
@@ -69,7 +69,7 @@ async def test_threads_are_counted_and_those_of_others_are_not(clock: Clock) -> 
     assert meter.seconds == 3
 
 
-async def test_an_error_comes_out_and_what_it_took_is_counted(clock: Clock) -> None:
+async def test_an_error_passes_through_and_the_time_before_the_error_is_counted(clock: Clock) -> None:
     meter = Meter()
 
     async def work() -> None:
@@ -82,7 +82,9 @@ async def test_an_error_comes_out_and_what_it_took_is_counted(clock: Clock) -> N
     assert meter.seconds == 1
 
 
-async def test_it_is_cancelled_as_ever_and_may_clean_up(clock: Clock, autojump_clock: trio.testing.MockClock) -> None:
+async def test_metered_work_can_be_cancelled_and_its_clean_up_is_counted(
+    clock: Clock, autojump_clock: trio.testing.MockClock
+) -> None:
     meter, cleaned = Meter(), []
 
     async def work() -> None:

@@ -33,7 +33,7 @@ async def test_retriable_errors_come_last(telling, first):
     assert isinstance(caught.value.__cause__, BaseExceptionGroup)
 
 
-async def test_an_error_is_told_though_a_cancellation_came_at_the_same_moment():
+async def test_an_error_is_raised_even_if_a_cancellation_comes_at_the_same_moment():
     with trio.CancelScope() as scope:
 
         async def cancel() -> None:
@@ -50,7 +50,7 @@ async def test_a_cancellation_stays_one():
     assert scope.cancelled_caught
 
 
-async def test_a_task_beside_a_block_ends_with_it_and_errors_of_either_come_out_alone(autojump_clock):
+async def test_a_background_task_ends_with_its_block_and_errors_are_raised_unwrapped(autojump_clock):
     async with beside(trio.sleep_forever):
         await trio.sleep(1)
     with pytest.raises(ValueError, match="of the block"):

@@ -13,7 +13,7 @@ from kafscale.concurrency.sharing import Flight, Gathering
 from kafscale.errors import BrokerUnavailable, StoreUnavailable
 
 
-async def test_waiters_go_on_when_the_result_is_there(nursery):
+async def test_waiters_wake_when_the_flight_lands(nursery):
     flight = Flight()
     nursery.start_soon(flight.wait)
     await wait_all_tasks_blocked()
@@ -32,7 +32,7 @@ async def test_a_failure_is_raised_for_everybody():
             await flight.wait()
 
 
-async def test_a_load_that_was_given_up_is_no_failure():
+async def test_a_cancelled_load_raises_no_error_for_its_waiters():
     flight = Flight()
     with trio.CancelScope() as scope:
         scope.cancel()
@@ -70,7 +70,7 @@ async def collect(gathering: Gathering[int, int], question: int, found: dict[int
         found[question] = exc
 
 
-async def test_requests_that_arrive_meanwhile_are_asked_together() -> None:
+async def test_requests_that_arrive_during_a_call_share_the_next_call() -> None:
     answerer, found = Answerer(), dict[int, object]()
     gathering = Gathering(answerer.ask, max_count=3)
     async with trio.open_nursery() as nursery:
@@ -82,7 +82,7 @@ async def test_requests_that_arrive_meanwhile_are_asked_together() -> None:
     assert found == {number: 2 * number for number in range(6)}
 
 
-async def test_a_failure_is_everybody_s_who_was_asked_for() -> None:
+async def test_a_failed_shared_call_fails_every_request_in_the_call() -> None:
     answerer, found = Answerer(failure=BrokerUnavailable("gone")), dict[int, object]()
     gathering = Gathering(answerer.ask, max_count=3)
     async with trio.open_nursery() as nursery:
@@ -93,7 +93,7 @@ async def test_a_failure_is_everybody_s_who_was_asked_for() -> None:
     assert set(found.values()) == {answerer.failure}
 
 
-async def test_who_is_cancelled_takes_nobody_along_who_was_not_asked_for() -> None:
+async def test_cancelling_a_call_does_not_cancel_requests_queued_for_the_next_call() -> None:
     answerer, found = Answerer(), dict[int, object]()
     gathering = Gathering(answerer.ask, max_count=3)
     async with trio.open_nursery() as nursery:
@@ -114,7 +114,7 @@ async def test_who_is_cancelled_takes_nobody_along_who_was_not_asked_for() -> No
     assert answerer.asked == [[0], [1]]
 
 
-async def test_who_was_asked_for_by_one_who_is_cancelled_hears_of_it() -> None:
+async def test_a_request_fails_when_the_caller_running_its_shared_call_is_cancelled() -> None:
     answerer = Answerer()
     gathering = Gathering(answerer.ask, max_count=3)
     failures: list[BrokerUnavailable] = []

@@ -50,7 +50,7 @@ async def test_a_wake_releases_only_current_waiters():
     assert sorted(woken) == ["first", "second", "third"]
 
 
-async def test_clearing_one_that_is_not_set_forgets_nobody():
+async def test_clearing_an_unset_signal_keeps_its_waiters():
     signal, woken = Signal(), []
     async with trio.open_nursery() as nursery:
         await started_waiter(nursery, signal, woken, "waiter")
@@ -89,7 +89,7 @@ async def test_a_wait_that_is_cancelled_raises(is_set):
     assert scope.cancelled_caught
 
 
-async def test_all_who_wait_get_the_value() -> None:
+async def test_every_waiter_receives_the_value() -> None:
     shot: OneShot[int] = OneShot()
     got: list[int] = []
 
@@ -106,7 +106,7 @@ async def test_all_who_wait_get_the_value() -> None:
     assert await shot.wait() == 0
 
 
-async def test_one_who_gives_up_waiting_takes_nothing_from_the_others() -> None:
+async def test_a_cancelled_wait_does_not_consume_the_value() -> None:
     shot: OneShot[str] = OneShot()
     with trio.CancelScope() as scope:
         scope.cancel()

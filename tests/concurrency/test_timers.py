@@ -78,7 +78,7 @@ def test_a_cancelled_timer_does_not_fire_until_it_is_set_again() -> None:
     assert fired == [3]
 
 
-def test_a_timer_may_cancel_and_set_others_while_it_fires() -> None:
+def test_a_timer_can_cancel_and_set_other_timers_while_firing() -> None:
     clock, fired = Clock(), []
     queue = TimerQueue(clock)
     second = Timer(lambda: fired.append("second"))

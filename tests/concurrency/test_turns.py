@@ -33,7 +33,7 @@ async def test_one_at_a_time_holds_a_turn(autojump_clock: MockClock) -> None:
     assert len(done) == 8
 
 
-async def test_those_of_one_owner_are_served_in_order(autojump_clock: MockClock) -> None:
+async def test_turns_of_one_owner_are_granted_in_order(autojump_clock: MockClock) -> None:
     turns, order = FairTurns(), list[int]()
 
     async def take(number: int) -> None:
@@ -48,7 +48,7 @@ async def test_those_of_one_owner_are_served_in_order(autojump_clock: MockClock)
     assert order == [0, 1, 2, 3, 4]
 
 
-async def test_one_who_gives_up_while_it_waits_or_when_it_is_granted_keeps_no_turn(autojump_clock: MockClock) -> None:
+async def test_a_waiter_cancelled_before_or_as_its_turn_is_granted_holds_no_turn(autojump_clock: MockClock) -> None:
     turns, done = FairTurns(), list[str]()
     async with trio.open_nursery() as nursery:
         async with turns.turn("holder"):

@@ -24,7 +24,7 @@ def test_a_name_that_is_a_protocol_is_meant(expected: SecurityProtocol) -> None:
     assert protocol(f"{expected.lower()}=h:1") is expected
 
 
-def test_another_name_is_plaintext_unless_it_is_said() -> None:
+def test_a_named_listener_is_plaintext_by_default() -> None:
     assert protocol("INSIDE=h:1") is SecurityProtocol.PLAINTEXT
     assert protocol("INSIDE=h:1", listener_security_protocols=("INSIDE=SASL_SSL",)) is SecurityProtocol.SASL_SSL
 

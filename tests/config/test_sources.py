@@ -91,13 +91,13 @@ def _values(each: Option, text: str) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("text", ["User:CN=broker,O=example;User:ann", "User:CN=broker,O=example, User:ann"])
-def test_a_comma_in_a_principals_name_is_part_of_it(text: str) -> None:
+def test_a_comma_in_a_principal_belongs_to_the_name(text: str) -> None:
     expected = ("User:CN=broker,O=example", "User:ann")
     assert load({"super_users": (text,)}, {}).settings.super_users == expected
     assert load({}, {"KAFSCALE_SUPER_USER": text}).settings.super_users == expected
 
 
-def test_the_admin_servers_address_may_be_a_url_that_agrees_with_admin_ssl() -> None:
+def test_the_admin_listen_url_scheme_must_agree_with_admin_ssl() -> None:
     assert load({"admin_listen": "http://127.0.0.1:9644"}, {}).settings.admin_listen.port == 9644
     with pytest.raises(ConfigError, match=r"--admin-listen: 'https://127.0.0.1:1' contradicts --admin-ssl; allowed: w"):
         load({"admin_listen": "https://127.0.0.1:1"}, {})
@@ -113,7 +113,7 @@ def test_durations_keep_the_unit_of_their_attribute() -> None:
     assert settings.coordinator.group_max_session_timeout_ms == 3_600_000
 
 
-def test_every_default_reads_back_from_its_own_text() -> None:
+def test_every_default_reads_back_from_its_text_form() -> None:
     defaults = load({}, {}).settings
     texts = {each.variable: each.format(defaults.value(each)) for each in options()}
     assert load({}, texts).settings == defaults
@@ -141,7 +141,7 @@ def test_kubernetes_service_links_are_passed_over(service: str, link: str) -> No
     assert load({}, {f"{service}_{link}": SERVICE_LINKS[link]}).sources == {}
 
 
-def test_an_option_whose_name_looks_like_a_service_link_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_option_named_like_a_service_link_variable_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     named = Option(attribute="broker_id", type=int, help=Help(text="A port.", name="metrics-service-port"))
     monkeypatch.setattr(sources, "options", lambda: (named,))
     assert load({}, {"KAFSCALE_METRICS_SERVICE_PORT": "7"}).settings.broker_id == 7
@@ -228,7 +228,7 @@ def _variables_of(command: click.Command, context: click.Context) -> set[str]:
         ({"data_dir": "~nobody-at-all/x"}, r"--data-dir: '~nobody-at-all/x' begins with a home directory .*"),
     ],
 )
-def test_a_wrong_flag_gives_one_line_with_option_value_and_what_is_allowed(flags: dict[str, str], message: str) -> None:
+def test_a_wrong_flag_gives_one_line_with_option_value_and_allowed_values(flags: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=rf"\A{message}\Z"):
         load(flags, {})
 
@@ -263,7 +263,7 @@ def test_an_unknown_variable_names_the_nearest() -> None:
         ("broker-id =", "is not TOML"),
     ],
 )
-def test_a_wrong_file_says_what_is_wrong(tmp_path: Path, text: str, message: str) -> None:
+def test_a_wrong_file_gives_one_line_with_path_and_reason(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "wrong.toml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=message) as caught:
@@ -272,7 +272,7 @@ def test_a_wrong_file_says_what_is_wrong(tmp_path: Path, text: str, message: str
     assert "\n" not in str(caught.value)
 
 
-def test_a_removed_option_says_what_holds_now(tmp_path: Path) -> None:
+def test_a_removed_option_error_states_the_current_behaviour(tmp_path: Path) -> None:
     """As a flag too: see tests/cli/test_main.py."""
     assert not {each.name for each in options()} & set(sources.REMOVED)
     file = tmp_path / "kafscale.toml"
@@ -294,7 +294,7 @@ def test_a_heartbeat_interval_moves_its_bounds_and_stays_below_the_session_timeo
         load({"group_consumer_heartbeat_interval_ms": "45s"}, {})
 
 
-def test_a_missing_file_says_so() -> None:
+def test_a_missing_config_file_is_named_in_the_error() -> None:
     with pytest.raises(ConfigError, match=r"^--config: 'no/such.toml' can't be read: No such file or directory"):
         load({}, {}, "no/such.toml")
 

@@ -71,7 +71,7 @@ def test_an_ipv6_address_is_written_in_brackets() -> None:
         ("PLAINTEXT://broker.example:9092", Address("broker.example", 9092)),
     ],
 )
-def test_an_address_may_be_a_url(text: str, address: Address) -> None:
+def test_an_address_can_be_a_url(text: str, address: Address) -> None:
     assert Address.parse(text) == address
     assert Address.parse(text).wants_tls is False
 
@@ -115,7 +115,7 @@ def test_a_malformed_store_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("bucket", ["x", "ab", "a" * 64, "under score", "-a-b-"])
-def test_the_length_of_a_buckets_name_was_not_told(bucket: str) -> None:
+def test_a_bad_bucket_name_error_states_the_allowed_length(bucket: str) -> None:
     with pytest.raises(ValueError, match=rf"'{bucket}' is not the name of a bucket; .* BUCKET has 3 to 63 letters"):
         StoreUrl.parse(f"s3://{bucket}/prefix")
 
@@ -161,7 +161,7 @@ def test_an_address_has_one_form(text: str, canonical: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "localhost", "192.0.2.256", "1", "192.0.2.1:80"])
-def test_what_is_no_address_has_none(text: str) -> None:
+def test_text_that_is_not_an_ip_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="does not appear to be"):
         canonical_ip(text)
 
@@ -186,7 +186,7 @@ def test_a_malformed_number_of_connections_is_refused(text: str) -> None:
         IpConnections.parse(text)
 
 
-def test_nobody_may_connect_only_where_somebody_still_may() -> None:
+def test_a_zero_connection_limit_needs_an_override() -> None:
     with pytest.raises(ConfigError, match="refuses every client; allowed: 0 with --max-connections-per-ip-overrides"):
         Settings(limits=Limits(max_connections_per_ip_count=0))
     somebody = (IpConnections("127.0.0.1", 5),)

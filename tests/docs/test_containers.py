@@ -69,7 +69,7 @@ def test_the_admin_servers_ask_for_a_token(service: str) -> None:
 
 
 @pytest.mark.parametrize("service", BUILT)
-def test_what_is_built_is_no_root(service: str) -> None:
+def test_images_run_as_an_unprivileged_user(service: str) -> None:
     [runtime] = [
         each for each in DOCKERFILE.split("\nFROM ") if f" AS {SERVICES[service]['build']['target']}\n" in each
     ]
@@ -79,12 +79,12 @@ def test_what_is_built_is_no_root(service: str) -> None:
     assert "user" not in SERVICES[service]
 
 
-def test_what_is_built_without_a_target_is_the_broker() -> None:
+def test_the_default_docker_target_is_the_broker() -> None:
     *_, last = re.findall(r"^FROM (.+)$", DOCKERFILE, re.MULTILINE)
     assert last == SERVICES["kafscale"]["build"]["target"] == "broker"
 
 
-def test_a_profile_adds_a_catalog_and_a_pipeline_to_what_runs_anyhow(monkeypatch) -> None:
+def test_compose_profiles_add_services_to_the_default_ones(monkeypatch) -> None:
     assert {name for name, each in SERVICES.items() if "profiles" not in each} == {"minio", "kafscale"}
     assert {name for name, each in SERVICES.items() if each.get("profiles") == ["spark"]} == {"catalog", "pipeline"}
     assert {name for name, each in SERVICES.items() if each.get("profiles") == ["three"]} == {*THREE}
@@ -169,7 +169,7 @@ def test_locks_have_a_version_and_hashes_of_each_package_and_no_address(name: st
     assert "://" not in (REPOSITORY / "requirements" / name).read_text()
 
 
-def test_the_lock_has_what_is_depended_on() -> None:
+def test_the_lock_files_have_all_declared_dependencies() -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
     needed = _declared(project["project"]["dependencies"])
     assert not needed - _locked("image.txt").keys(), "run `make lock`"
@@ -179,7 +179,7 @@ def test_the_lock_has_what_is_depended_on() -> None:
     assert _declared(project["build-system"]["requires"]) <= _locked("build.txt").keys(), "run `make lock`"
 
 
-def test_what_is_copied_is_sent_to_the_engine() -> None:
+def test_dockerignore_admits_exactly_the_copied_files() -> None:
     sent = {line[1:] for line in (REPOSITORY / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     copied = re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE)
     assert {name for line in copied for name in line.split()} == sent

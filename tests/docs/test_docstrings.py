@@ -43,13 +43,13 @@ def _is_module(name: str) -> bool:
         ("The checkpoint of the mapping.", False),
     ],
 )
-def test_a_fragment_is_known_by_its_first_word(docstring: str, is_fragment: bool, tmp_path: Path) -> None:
+def test_a_fragment_is_recognised_by_its_first_word(docstring: str, is_fragment: bool, tmp_path: Path) -> None:
     path = tmp_path / "module.py"
     path.write_text(f'def function():\n    """{docstring}"""\n')
     assert [fragment.name for fragment in fragments(path)] == (["function"] if is_fragment else [])
 
 
-def test_the_title_of_a_class_may_be_a_clause(tmp_path: Path) -> None:
+def test_a_class_docstring_can_be_a_clause(tmp_path: Path) -> None:
     path = tmp_path / "module.py"
     path.write_text(
         textwrap.dedent('''

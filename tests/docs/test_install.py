@@ -33,7 +33,7 @@ def commands() -> dict[str, set[str]]:
     return found
 
 
-def test_no_page_installs_what_no_registry_has() -> None:
+def test_pages_install_only_the_local_wheel_or_checkout() -> None:
     """`pip install 'kafscale[spark]'` on three pages found no such package."""
     found = commands()
     assert set().union(*found.values()) >= {"spark.md", "iceberg.md", "sql.md"}

@@ -243,7 +243,7 @@ def test_the_broker_lives_a_whole_life(bucket: Bucket, durability: str, tmp_path
 
 
 @pytest.mark.faults
-def test_the_broker_may_do_nothing_elsewhere(bucket: Bucket) -> None:
+def test_the_broker_policy_denies_other_objects_and_buckets(bucket: Bucket) -> None:
     refused_at_all(bucket.users["The broker"].client())
 
 
@@ -270,7 +270,9 @@ def test_a_reader_of_one_topic_reads_no_other(written: Bucket) -> None:
 
 
 @pytest.mark.faults
-def test_a_reader_of_checkpoints_knows_all_partitions(written: Bucket, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_checkpoint_reader_finds_all_partitions_and_writes_nothing(
+    written: Bucket, caplog: pytest.LogCaptureFixture
+) -> None:
     user = "Readers that know what was deleted"
     assert read_as(written, user, "empty") == (0, 3)
     assert read_as(written, user, "orders") == (len(LARGE_VALUES), 1)
@@ -284,7 +286,7 @@ def test_a_reader_of_checkpoints_knows_all_partitions(written: Bucket, caplog: p
 
 
 @pytest.mark.faults
-def test_verify_reads_all_of_it_and_repairs_nothing(written: Bucket) -> None:
+def test_the_verify_policy_reads_all_objects_and_repairs_nothing(written: Bucket) -> None:
     done = written.kafscale("Verify", "verify")
     assert done.returncode == 0, done.stderr
     assert "whole" in done.stdout

@@ -34,7 +34,7 @@ async def labels_of_metrics() -> dict[str, set[str]]:
     return {name: set(family.labels) for name, family in families.items()}
 
 
-async def test_every_metric_that_a_page_names_is_there_with_its_labels(autojump_clock: MockClock) -> None:
+async def test_every_metric_named_on_a_page_exists_with_its_labels(autojump_clock: MockClock) -> None:
     labels = await labels_of_metrics()
     source = "".join(path.read_text() for path in Path(kafscale.__file__).parent.rglob("*.py"))
     unknown: list[str] = []

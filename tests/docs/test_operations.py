@@ -36,7 +36,7 @@ def test_no_option_is_named_that_there_is_not() -> None:
     assert set(re.findall(r"--[a-z][a-z0-9-]+", ours)) <= {option.flag for option in options()}
 
 
-async def test_every_metric_of_the_store_is_there_with_its_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_store_metric_is_documented_with_its_labels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", CREDENTIALS.access_key_id)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", CREDENTIALS.secret_access_key)
     metrics = Metrics()
@@ -55,7 +55,7 @@ async def test_every_metric_of_the_store_is_there_with_its_labels(monkeypatch: p
     assert set(re.findall(r"kafscale_store_[a-z_]+", PAGE)) <= named
 
 
-def test_what_a_broker_is_said_to_say_it_says() -> None:
+def test_documented_broker_messages_exist_in_the_source() -> None:
     heading = "| a broker says | it means | what to do |"
     rows = PAGE.split(heading)[1].split("\n\n")[0].splitlines()[2:]
     said = [row.split("`")[1] for row in rows]
@@ -65,7 +65,7 @@ def test_what_a_broker_is_said_to_say_it_says() -> None:
     assert not [each for each in said if each not in source]
 
 
-def test_every_class_of_work_has_a_row_and_the_numbers_are_those_of_the_code() -> None:
+def test_every_work_class_is_documented_with_the_numbers_of_the_code() -> None:
     for work_class in WorkClass:
         assert f"\n| `{work_class.value}` |" in PAGE
     acknowledge, fetch, background, _ = (POLICIES[each].patience_count for each in WorkClass)

@@ -98,7 +98,7 @@ def test_every_phrase_is_proved() -> None:
 
 
 @pytest.mark.parametrize("rule", BREACHES)
-def test_a_phrase_is_found_wherever_it_stands(rule: str, tmp_path: Path) -> None:
+def test_a_banned_phrase_is_found_in_strings_comments_docstrings_and_pages(rule: str, tmp_path: Path) -> None:
     sentence = BREACHES[rule]
     literals = f'"""The module."""\nprint("{sentence}")\n# {sentence}\n'
     module = f'{literals}def function():\n    """Do it.\n\n    {sentence}\n    """\n'

@@ -43,7 +43,7 @@ def _room(graph: grimp.ImportGraph, module: str) -> str:
     return module if graph.find_children(module) else module.rpartition(".")[0]
 
 
-def test_no_room_and_the_folder_around_it_need_each_other() -> None:
+def test_no_room_and_its_parent_folder_import_each_other() -> None:
     """Left out is the top folder, which has both the broker, above all rooms, and errors and metrics, below them."""
     graph = grimp.build_graph(PACKAGE, cache_dir=None)
     assert [circle for circle in circles(graph) if not circle.startswith(f"{PACKAGE} ")] == []
@@ -57,7 +57,7 @@ def test_no_room_and_the_folder_around_it_need_each_other() -> None:
         ("house.topics.create", "house.handling.services", []),
     ],
 )
-def test_a_room_that_needs_the_folder_around_it_is_found(importer: str, imported: str, found: list[str]) -> None:
+def test_a_room_that_imports_its_parent_folder_is_found(importer: str, imported: str, found: list[str]) -> None:
     graph = grimp.ImportGraph()
     for module in ("house", "house.topics", importer, imported):
         graph.add_module(module)
@@ -67,5 +67,5 @@ def test_a_room_that_needs_the_folder_around_it_is_found(importer: str, imported
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.parent.relative_to(REPOSITORY)))
-def test_every_room_has_a_page_that_says_what_it_is_for(page: Path) -> None:
+def test_every_room_page_has_a_docstring(page: Path) -> None:
     assert ast.get_docstring(ast.parse(page.read_text()))

@@ -20,14 +20,14 @@ def test_contributing_names_the_seeds_and_the_kills() -> None:
     assert f"{TRANSACTIONAL_KILLS_COUNT} times under transactions in each durability mode" in text
 
 
-def test_pythons_that_are_missing_are_told_and_none_is_no_success() -> None:
+def test_missing_pythons_are_listed_and_none_found_is_a_failure() -> None:
     command = ["make", "--no-print-directory", "test-pythons", "PYTHONS=3.98 3.99"]  # also below `make test`
     done = subprocess.run(command, cwd=PAGE.parent, capture_output=True, text=True, check=False)
     assert done.stdout == "Python: passed on none, failed on none, not installed: 3.98 3.99.\n"
     assert done.returncode != 0
 
 
-def test_the_versions_of_python_that_are_tested_are_those_that_are_promised() -> None:
+def test_tested_python_versions_match_the_promised_ones() -> None:
     project = tomllib.loads((PAGE.parent / "pyproject.toml").read_text())["project"]
     prefix = "Programming Language :: Python :: 3."
     promised = [each.removeprefix(prefix[:-2]) for each in project["classifiers"] if each.startswith(prefix)]

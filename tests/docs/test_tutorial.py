@@ -73,14 +73,14 @@ def script(output: Path) -> str:
     return "set -eu\n" + "".join(commands)
 
 
-def test_what_is_installed_is_there() -> None:
+def test_the_extras_installed_by_the_tutorial_exist() -> None:
     extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     installed = re.findall(r"'\.\[(\w+)\]'", PAGE)
     assert installed
     assert set(installed) <= set(extras)
 
 
-def test_the_notebook_is_kept_without_what_it_printed() -> None:
+def test_the_notebook_is_stored_without_outputs() -> None:
     """Outputs would differ with each run, and be old soon."""
     notebook = json.loads((TUTORIAL / "readings.ipynb").read_text())
     code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
@@ -88,7 +88,7 @@ def test_the_notebook_is_kept_without_what_it_printed() -> None:
     assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code)
 
 
-def test_spark_finds_the_source_as_it_is_installed_here(tmp_path: Path) -> None:
+def test_the_installed_spark_source_is_listed_on_pythons_path(tmp_path: Path) -> None:
     """Spark's workers list what there is on Python's path; the hook of an editable install was not on it."""
     program = "import pkgutil; print(*(each.name for each in pkgutil.iter_modules()))"
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -132,7 +132,7 @@ def first_terminal(clone: Path, environ: Mapping[str, str]) -> Iterator[tuple[st
 
 @pytest.mark.spark
 @pytest.mark.timeout(2400)  # two minutes where nothing else is at work
-def test_all_of_it_works_and_prints_what_is_shown(tmp_path: Path) -> None:
+def test_the_tutorial_runs_and_prints_the_shown_output(tmp_path: Path) -> None:
     from tests.devtools.external.spark import skip_without_iceberg
 
     skip_without_iceberg()

@@ -51,7 +51,7 @@ def run_and_check(seeds: Sequence[int], *, is_short: bool = False) -> None:
 
 
 @pytest.mark.timeout(600)  # half a minute, where nobody else uses the machine
-def test_no_short_seed_of_several_brokers_loses_repeats_or_reorders_what_was_acknowledged() -> None:
+def test_no_short_seed_of_several_brokers_loses_or_reorders_acknowledged_records() -> None:
     run_and_check(SHORT_SEEDS, is_short=True)
 
 

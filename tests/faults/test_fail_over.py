@@ -138,7 +138,7 @@ def wait_declared_fenced(brokers: Sequence[BrokerProcess], broker_id: int) -> No
     wait_until(lambda: any(declared in broker.log for broker in brokers), declared)
 
 
-def test_a_broker_that_is_suspended_while_topics_are_created_starts_anew_as_the_same_process() -> None:
+def test_a_broker_suspended_during_topic_creation_restarts_within_its_process() -> None:
     """Half of them ended instead, as `the metadata store's writer has ended`."""
     with broker_processes(BROKERS, "--durability", "s3-wal") as brokers, topics_created_at(brokers):
         for number, broker in enumerate(brokers, start=1):

@@ -66,7 +66,7 @@ def create_on(broker: BrokerProcess, partition_count: int) -> None:
     kafscale("partitions", "move", TOPIC, "--to", "1", "--bootstrap", broker.bootstrap)
 
 
-def test_librdkafka_reads_from_its_own_rack() -> None:
+def test_librdkafka_reads_flushed_records_from_the_broker_in_its_rack() -> None:
     with brokers_in_racks() as brokers:
         one, two = brokers
         create_on(one, 1)
@@ -109,7 +109,7 @@ def read(bootstrap: str) -> list[int]:
 
 
 @pytest.mark.parametrize("partition_count", [1, 100])
-def test_librdkafka_reads_the_tail_from_its_own_rack(partition_count: int) -> None:
+def test_librdkafka_reads_the_unflushed_tail_from_the_broker_in_its_rack(partition_count: int) -> None:
     with brokers_in_racks("--durability", "s3-wal") as brokers:
         one, two = brokers
         create_on(one, partition_count)
@@ -150,7 +150,7 @@ def test_librdkafka_reads_the_tail_from_its_own_rack(partition_count: int) -> No
     assert idle_gets < 5
 
 
-def test_a_reader_of_the_tail_goes_on_when_the_leader_is_killed() -> None:
+def test_a_consumer_of_the_tail_in_another_rack_continues_after_the_leader_is_killed() -> None:
     with brokers_in_racks("--durability", "s3-wal") as brokers:
         create_on(brokers[0], 4)
         acknowledged: dict[tuple[int, int], float] = {}

@@ -70,7 +70,7 @@ def read(bootstrap: str) -> dict[int, list[str]]:
     return found
 
 
-def test_others_lead_what_a_lost_machine_led_when_the_loss_is_accepted() -> None:
+def test_accepting_the_loss_of_a_broker_moves_its_partitions_to_other_leaders() -> None:
     with broker_processes(3, "--durability", "wal", "--flush-interval", "1h") as brokers:
         one, two, _three = brokers
         bootstrap, ask = bootstrap_of(brokers), ("--bootstrap", one.bootstrap)

@@ -60,12 +60,12 @@ def run_and_check(seeds: Sequence[int], *, is_short: bool = False) -> None:
 
 
 @pytest.mark.timeout(600)  # a quarter of a minute, where nobody else uses the machine
-def test_no_short_seed_loses_repeats_or_reorders_what_was_acknowledged() -> None:
+def test_no_short_seed_loses_repeats_or_reorders_acknowledged_records() -> None:
     run_and_check(SHORT_SEEDS, is_short=True)
 
 
 @pytest.mark.timeout(600)
-def test_no_seed_loses_repeats_or_reorders_what_was_acknowledged() -> None:
+def test_no_seed_loses_repeats_or_reorders_acknowledged_records() -> None:
     run_and_check(SEEDS)
 
 
@@ -81,7 +81,7 @@ def test_none_of_many_other_short_seeds_loses_repeats_or_reorders_what_was_ackno
     run_and_check(sorted({*range(1, MORE_SHORT_SEEDS_COUNT + 1)} - {*SHORT_SEEDS}), is_short=True)
 
 
-def test_a_seed_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_seed_reports_its_error_and_its_events(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(history: object) -> list[object]:
         raise ZeroDivisionError("planted")
 

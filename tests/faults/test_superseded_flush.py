@@ -66,7 +66,7 @@ def test_a_suspended_brokers_late_flush_changes_nothing_for_its_successor(tmp_pa
     assert "its offsets 3 to 4 are never read" in told.stdout
 
 
-def test_a_suspended_broker_that_was_superseded_flushes_nothing_when_it_goes_on(tmp_path: Path) -> None:
+def test_a_superseded_broker_flushes_nothing_after_being_resumed(tmp_path: Path) -> None:
     options = ("--store", f"file:{tmp_path / 'bucket'}", "--flush-interval", "500ms")
     older = BrokerProcess(directory=tmp_path / "older", options=options)
     newer = BrokerProcess(directory=tmp_path / "newer", options=options)

@@ -61,7 +61,7 @@ any_segments = st.lists(
 
 
 @given(any_segments)
-def test_a_segment_is_left_out_exactly_if_newer_ones_hold_all_of_it_or_some_and_older_ones_the_rest(segments):
+def test_segments_are_covered_exactly_as_in_a_model_that_looks_at_every_offset(segments):
     assert spans(without_covered(segments)) == spans(naively_resolved(segments))
 
 
@@ -84,7 +84,7 @@ def test_a_merged_segment_replaces_its_parts():
     assert spans(without_covered([*parts, segment(0, 19, generation=1)])) == [(0, 19, 1), (20, 29, 0)]
 
 
-def test_what_an_attempt_left_behind_that_was_cut_short_is_not_read_instead_of_what_was_made_since():
+def test_a_later_generation_wins_over_a_leftover_of_an_interrupted_merge():
     sources = [segment(0, 9), segment(10, 19), segment(20, 29)]
     left_over = segment(0, 29, generation=1)
     assert spans(without_covered([*sources, left_over])) == [(0, 29, 1)]
@@ -95,12 +95,12 @@ def test_what_an_attempt_left_behind_that_was_cut_short_is_not_read_instead_of_w
 
 @pytest.mark.parametrize("late", [segment(10, 29), segment(10, 35), segment(20, 60)])
 @pytest.mark.parametrize("later", [[], [segment(30, 32)], [segment(30, 39), segment(40, 49)]])
-def test_a_flush_that_comes_when_what_was_at_its_key_has_been_merged_is_not_read(late, later):
+def test_a_late_flush_that_overlaps_a_merged_segment_is_not_read(late, later):
     merged = segment(0, 29, generation=1)
     assert spans(without_covered([merged, late, *later])) == spans([merged, *later])
 
 
-def test_a_segment_is_covered_by_one_that_begins_far_before_its_neighbour():
+def test_a_segment_is_covered_by_a_segment_that_begins_far_before_its_neighbour():
     segments = [segment(0, 100, generation=1), segment(10, 20, generation=2), segment(30, 40)]
     assert spans(without_covered(segments)) == [(0, 100, 1), (10, 20, 2)]
 
@@ -112,7 +112,7 @@ def test_a_segment_is_covered_by_two_that_touch_each_other():
         assert spans(without_covered([*order, segment(3, 10)])) == [(0, 4, 1), (5, 9, 1)]
 
 
-def test_the_segment_that_holds_an_offset_is_found_or_the_first_behind_it():
+def test_find_returns_the_segment_that_holds_an_offset_or_the_next_segment():
     manifest = Manifest([segment(10, 19), segment(20, 29), segment(40, 49)])
     found = {offset: manifest.find(offset) for offset in (0, 10, 19, 20, 29, 30, 39, 40, 49, 50)}
     bases = {offset: None if each is None else each.base_offset for offset, each in found.items()}
@@ -120,7 +120,7 @@ def test_the_segment_that_holds_an_offset_is_found_or_the_first_behind_it():
 
 
 @given(any_segments, st.integers(0, 70))
-def test_what_is_found_holds_the_offset_if_any_segment_does(segments, offset):
+def test_find_returns_a_segment_with_the_offset_whenever_a_segment_has_the_offset(segments, offset):
     resolved = without_covered(segments)
     found = Manifest(list(resolved)).find(offset)
     holders = [each for each in resolved if each.base_offset <= offset <= each.last_offset]
@@ -131,7 +131,7 @@ def test_what_is_found_holds_the_offset_if_any_segment_does(segments, offset):
         assert found is (following[0] if following else None)
 
 
-def test_sizes_follow_what_is_added_and_taken():
+def test_the_manifest_size_follows_added_and_removed_segments():
     manifest = Manifest([segment(0, 9, size_bytes=5)])
     manifest.add(segment(10, 19, size_bytes=7))
     assert manifest.size_bytes == 12
@@ -140,7 +140,7 @@ def test_sizes_follow_what_is_added_and_taken():
 
 
 @given(any_segments, st.integers(0, 70))
-def test_exactly_the_segments_that_end_before_an_offset_are_taken_but_for_the_one_that_ends_last(segments, offset):
+def test_take_below_takes_every_segment_that_ends_before_the_offset_except_the_last(segments, offset):
     resolved = without_covered(segments)
     manifest = Manifest(list(resolved))
     taken = manifest.take_below(offset)
@@ -176,7 +176,7 @@ def test_exactly_the_keys_of_its_segments_are_referred_to(segments, others):
 
 
 @given(any_segments, st.randoms())
-def test_what_replaces_segments_stands_where_a_restart_would_put_it(segments, random):
+def test_a_merged_segment_has_the_same_place_as_after_a_restart(segments, random):
     manifest = Manifest(list(without_covered(segments)))
     if not manifest.segments:
         return
@@ -205,7 +205,7 @@ def test_what_replaces_segments_stands_where_a_restart_would_put_it(segments, ra
     [segment(0, 29), segment(1, 29, generation=1), segment(0, 28, generation=1)],
     ids=["no newer", "begins too late", "ends too early"],
 )
-def test_nothing_is_replaced_by_what_does_not_cover_it(merged):
+def test_a_segment_that_does_not_cover_its_sources_cannot_replace_the_sources(merged):
     parts = [segment(0, 9), segment(10, 19), segment(20, 29)]
     with pytest.raises(AssertionError):
         Manifest(parts).replace(parts, merged)

@@ -120,7 +120,7 @@ async def test_the_number_of_requests_of_a_start_does_not_grow_with_the_partitio
         assert await log.values(log.partition(499)) == [b"0", b"1"]
 
 
-async def test_it_is_written_after_a_start_and_when_something_has_changed(autojump_clock, nursery) -> None:
+async def test_a_checkpoint_is_written_after_a_start_and_after_each_change(autojump_clock, nursery) -> None:
     store = FaultyStore(MemoryStore())
     async with memory_log(store, MemoryDisk()) as log:
         checkpointer = log.log.manifest_checkpointer
@@ -226,7 +226,7 @@ async def test_every_flipped_or_missing_byte_is_found() -> None:
             decode_manifests("the-key", content[:position])
 
 
-async def test_one_whose_partitions_are_not_as_long_as_it_says_is_refused() -> None:
+async def test_a_manifest_checkpoint_of_a_wrong_length_is_refused() -> None:
     """The checksum is good: a broker has been told it by whoever may send heartbeats."""
     async with memory_log(MemoryStore(), MemoryDisk()) as log:
         await flush(log, b"a")
@@ -248,7 +248,7 @@ def test_the_end_of_a_log_comes_back() -> None:
     assert LogEnd.decode(b"") is None
 
 
-def test_the_end_of_a_log_tells_what_is_open_and_up_to_where_it_is_stable() -> None:
+def test_a_log_end_keeps_open_transactions_and_the_last_stable_offset() -> None:
     fenced = Producer(1, 2, [], 3, coordinator_epoch=9)
     transactions = (OpenTransaction(1, 2, 4, 9), OpenTransaction(6, 0, 5))
     end = LogEnd(7, [fenced, Producer(2, 0, [], 3)], [EpochStart(4, 5)], open_transactions=transactions)
@@ -288,7 +288,7 @@ async def test_an_index_that_was_lost_or_cut_off_since_is_written_again(autojump
 
 
 @pytest.mark.parametrize("durability", [Durability.WAL, Durability.SEGMENT])
-async def test_a_last_segment_that_has_gone_is_told_and_its_offsets_are_not_given_out_again(
+async def test_a_missing_last_segment_is_logged_and_its_offsets_are_not_reused(
     autojump_clock, durability, caplog
 ) -> None:
     store = FaultyStore(MemoryStore())
@@ -380,7 +380,7 @@ async def merge_some(log: MemoryLog, chance: random.Random) -> None:
             await log.store.delete([key for each in sources for key in (each.kfs_key, each.index_key)])
 
 
-async def test_a_large_partition_is_encoded_as_it_was_at_one_moment(autojump_clock, monkeypatch) -> None:
+async def test_a_partition_changed_during_encoding_is_encoded_in_its_earlier_state(autojump_clock, monkeypatch) -> None:
     """Its segments used to be encoded in one go, however many; now others run between them, and may merge some."""
     monkeypatch.setattr("kafscale.log.bucket.manifest_keeper.SLICE_COUNT", 2)
     async with memory_log(MemoryStore(), MemoryDisk()) as log:

@@ -13,7 +13,7 @@ heads = st.builds(Head, st.integers(0, 2**31 - 1), st.integers(0, 2**40), entrie
 
 
 @given(heads)
-def test_a_head_is_read_as_it_was_written(head: Head) -> None:
+def test_an_encoded_head_decodes_to_the_same_head(head: Head) -> None:
     data = b"".join(encode_head(head))
     assert decode_head("head", data) == head
     assert len(data) == head.size_bytes
@@ -41,7 +41,7 @@ def test_the_next_head_keeps_every_revision_in_its_place(head: Head, more: list[
     assert following.behind(head.revision) == more
 
 
-def test_a_later_version_is_told_from_damage() -> None:
+def test_a_head_of_a_later_version_is_refused_with_advice_to_upgrade() -> None:
     data = bytearray(b"".join(encode_head(Head(1))))
     data[9] = 3
     with pytest.raises(DamagedObject, match="start a later version"):

@@ -210,7 +210,7 @@ def act(world: World, draw) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(st.data())
-def test_readers_find_what_the_newest_broker_has_written(data):
+def test_readers_find_the_records_of_the_newest_broker(data):
     world = World()
     for _ in range(data.draw(st.integers(1, 30))):
         act(world, data.draw)
@@ -259,14 +259,14 @@ def test_objects_of_before_there_were_epochs_in_keys_are_as_good_as_others_until
     assert sorted(found.records) == list(range(36))
 
 
-def test_an_epoch_that_only_a_write_ahead_log_tells_of_sets_aside_what_is_there():
+def test_an_epoch_start_found_only_in_the_wal_makes_an_older_segment_late():
     bucket = objects((0, 2, 1, [(1, 0)]), (3, 4, 1, [(1, 0)]))
     found = look(bucket, [EpochStart(2, 3)])
     assert found.late == {key_of(3, 1)}
     assert sorted(found.records) == [0, 1, 2]
 
 
-def test_what_a_broker_found_and_served_stays_though_a_later_epochs_object_comes_afterwards():
+def test_a_segment_a_broker_has_served_is_not_displaced_by_a_late_object():
     found = (57, 68, 1, [(1, 0)])
     late = (57, 62, 3, [(1, 0), (3, 57)])
     earlier = (0, 56, 1, [(1, 0)])
@@ -277,7 +277,7 @@ def test_what_a_broker_found_and_served_stays_though_a_later_epochs_object_comes
     assert look(objects(earlier, found, late)).late == {key_of(57, 1)}  # for who does not know of the decision
 
 
-def test_what_goes_on_behind_all_that_a_broker_found_has_come_in_time():
+def test_a_segment_that_begins_after_all_decided_segments_is_not_late():
     bucket = objects((0, 9, 1, [(1, 0)]), (10, 12, 2, [(1, 0), (2, 10)]))
     seen = look(bucket, decided=Decided(3, {key_of(0, 1)}))
     assert not seen.late

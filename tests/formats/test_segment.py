@@ -169,7 +169,7 @@ def test_a_section_of_an_unknown_kind_is_skipped(first):
 
 
 @pytest.mark.parametrize("kind", range(1, 9))
-def test_a_known_section_in_a_newer_version_is_refused(kind):
+def test_a_section_in_a_newer_version_is_refused(kind):
     sections = sections_of(footer_of([50])) + section(kind, b"", version=3)
     with pytest.raises(DamagedObject, match="newer KafScale"):
         decode_footer(with_trailer(sections), "x")
@@ -195,7 +195,7 @@ def transactional_footer(**transactions) -> Footer:
 
 
 @pytest.mark.parametrize("transactions", [NOT_DECIDED, ONE_ABORTED, NOT_DECIDED | ONE_ABORTED])
-def test_a_reader_that_knows_no_transactions_refuses_a_segment_that_has_some(transactions):
+def test_a_segment_with_transactions_is_refused_by_readers_without_transactions(transactions):
     """By what tells it to start a newer version: a section that it knows, in a version that it does not.
 
     Another version in the trailer it would take for damage. It looks for version 2 in the header before it makes a
@@ -220,7 +220,7 @@ def kinds_and_versions(footer: Footer) -> dict[int, int]:
     return found
 
 
-def test_a_segment_without_transactions_is_as_it_was():
+def test_a_segment_without_transactions_keeps_its_old_format():
     footer = transactional_footer()
     assert footer.version == 2
     assert encode_footer(footer) == encode_footer(footer_of([50, 60]))
@@ -246,7 +246,7 @@ def test_a_segment_is_stable_up_to_the_oldest_transaction_that_is_open_at_its_en
     assert transactional_footer(open_transactions=[OPEN, later]).stable_end == 101
 
 
-def test_coordinator_epochs_are_told_to_who_knows_them_and_skipped_by_who_does_not():
+def test_coordinator_epochs_are_stored_in_a_section_that_old_readers_skip():
     footer = footer_of([50, 60])
     fenced = [attrs.evolve(footer.producers[0], coordinator_epoch=4), Producer(10, 0, [], 5)]
     told = attrs.evolve(footer, producers=fenced)
@@ -277,7 +277,7 @@ def test_the_footer_of_64_mib_of_1_kib_batches_fits_the_one_read():
 
 
 @given(st.lists(st.integers(61, 100_000), min_size=1, max_size=60), st.integers(1, 10))
-def test_each_row_begins_where_a_batch_begins_and_is_as_long_as_it_must_be(sizes, rows_max_count):
+def test_each_index_row_begins_at_a_batch_and_has_the_right_maximum_timestamp(sizes, rows_max_count):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(segment, "INDEX_ROWS_MAX_COUNT", rows_max_count)
         footer = footer_of(sizes)
@@ -294,7 +294,7 @@ def test_each_row_begins_where_a_batch_begins_and_is_as_long_as_it_must_be(sizes
 
 
 @given(st.lists(st.integers(61, 500), min_size=1, max_size=20), st.data())
-def test_rows_within_a_limit_are_those_that_fit_and_at_least_one(sizes, data):
+def test_rows_within_a_byte_limit_are_the_rows_that_fit_and_at_least_one(sizes, data):
     footer = footer_of(sizes)
     row = data.draw(st.integers(0, len(sizes) - 1))
     max_bytes = data.draw(st.integers(0, sum(sizes) + 10))
@@ -309,7 +309,7 @@ def test_an_offset_is_looked_up_in_the_row_that_holds_it():
     assert [footer.row_of(offset) for offset in range(100, 112)] == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
 
 
-def test_an_offset_in_a_hole_is_looked_up_in_the_row_that_holds_what_follows():
+def test_an_offset_in_a_hole_is_looked_up_in_the_row_that_holds_the_next_offset():
     left = [spans([100] * 6)[index] for index in (1, 2, 5)]  # 100 to 102 and 109 to 114 were compacted away
     footer = footer_of([100] * 3)
     footer = build_footer(footer.identity, left, producers=[], epochs=[])
@@ -318,7 +318,7 @@ def test_an_offset_in_a_hole_is_looked_up_in_the_row_that_holds_what_follows():
     check_index_order(footer, "x")
 
 
-def test_how_far_a_partition_was_compacted_costs_nothing_where_it_was_not():
+def test_a_footer_has_no_first_dirty_offset_section_before_compaction():
     plain, compacted = footer_of([50]), footer_of([50], first_dirty_offset=70)
     assert encode_footer(compacted)[: len(sections_of(plain))] == sections_of(plain)
     assert len(encode_footer(compacted)) == len(encode_footer(plain)) + segment.SECTION.size + 8
@@ -336,13 +336,13 @@ def test_how_far_a_partition_was_compacted_costs_nothing_where_it_was_not():
         ([100, 106], [32, 82]),
     ],
 )
-def test_an_index_that_is_out_of_order_or_points_elsewhere_is_damaged(base_offsets, positions):
+def test_an_index_out_of_order_or_with_wrong_positions_is_damaged(base_offsets, positions):
     index = Index(array("q", base_offsets), array("q", positions), array("q", [0, 0]))
     with pytest.raises(DamagedObject, match="index"):
         check_index_order(footer_of([50, 60], index=index), "x")
 
 
-def test_earliest_times_are_a_section_of_their_own_where_any_is_known():
+def test_minimum_timestamps_are_stored_only_if_a_row_has_one():
     plain = footer_of([50, 60])
     unknown, known = (attrs.evolve(plain.index, min_timestamps_ms=array("q", rows)) for rows in ([U, U], [U, -1]))
     assert encode_footer(attrs.evolve(plain, index=unknown)) == encode_footer(plain)
@@ -359,7 +359,7 @@ def test_a_footer_with_earliest_times_of_more_rows_than_there_are_is_damaged():
         decode_footer(encode_footer(attrs.evolve(footer, index=index)), "x")
 
 
-def test_a_row_has_the_earliest_time_of_its_batches_and_none_where_one_is_not_known(monkeypatch):
+def test_an_index_row_has_no_minimum_timestamp_if_one_of_its_batches_has_none(monkeypatch):
     monkeypatch.setattr(segment, "INDEX_ROWS_MAX_COUNT", 2)
     batches = spans([50] * 6)
     for batch, earliest_ms in zip(batches, [5, 3, 4, U, 8, 9], strict=True):
@@ -369,7 +369,7 @@ def test_a_row_has_the_earliest_time_of_its_batches_and_none_where_one_is_not_kn
     assert list(index.min_timestamps_ms) == [min(each) for each in ([5, 3, 4, U], [8, 9])]
 
 
-def test_the_bytes_of_the_format_stay_what_they_are():
+def test_the_segment_format_keeps_its_golden_bytes():
     footer = footer_of([50, 60])
     assert encode_header(footer).hex() == ("4b414653000200000000000000000064000000020000018bcfe5680000000000")
     assert encode_footer(footer).hex() == GOLDEN_FOOTER

@@ -47,7 +47,7 @@ def headers(batches=BATCHES):
     return [parse_header(memoryview(batch)) for batch in batches]
 
 
-def test_golden_objects_are_what_the_tests_write():
+def test_version_1_golden_objects_match_the_objects_built_by_the_tests():
     assert SMALL.kfs[:32] == GOLDEN_HEADER
     assert SMALL.kfs[-12:] == bytes.fromhex("000000000000006f 454e4421")
     assert SMALL.index == GOLDEN_INDEX
@@ -116,7 +116,7 @@ def test_an_index_in_disorder_or_pointing_outside_makes_no_footer(rows):
 
 
 @given(st.lists(st.integers(1, 200), max_size=20))
-def test_batches_are_cut_the_same_whatever_the_pieces(sizes):
+def test_batches_are_split_the_same_at_any_sizes_of_pieces(sizes):
     body = SMALL.kfs[32:-16]
     splitter = BatchSplitter(32, 32 + len(body))
     found, start = [], 0
@@ -141,7 +141,7 @@ async def test_a_small_segment_is_read_whole_by_one_get():
     assert await read_footer(store, KEY) == footer_from_batches(ends(), headers())
 
 
-async def test_a_large_segment_is_opened_by_its_index_and_without_it_by_its_batches():
+async def test_a_large_version_1_segment_opens_by_its_index_or_else_by_its_batches():
     store = await bucket(LARGE)
     footer = await read_footer(store, KEY)
     assert footer.identity.max_timestamp_ms == MAX_TIMESTAMP_UNKNOWN
@@ -185,7 +185,7 @@ async def test_a_restore_lists_version_1_and_writes_a_missing_index_again():
     assert await index_goes_with(store, later.key, await read_footer(store, later.key))
 
 
-async def test_an_index_of_another_segment_does_not_go_with_it():
+async def test_an_index_does_not_match_the_footer_of_another_segment():
     store = await bucket(SMALL)
     other = version_1_objects(KEY, make_batches(100, 4, value_bytes=21), interval=6)
     await store.put(KEY.of_kind("index").key, [other.index])

@@ -12,7 +12,7 @@ KEY = NumberedKey(namespace="default", kind="wal", epoch=3, number=7)
 TOPIC = bytes(range(16))
 
 
-def test_an_index_is_no_batch_of_anybody() -> None:
+def test_index_entries_in_a_wal_object_belong_to_no_partition() -> None:
     batches = [WalEntry(TOPIC, index, 3, offset, make_batch(offset, [b"v"])) for offset in (0, 1) for index in (1, 0)]
     content = written(with_index(batches))
     found = LoggedObject.decode(KEY, memoryview(content))

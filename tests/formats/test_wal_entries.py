@@ -45,7 +45,9 @@ def encoded(*data: bytes, first: int = 1, durable: int = 0, salt: int = SALT) ->
     sequence=st.integers(1, 2**64 - 1),
     salt=st.integers(0, 2**32 - 1),
 )
-def test_an_entry_comes_back_as_it_went(topic, partition, leader_epoch, base_offset, data, kind, sequence, salt):
+def test_an_encoded_wal_entry_decodes_to_the_same_entry(
+    topic, partition, leader_epoch, base_offset, data, kind, sequence, salt
+):
     entry = WalEntry(topic, partition, leader_epoch, base_offset, data, None, kind)
     entry.sequence = sequence
     written = b"".join(encode([entry], durable_sequence=sequence - 1, salt=salt))
@@ -94,7 +96,7 @@ def test_a_scan_ends_at_the_first_place_that_holds_no_entry():
     assert list(scan(memoryview(written), -1, salt=SALT)) == []
 
 
-def test_the_file_header_comes_back_and_every_flipped_bit_in_it_is_noticed():
+def test_the_wal_file_header_decodes_and_every_flipped_bit_is_detected():
     written = encode_file_header(HEADER)
     assert len(written) == FILE_HEADER_BYTES
     assert decode_file_header("f", written + b"entries") == HEADER

@@ -26,7 +26,7 @@ def written(contents: list[bytes]) -> bytes:
 
 
 @given(st.lists(st.binary(max_size=100), min_size=1, max_size=5))
-def test_an_object_comes_back_as_it_was_written(contents):
+def test_an_encoded_wal_object_decodes_to_the_same_entries(contents):
     header, entries = decode_object(KEY, written(contents))
     assert (header.epoch, header.number, header.durable_number, header.is_fence) == (3, 7, 5, False)
     assert [bytes(entry.data) for entry in entries] == contents

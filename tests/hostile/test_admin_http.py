@@ -95,7 +95,7 @@ async def test_a_half_open_connection_ends_by_itself(broker: BrokerProcess) -> N
     ],
 )
 @pytest.mark.parametrize("request_line", ["POST /flush", "GET /metrics"])
-async def test_all_but_probes_is_for_those_who_know_the_broker(
+async def test_foreign_host_and_origin_headers_are_refused_except_for_probes(
     broker: BrokerProcess, request_line: str, headers: str, status: int
 ) -> None:
     """A page in a browser could have the broker flush, by any Origin and Host, and read its metrics."""

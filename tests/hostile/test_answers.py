@@ -185,7 +185,7 @@ async def create_topic(connection: Connection) -> None:
     assert response.topics[0].error_code == 0
 
 
-async def test_a_coordinator_that_is_asked_for_half_a_million_times(broker: BrokerProcess) -> None:
+async def test_a_find_coordinator_key_repeated_half_a_million_times_is_answered_once(broker: BrokerProcess) -> None:
     request = FindCoordinatorRequest(coordinator_keys=[""] * 500_000)
     _, (answer,) = await attack(broker, [request_bytes(request, 4)])
     assert len(decoded(answer, FindCoordinatorResponse, 4).coordinators) == 1
@@ -258,7 +258,7 @@ async def test_features_users_and_quotas_that_are_named_many_times(broker: Broke
     assert decoded(answers[2], DescribeClientQuotasResponse, 1).error_code == INVALID_REQUEST
 
 
-async def test_one_group_and_one_partition_asked_for_many_times() -> None:
+async def test_repeated_groups_and_partitions_of_offset_fetch_are_answered_once() -> None:
     with broker_process(*timed_loop.fixed(max_response_bytes=16 << 20), program=timed_loop.PROGRAM) as broker:
         async with connect(broker.kafka) as client:
             coordinator = await client.coordinator("g")
@@ -278,7 +278,7 @@ async def test_one_group_and_one_partition_asked_for_many_times() -> None:
         assert "the answer would be larger than 16777216 bytes" in broker.log
 
 
-async def test_a_large_group_that_is_asked_for_many_times(broker: BrokerProcess) -> None:
+async def test_a_large_group_repeated_in_describe_groups_is_answered_once(broker: BrokerProcess) -> None:
     async with connect(broker.kafka) as client:
         await join(await client.coordinator("large"), "large", bytes(1_000_000))
         _, (answer,) = await attack(broker, [request_bytes(DescribeGroupsRequest(groups=["large"] * 600), 5)])
@@ -286,7 +286,7 @@ async def test_a_large_group_that_is_asked_for_many_times(broker: BrokerProcess)
     assert len(group.members) == 1
 
 
-async def test_partitions_of_a_member_that_are_told_one_by_one(broker: BrokerProcess) -> None:
+async def test_a_heartbeat_with_200000_single_partitions_is_refused_quickly(broker: BrokerProcess) -> None:
     """For each of them those before it were copied: a minute for 200,000."""
     owned = [OwnedPartitions(topic_id=bytes(16), partitions=[index]) for index in range(200_000)]
     request = ConsumerGroupHeartbeatRequest(
@@ -395,7 +395,7 @@ async def test_a_fetch_of_very_many_partitions(broker: BrokerProcess) -> None:
         assert len(topic.partitions) == 60_000
 
 
-async def test_one_request_for_thousands_of_topics_creates_some_of_them() -> None:
+async def test_one_metadata_request_auto_creates_topics_up_to_the_rate_limit() -> None:
     """All 9,999 were made, at once, and no other topic could be."""
     with broker_process(
         *timed_loop.fixed(auto_create_topics_per_minute_count=60), program=timed_loop.PROGRAM

@@ -51,7 +51,7 @@ timed_loop.main(sys.argv[1:])
 """
 
 
-async def test_an_event_loop_that_computes_for_a_while_is_told_from_a_machine_that_is_busy(tmp_path: Path) -> None:
+async def test_a_blocked_event_loop_is_reported_and_a_calm_broker_is_not(tmp_path: Path) -> None:
     with BrokerProcess(directory=tmp_path, program=("-c", COMPUTING)) as broker:
         async with bystander(broker) as calm:
             await trio.sleep(STOPPED_SECONDS)
@@ -71,7 +71,7 @@ async def test_a_broker_that_dies_is_seen_by_the_client_beside() -> None:
         assert seen.failures
 
 
-async def test_raw_connections_send_what_they_are_given() -> None:
+async def test_raw_connections_send_bytes_unchanged() -> None:
     with broker_process() as broker:
         async with raw_connection(broker.kafka) as stream:
             await stream.send_all(request_bytes(ApiVersionsRequest(), 0, correlation_id=7))
@@ -83,7 +83,7 @@ async def test_raw_connections_send_what_they_are_given() -> None:
             assert await next_answer(stream) is None
 
 
-def test_the_peak_of_memory_begins_anew_when_it_is_reset() -> None:
+def test_resetting_the_memory_peak_lowers_it_to_current_usage() -> None:
     block = mmap.mmap(-1, 64 << 20)  # what malloc gets back it may keep
     for at in range(0, len(block), mmap.PAGESIZE):
         block[at] = 1

@@ -17,7 +17,7 @@ SECONDS = 3.0
 TOPIC_ID = bytes(range(16))
 
 
-async def test_requests_that_are_nearly_right_harm_nobody(broker: BrokerProcess) -> None:
+async def test_mutated_requests_cause_no_problem(broker: BrokerProcess) -> None:
     findings = await fuzz(broker, seed=SEED, seconds=SECONDS)
     assert findings.problems == []
     assert findings.answered_count > 10  # otherwise nothing was tried; on a calm machine there are hundreds
@@ -49,9 +49,7 @@ def test_mutations_are_bounded(seed: int) -> None:
 
 @pytest.mark.parametrize("made_as", ["ListGroups", "Produce"])
 @pytest.mark.parametrize(("key", "is_silent"), [(0, True), (1, True), (16, False), (999, False)])
-def test_what_a_mutation_has_made_a_produce_may_be_left_without_an_answer(
-    made_as: str, key: int, is_silent: bool
-) -> None:
+def test_a_mutated_frame_that_became_a_produce_may_go_unanswered(made_as: str, key: int, is_silent: bool) -> None:
     """Seed 4147116309: a frame that had become a Produce with acks=0 was waited for, and called a failure."""
     api = next(each for each in every_api() if each.name == made_as)
     body = key.to_bytes(2) + bytes(20)
@@ -60,7 +58,9 @@ def test_what_a_mutation_has_made_a_produce_may_be_left_without_an_answer(
 
 
 @pytest.mark.parametrize("what", ["Traceback", "were answered in"])
-async def test_what_must_not_be_is_found(what: str, own_broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tracebacks_and_unanswered_requests_are_reported(
+    what: str, own_broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if what == "Traceback":
         with (own_broker.directory / "stderr.log").open("a") as log:
             log.write("Traceback (most recent call last): planted\n")

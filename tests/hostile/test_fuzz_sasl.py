@@ -10,7 +10,7 @@ from tests.hostile.fuzz_sasl import KINDS, fuzz
 SECONDS = 1.0
 
 
-def test_messages_that_are_nearly_right_let_nobody_in() -> None:
+def test_mutated_login_messages_grant_no_access() -> None:
     findings = fuzz(seed=7, seconds=SECONDS)
     assert findings.problems == []
     assert set(findings.tried) == set(KINDS)
@@ -18,7 +18,7 @@ def test_messages_that_are_nearly_right_let_nobody_in() -> None:
     assert findings.granted["OAUTHBEARER"] > 0  # messages that are not changed do
 
 
-def test_what_nobody_thought_of_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_exception_in_a_login_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SaslExchange, "send", lambda *_: 1 / 0)
     findings = fuzz(seed=7, seconds=SECONDS)
     assert any("ZeroDivisionError" in problem for problem in findings.problems)

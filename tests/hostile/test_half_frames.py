@@ -64,7 +64,7 @@ async def _produce_large(address: Address) -> None:
                 await producer.send([Record(key=None, value=bytes(900_000), timestamp_ms=1)], partition=0)
 
 
-async def test_what_is_announced_takes_no_memory(broker: BrokerProcess) -> None:
+async def test_announced_frames_that_do_not_arrive_take_no_memory(broker: BrokerProcess) -> None:
     async with bystander(broker) as seen, raw_connections(broker.kafka, 200) as attackers:
         await _ask(attackers)
         await _say(attackers, announced_frame(16 * MIB, api_key=METADATA))
@@ -72,7 +72,7 @@ async def test_what_is_announced_takes_no_memory(broker: BrokerProcess) -> None:
     assert seen.problems(grown_max_mib=GROWN_MAX_MIB) == []
 
 
-async def test_what_has_come_of_large_frames_has_one_budget() -> None:
+async def test_incomplete_large_frames_share_one_memory_budget() -> None:
     """400 MiB of them, each but for its end."""
     with broker_process("--queued-max-request-bytes", "32MiB", program=timed_loop.PROGRAM) as broker:
         async with bystander(broker) as seen, raw_connections(broker.kafka, 40) as attackers:

@@ -54,7 +54,7 @@ async def fill_bucket(broker: BrokerProcess) -> None:
     posting.close()
 
 
-async def test_fetchers_that_do_not_read_hold_up_nobody() -> None:
+async def test_consumers_that_do_not_read_their_responses_do_not_delay_others() -> None:
     """Five of them made the cold fetch of somebody else wait until it was given up."""
     with broker_process("--store=memory:256MiB", "--fetch-buffer-bytes=8MiB") as broker:
         await fill_bucket(broker)

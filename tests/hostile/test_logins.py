@@ -152,7 +152,7 @@ def huge_messages() -> dict[str, tuple[SaslMechanism, bytes]]:
     }
 
 
-async def test_huge_messages_and_tokens_are_refused_and_hold_up_nobody(broker: SaslBroker) -> None:
+async def test_huge_login_messages_and_tokens_are_refused_without_delaying_others(broker: SaslBroker) -> None:
     messages = huge_messages()
     assert all(len(message) <= 512 * KIB for _, message in messages.values())
     address = address_of(broker)
@@ -162,7 +162,7 @@ async def test_huge_messages_and_tokens_are_refused_and_hold_up_nobody(broker: S
     assert seen.problems(grown_max_mib=GROWN_MAX_MIB) == []
 
 
-async def test_a_token_that_is_larger_than_a_request_may_be_ends_its_connection(broker: SaslBroker) -> None:
+async def test_a_token_above_the_request_size_limit_ends_its_connection(broker: SaslBroker) -> None:
     async with bystander(broker.process) as seen, raw_connections(address_of(broker), 20) as attackers:
         for attacker in attackers:
             await begin(attacker, OAUTH)
@@ -177,7 +177,7 @@ async def test_a_token_that_is_larger_than_a_request_may_be_ends_its_connection(
 GUESSES_COUNT = 60  # of a user with as many iterations as there may be: 12 ms each, which would be a step that is seen
 
 
-async def test_many_wrong_passwords_hold_up_nobody(broker: SaslBroker, tmp_path: Path) -> None:
+async def test_many_wrong_passwords_do_not_delay_other_clients(broker: SaslBroker, tmp_path: Path) -> None:
     """They come at once, and the derivations of their keys are not the event loop's."""
     (tmp_path / "password").write_text(PASSWORD)
     from_file = ("--password-file", str(tmp_path / "password"), "--iterations", "16384")
@@ -283,7 +283,9 @@ async def test_versions_of_tls_that_are_too_old_are_refused(
 
 
 @pytest.mark.parametrize("protocol", [SecurityProtocol.SSL, SECURED])
-async def test_who_leaves_tls_out_is_not_heard(protocol: SecurityProtocol, broker: SaslBroker) -> None:
+async def test_a_plaintext_login_on_a_tls_listener_gets_no_answer(
+    protocol: SecurityProtocol, broker: SaslBroker
+) -> None:
     async with raw_connection(address_of(broker, protocol)) as stream:
         await stream.send_all(begun_login("PLAIN") + answer_to(plain_message()))
         with trio.fail_after(10):
@@ -303,7 +305,7 @@ async def test_mechanisms_that_are_weaker_or_need_no_password(mechanism: str, br
         assert await has_ended(stream)
 
 
-async def test_the_first_version_of_the_handshake_whose_tokens_are_no_requests(broker: SaslBroker) -> None:
+async def test_sasl_handshake_version_0_is_refused(broker: SaslBroker) -> None:
     async with raw_connection(address_of(broker)) as stream:
         await stream.send_all(begun_login("PLAIN", version=0))
         answer = await next_answer(stream)
@@ -312,7 +314,7 @@ async def test_the_first_version_of_the_handshake_whose_tokens_are_no_requests(b
         assert await has_ended(stream)
 
 
-async def test_who_is_known_does_not_become_somebody_else_by_another_login(broker: SaslBroker) -> None:
+async def test_a_second_login_as_another_user_is_refused(broker: SaslBroker) -> None:
     """Sessions last as long as connections here, so there is nothing to renew."""
     address = address_of(broker)
     stream = await trio.open_tcp_stream(address.host, address.port)
@@ -330,11 +332,11 @@ async def test_who_is_known_does_not_become_somebody_else_by_another_login(broke
 
 
 @pytest.mark.parametrize("flag", ["p=tls-unique", "p=tls-server-end-point", "p=tls-exporter"])
-async def test_a_channel_that_should_be_bound_is_refused_since_it_is_not(flag: str, broker: SaslBroker) -> None:
+async def test_scram_with_channel_binding_is_refused(flag: str, broker: SaslBroker) -> None:
     await login_is_refused(address_of(broker), SCRAM, [f"{flag},,n={ALICE},r=nonce".encode()])
 
 
-async def test_who_is_between_and_says_that_channels_are_bound_is_seen(broker: SaslBroker) -> None:
+async def test_a_changed_channel_binding_flag_makes_the_login_fail(broker: SaslBroker) -> None:
     """The flag that the client sent is in its last message, and signed by the password."""
     client = scram_client(SCRAM)
     async with raw_connection(address_of(broker)) as stream:
@@ -351,7 +353,7 @@ async def test_who_is_between_and_says_that_channels_are_bound_is_seen(broker: S
 # ---- replay ----------------------------------------------------------------------------------------------------------
 
 
-async def test_messages_of_a_login_let_nobody_in_again(broker: SaslBroker) -> None:
+async def test_replayed_login_messages_are_refused(broker: SaslBroker) -> None:
     client, address = scram_client(SCRAM), address_of(broker)
     first = client.get_client_first().encode()
     async with raw_connection(address) as stream:

@@ -39,14 +39,14 @@ async def fill(broker: BrokerProcess) -> None:
                 await trio.sleep(0.05)
 
 
-async def test_nobody_else_reads_what_the_broker_makes() -> None:
+async def test_files_of_the_broker_are_not_readable_by_other_users() -> None:
     with broker_process("--flush-interval=50ms", "--wal-segment-bytes=64KiB") as broker:
         await fill(broker)
         assert (broker.data_dir / "metadata.db-wal").exists()
         assert open_to_others(broker.data_dir) == []
 
 
-async def test_what_an_earlier_version_left_open_is_made_private() -> None:
+async def test_metadata_and_wal_files_left_readable_are_made_private_at_start() -> None:
     with broker_process("--flush-interval=50ms") as broker:
         await fill(broker)
         broker.stop()
@@ -61,7 +61,7 @@ async def test_what_an_earlier_version_left_open_is_made_private() -> None:
 
 
 @pytest.mark.skipif(shutil.which("setfacl") is None, reason="needs setfacl, of the package acl")
-async def test_the_recipe_that_lets_another_user_read_the_bucket_was_never_run() -> None:
+async def test_the_documented_commands_let_another_user_read_only_the_bucket() -> None:
     """The one of the page for operators, as it is there, for a user that each machine has."""
     page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
     recipe = next(block for block in page.split("```") if "setfacl" in block)

@@ -77,7 +77,7 @@ def bomb_of(size_bytes: int) -> bytearray:
     return build_batch([Record(value=value)], codec=compression.ZSTD)
 
 
-async def test_fifty_bombs_in_one_request_hold_up_nobody(broker: BrokerProcess, topic: str) -> None:
+async def test_fifty_compression_bombs_in_one_request_do_not_delay_others(broker: BrokerProcess, topic: str) -> None:
     attack = produce(topic, [bomb_of(0)] * 50)
     async with bystander(broker) as seen, raw_connection(broker.kafka) as attacker:
         await attacker.send_all(attack)
@@ -102,9 +102,7 @@ async def test_bombs_on_many_connections_take_the_memory_of_one(
 
 
 @pytest.mark.parametrize("name", ["none", "lz4"])
-async def test_requests_full_of_the_smallest_records_hold_up_nobody(
-    broker: BrokerProcess, topic: str, name: str
-) -> None:
+async def test_requests_full_of_tiny_records_do_not_delay_others(broker: BrokerProcess, topic: str, name: str) -> None:
     """Unlike each other, so that they are looked at one by one: half a second for each request."""
     number = next(number for number, each in compression.NAMES.items() if each == name)
     small = [Record(key=b"k" * (i % 3 % 2), value=b"", timestamp_ms=i % 5) for i in range(100_000)]
@@ -119,7 +117,7 @@ async def test_requests_full_of_the_smallest_records_hold_up_nobody(
     assert seen.problems() == []
 
 
-async def test_one_record_with_half_a_million_headers_holds_up_nobody(broker: BrokerProcess, topic: str) -> None:
+async def test_one_record_with_half_a_million_headers_does_not_delay_others(broker: BrokerProcess, topic: str) -> None:
     batch = build_batch([Record(headers=[("", None)] * 500_000)])
     attack = produce(topic, [batch] * 5)
     async with bystander(broker) as seen, raw_connection(broker.kafka) as attacker:
@@ -168,7 +166,7 @@ async def test_header_bombs_hold_up_no_other_checks(broker: BrokerProcess, topic
 
 
 @pytest.mark.parametrize("name", ["none", "zstd"])
-async def test_looking_for_a_time_in_what_was_stored_holds_up_nobody(
+async def test_a_timestamp_lookup_in_a_huge_batch_does_not_delay_others(
     broker: BrokerProcess, topic: str, name: str
 ) -> None:
     """Only the last of the records is late enough; all were made objects, on the event loop."""

@@ -90,7 +90,7 @@ def _answer_to(data: bytes) -> bytes:
     return request_bytes(SaslAuthenticateRequest(auth_bytes=data), 2)
 
 
-async def test_what_is_announced_before_a_login_takes_no_memory(broker: BrokerProcess) -> None:
+async def test_large_frames_announced_before_a_login_take_no_memory(broker: BrokerProcess) -> None:
     """Whatever it says that it is: a frame above 512 KiB ends its connection."""
     async with bystander(broker) as seen, raw_connections(_address(broker), 150) as attackers:
         for number, attacker in enumerate(attackers):
@@ -124,7 +124,7 @@ async def test_a_produce_that_is_sent_along_with_a_login_is_not_taken(before: st
         assert (await list_offsets(client, TOPIC, {0: LATEST}))[0] == written
 
 
-async def test_300_half_logins_and_slow_ones_keep_nobody_out(broker: BrokerProcess) -> None:
+async def test_300_unfinished_logins_do_not_keep_a_client_out(broker: BrokerProcess) -> None:
     """Each ends by its deadline, however it passes the time; a good client logs in meanwhile."""
     first = scram_client(SCRAM).get_client_first().encode()
     half = _begun_login(SCRAM) + _answer_to(first)

@@ -54,7 +54,7 @@ async def _all_end(streams: Sequence[trio.abc.ReceiveStream], within_seconds: fl
             assert await next_answer(stream) is None
 
 
-async def test_half_handshakes_keep_nobody_out(broker: TlsBroker) -> None:
+async def test_unfinished_tls_handshakes_do_not_keep_a_client_out(broker: TlsBroker) -> None:
     """More than there are places for; each ends by its deadline, a good client gets in meanwhile."""
     async with bystander(broker.process) as seen, raw_connections(broker.address, 400) as attackers:
         for attacker in attackers[:200]:
@@ -67,7 +67,7 @@ async def test_half_handshakes_keep_nobody_out(broker: TlsBroker) -> None:
     assert 1 <= lines <= 40, "ten lines in ten seconds"
 
 
-async def test_150_handshakes_at_once_hold_up_nobody() -> None:
+async def test_150_concurrent_tls_handshakes_do_not_delay_others() -> None:
     """With a large key, by which each takes 5 ms of CPU: the event loop would compute for most of a second."""
     key = rsa.generate_private_key(65_537, 4096)
     done = 0
@@ -87,7 +87,7 @@ async def test_150_handshakes_at_once_hold_up_nobody() -> None:
         assert seen.problems() == []
 
 
-async def test_who_asks_for_new_keys_all_the_time_holds_up_nobody(broker: TlsBroker, tmp_path: Path) -> None:
+async def test_a_flood_of_tls_key_updates_does_not_delay_others(broker: TlsBroker, tmp_path: Path) -> None:
     """Messages of TLS that bring no data: each costs the broker new keys and an answer. It ends that early."""
     context = broker.certificate.client_context(broker.authority.ca_file)
     context.keylog_filename = str(tmp_path / "keys")
@@ -105,7 +105,7 @@ async def test_who_asks_for_new_keys_all_the_time_holds_up_nobody(broker: TlsBro
         assert seen.problems() == []
 
 
-async def test_what_is_not_tls_ends_at_once(broker: TlsBroker) -> None:
+async def test_a_connection_without_tls_ends_at_once(broker: TlsBroker) -> None:
     async with bystander(broker.process) as seen, raw_connections(broker.address, 50) as attackers:
         for attacker in attackers:
             await attacker.send_all(announced_frame(1 << 20, api_key=METADATA) + bytes(1000))
@@ -131,7 +131,7 @@ async def test_the_bounds_on_frames_hold_over_tls() -> None:
 
 
 @pytest.mark.faults
-async def test_a_slot_is_given_up_by_who_does_not_shake_hands() -> None:
+async def test_a_connection_without_a_handshake_gives_way_to_a_new_one() -> None:
     with tls_broker("--max-connections", "4") as broker:
         async with raw_connections(broker.address, 4):
             await trio.sleep(2.2)  # from which on they give way

@@ -137,7 +137,7 @@ async def test_a_large_body_goes_and_comes_whole(tls, whole, tmp_path):
         assert transport.statistics().opened_count == 1
 
 
-async def test_httpx_clients_work_over_it():
+async def test_httpx_clients_work_over_the_transport():
     async with serving(echo) as (_, transport, url):
         async with httpx.AsyncClient(transport=transport) as client:
             response = await client.post(url, content=b"hello")
@@ -211,7 +211,7 @@ async def test_no_more_connections_than_allowed_and_waiters_are_served_in_order(
         assert server.connection_count == 1
 
 
-async def test_connections_that_may_be_as_dead_as_one_that_gave_no_reply_are_closed(monkeypatch):
+async def test_a_request_without_reply_closes_all_idle_connections(monkeypatch):
     """After an outage each of them was tried, and hung, before a new one was opened."""
     monkeypatch.setattr("kafscale.http.client.DEAD_SECONDS", 0.0)
     is_dead = False
@@ -235,7 +235,7 @@ async def test_connections_that_may_be_as_dead_as_one_that_gave_no_reply_are_clo
         assert transport.statistics().opened_count == 9
 
 
-async def test_closing_the_transport_closes_what_is_idle_now_and_what_becomes_so():
+async def test_closing_the_transport_closes_connections_as_soon_as_they_are_idle():
     go = trio.Event()
 
     async def script(peer):
@@ -277,7 +277,7 @@ async def test_a_response_that_is_left_unread_gives_up_its_connection():
 # --- connections that the server closes
 
 
-async def test_an_idle_connection_that_was_closed_is_noticed_before_it_is_used():
+async def test_an_idle_connection_closed_by_the_server_is_not_reused():
     heads = []
 
     async def script(peer):
@@ -310,7 +310,7 @@ async def test_a_request_that_met_a_closing_connection_is_sent_once_more():
 
 
 @pytest.mark.parametrize("options", [{"method": "POST"}, {"method": "PUT", "idempotent": False}])
-async def test_a_request_that_may_have_had_its_effect_is_not_sent_again(options):
+async def test_a_non_idempotent_request_is_not_retried_after_a_lost_reply(options):
     async with serving(drop_second) as (server, transport, url):
         await send(transport, url)
         with pytest.raises((httpx.ReadError, httpx.RemoteProtocolError)):
@@ -319,7 +319,7 @@ async def test_a_request_that_may_have_had_its_effect_is_not_sent_again(options)
         assert transport.statistics().in_use_count == transport.statistics().idle_count == 0
 
 
-async def test_a_request_that_was_sent_in_part_is_sent_again_whatever_it_is():
+async def test_a_partly_sent_request_is_retried_even_if_it_is_not_idempotent():
     async def script(peer):
         if peer.number > 1:
             return await echo(peer)
@@ -381,7 +381,7 @@ REPLIES = [
 
 @pytest.mark.parametrize(("reply", "body", "keeps_alive"), REPLIES)
 @pytest.mark.parametrize("step", [1, 7, 1000])
-async def test_a_reply_is_read_however_it_is_cut(reply, body, keeps_alive, step):
+async def test_a_reply_in_pieces_of_any_size_is_read(reply, body, keeps_alive, step):
     async def script(peer):
         while await peer.request() is not None:
             for start in range(0, len(reply), step):
@@ -404,7 +404,7 @@ async def test_a_body_that_ends_with_the_connection():
         assert transport.statistics().idle_count == 0
 
 
-async def test_a_head_has_no_body_whatever_its_length():
+async def test_a_head_response_has_no_body_despite_its_content_length():
     async def script(peer):
         while await peer.request() is not None:
             await peer.stream.send_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
@@ -481,7 +481,7 @@ async def test_reading_times_out_in_head_and_body(stop_after, patient_clock):
         assert trio.current_time() == pytest.approx(5, abs=1)
 
 
-async def test_a_slow_reply_that_goes_on_does_not_time_out(patient_clock):
+async def test_a_slow_reply_that_keeps_arriving_does_not_time_out(patient_clock):
     async def script(peer):
         await peer.request()
         for piece in (b"HTTP/1.1 200 OK\r\n", b"Content-Length: 3\r\n\r\n", b"a", b"b", b"c"):

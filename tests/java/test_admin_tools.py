@@ -208,7 +208,7 @@ def test_sizes_of_partitions_are_in_the_only_directory(java, name):
     assert {(each["offsetLag"], each["isFuture"]) for each in partitions.values()} == {(0, False)}
 
 
-def test_a_replica_moves_to_the_directory_where_it_is(java, name, tmp_path):
+def test_moving_a_replica_to_its_current_log_dir_succeeds(java, name, tmp_path):
     create(java, name)
     said = java("LogDirsCommand", "--describe", "--topic-list", name)
     ((directory,),) = [each["logDirs"] for each in json.loads(said.splitlines()[-1])["brokers"]]
@@ -225,6 +225,6 @@ def test_a_replica_moves_to_the_directory_where_it_is(java, name, tmp_path):
         java(REASSIGN, "--execute", "--reassignment-json-file", str(file))
 
 
-def test_the_calls_of_kafkas_brokers_are_those_that_ours_are_compared_with(java):
+def test_our_table_of_kafka_broker_apis_matches_kafka(java):
     lines = java.source(str(Path(__file__).parent / "BrokerApis.java")).splitlines()
     assert sorted(lines) == sorted(f"{key} {api.name} {api.oldest} {api.newest}" for key, api in BROKER_APIS.items())

@@ -88,7 +88,7 @@ def test_two_members_share_all_partitions_and_lose_nothing(java, name):
     assert read(first, second) == sorted([*range(300), *range(300)])
 
 
-def test_a_group_changes_its_protocol_while_it_reads(java, name):
+def test_a_group_changes_its_protocol_while_members_consume(java, name):
     create(java, name, 4)
     produce_numbers(java, name, 100)
     with verifiable(java, name, "--reset-policy", "earliest") as classic:

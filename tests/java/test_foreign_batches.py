@@ -33,7 +33,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
         yield running
 
 
-def test_apache_kafka_answers_each_form_as_the_table_says(kafka: RunningBroker) -> None:
+def test_apache_kafka_gives_each_batch_form_the_error_code_of_the_table(kafka: RunningBroker) -> None:
     forms = foreign_batches()
     create_topic(str(kafka.address), TOPIC, len(forms))
     codes = error_codes_of(kafka.address, TOPIC, [form.batch for form in forms], same=False)
@@ -41,7 +41,7 @@ def test_apache_kafka_answers_each_form_as_the_table_says(kafka: RunningBroker) 
     assert answers == {form.name: form.foreign.kafka for form in forms}
 
 
-def test_apache_kafka_answers_each_header_as_the_table_says(kafka: RunningBroker) -> None:
+def test_apache_kafka_gives_each_header_the_error_code_of_the_table(kafka: RunningBroker) -> None:
     headers = foreign_headers()
     create_topic(str(kafka.address), "headers", len(headers))
     codes = error_codes_of(kafka.address, "headers", [each.frame for each in headers.values()], same=False)
@@ -49,14 +49,14 @@ def test_apache_kafka_answers_each_header_as_the_table_says(kafka: RunningBroker
     assert answers == {name: each.kafka for name, each in headers.items()}
 
 
-def test_apache_kafka_refuses_log_append_time_where_the_topic_has_it(kafka: RunningBroker) -> None:
+def test_apache_kafka_refuses_marked_batches_for_a_topic_with_log_append_time(kafka: RunningBroker) -> None:
     create_topic(str(kafka.address), "stamped", 1, **{"message.timestamp.type": "LogAppendTime"})
     batches = [sealed(attributes=LOG_APPEND_TIME), sealed(attributes=DELETE_HORIZON)]
     codes = error_codes_of(kafka.address, "stamped", batches, same=True)
     assert codes == [error_codes.INVALID_TIMESTAMP, error_codes.NONE]
 
 
-def test_java_reads_what_our_broker_takes() -> None:
+def test_java_reads_every_batch_form_our_broker_accepts() -> None:
     taken = [form for form in foreign_batches() if form.foreign.expected == TAKEN]
     with broker_process() as broker:
         create_topic(broker.bootstrap, TOPIC, 1)

@@ -46,7 +46,7 @@ def offsets(java, topic, time):
     return {int(line.split(":")[1]): int(line.split(":")[2]) for line in lines}
 
 
-def test_versions_are_what_the_table_says(java):
+def test_the_version_tool_lists_the_versions_of_the_api_table(java):
     said = java("BrokerApiVersionsCommand")
     found = {
         (int(key), int(low), int(high or low))
@@ -252,7 +252,7 @@ def count(consumer):
     return len(consumer.named("record_data"))
 
 
-def test_an_idempotent_producer_goes_on_at_a_cluster_that_has_never_given_out_its_id(own_broker, name, tmp_path):
+def test_an_idempotent_producer_continues_after_its_cluster_lost_all_data(own_broker, name, tmp_path):
     """It ended with InvalidPidMappingException."""
     java = JavaTools(bootstrap=own_broker.bootstrap, class_path=class_path())
     config = tmp_path / "producer.properties"
@@ -269,7 +269,7 @@ def test_an_idempotent_producer_goes_on_at_a_cluster_that_has_never_given_out_it
 
 
 @pytest.mark.parametrize("kill", [False, True], ids=["stop", "kill"])
-def test_idempotent_records_are_there_once_after_the_broker_went_away(own_broker, name, kill, tmp_path):
+def test_idempotent_records_are_stored_once_after_a_broker_restart(own_broker, name, kill, tmp_path):
     java = JavaTools(bootstrap=own_broker.bootstrap, class_path=class_path())
     create(java, name, 3)
     total = 6000

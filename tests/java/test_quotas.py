@@ -59,13 +59,13 @@ def test_each_kind_is_set_described_and_removed(java, entity, config, row):
     java(CONFIGS, *entity, "--alter", "--delete-config", ",".join(re.findall(r"(\w+)=", config)))
 
 
-def test_nothing_is_told_of_what_was_removed(java):
+def test_removed_quotas_are_not_described(java):
     java(CONFIGS, *ALICE, "--alter", "--add-config", "consumer_byte_rate=1")
     java(CONFIGS, *ALICE, "--alter", "--delete-config", "consumer_byte_rate")
     assert "Quota configs" not in java(CONFIGS, *ALICE, "--describe")
 
 
-def test_those_of_a_type_are_listed_together(java):
+def test_quotas_of_one_entity_type_are_listed_together(java):
     for entity in (ALICE, ANY_USER, (*ALICE, *LOADER)):
         java(CONFIGS, *entity, "--alter", "--add-config", "consumer_byte_rate=1000000")
     said = java(CONFIGS, "--entity-type", "users", "--describe")
@@ -77,14 +77,14 @@ def test_those_of_a_type_are_listed_together(java):
         java(CONFIGS, *entity, "--alter", "--delete-config", "consumer_byte_rate")
 
 
-def test_the_tool_tells_what_is_refused(java):
+def test_the_config_tool_reports_refused_quotas(java):
     with pytest.raises(AssertionError, match="producer_byte_rate cannot be a fractional value"):
         java(CONFIGS, *LOADER, "--alter", "--add-config", "producer_byte_rate=1.5")
     with pytest.raises(AssertionError, match="request_percentage must be greater than 0"):
         java(CONFIGS, *LOADER, "--alter", "--add-config", "request_percentage=0")
 
 
-def test_a_tool_is_told_that_partitions_are_too_many_for_now_and_makes_them_later(java):
+def test_a_throttled_topic_creation_succeeds_after_the_quota_is_raised(java):
     anonymous = ("--entity-type", "users", "--entity-name", "ANONYMOUS")
     java(CONFIGS, *anonymous, "--alter", "--add-config", "controller_mutation_rate=10")
     java(TOPICS, "--create", "--topic", "large", "--partitions", "500")  # 110 may come at once: 39 s are missing

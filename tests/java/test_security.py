@@ -109,7 +109,7 @@ def test_tls(version, shows_certificate, broker, name, tmp_path):
     topic_round(tools(broker, SecurityProtocol.SSL), name, config)
 
 
-def test_who_shows_a_certificate_is_allowed_what_its_name_is(name, tmp_path):
+def test_a_client_with_a_certificate_gets_the_acls_of_its_principal(name, tmp_path):
     with sasl_broker(*WITH_LISTS) as broker:
         allow(broker, "client", name)
         java = tools(broker, SecurityProtocol.SSL)

@@ -149,7 +149,7 @@ def test_the_controller_is_the_voter_and_the_others_observe(java: JavaTools) -> 
     assert roles == {each: "Leader" if [each] == leader else "Observer" for each in "123"}
 
 
-def test_an_unclean_election_has_others_lead_what_a_dead_broker_led(
+def test_an_unclean_election_moves_partitions_of_a_dead_broker_to_others(
     java: JavaTools, name: str, describe: Describe, brokers: Sequence[BrokerProcess]
 ) -> None:
     create(java, name, 3)

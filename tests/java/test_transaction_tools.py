@@ -164,7 +164,7 @@ def test_no_transaction_of_a_coordinator_hangs(java, name, producer):
         assert table(java(COMMAND, "find-hanging", *where, *old), "Topic") == []
 
 
-def test_committed_records_are_read_and_offsets_count_them_all(java, name, producer):
+def test_read_committed_skips_aborted_records_and_end_offsets_count_markers(java, name, producer):
     create(java, name)
     commit(producer, name, b"0")
     abort(producer, name, b"1")

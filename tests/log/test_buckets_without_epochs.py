@@ -33,7 +33,7 @@ async def opened() -> tuple[MemoryStore, MemoryDisk]:
     return store, disk
 
 
-async def test_it_opens_is_read_goes_on_and_is_merged(autojump_clock, caplog):
+async def test_a_bucket_without_epochs_opens_and_is_read_appended_to_and_merged(autojump_clock, caplog):
     store, disk = await opened()
     async with memory_log(store, disk, leader_epoch=3) as log:
         assert "version 1 of a checkpoint of manifests is not known" in caplog.text  # it costs only time
@@ -53,7 +53,7 @@ async def test_it_opens_is_read_goes_on_and_is_merged(autojump_clock, caplog):
         assert await log.values(log.partition()) == [*VALUES, b"next"]
 
 
-async def test_what_a_broker_of_the_version_before_writes_after_this_one_has_taken_over_is_late(autojump_clock):
+async def test_a_segment_written_late_by_a_broker_of_the_previous_version_is_ignored(autojump_clock):
     store, _ = await opened()
     keys = [parse_segment_key(info.key) async for page in store.list("default/") for info in page]
     last = max((key for key in keys if key.kind == "kfs"), key=lambda key: key.base_offset)
@@ -73,7 +73,7 @@ async def test_what_a_broker_of_the_version_before_writes_after_this_one_has_tak
         assert log.log.late_count() == 1
 
 
-async def test_it_is_compacted_and_merged_and_reads_the_same(autojump_clock):
+async def test_a_bucket_without_epochs_reads_the_same_after_compaction_and_merges(autojump_clock):
     """Its own records have no keys, so that a topic that becomes compacted loses them; what came since stays.
 
     The last one of the log stays, too, as that of the last batch of what is compacted. A restart reads the same.

@@ -92,9 +92,7 @@ async def test_on_a_full_disk_fetches_go_on_and_flushes_make_room(autojump_clock
 
 
 @pytest.mark.parametrize("operation", ["write", "sync"])
-async def test_a_failed_fsync_ends_the_broker_and_says_why_and_the_next_start_has_what_was_acknowledged(
-    autojump_clock, operation
-):
+async def test_a_failed_write_or_fsync_ends_the_broker_and_keeps_acknowledged_records(autojump_clock, operation):
     parts = memory_parts()
     assert isinstance(parts.disk, MemoryDisk)
     refused: list[BaseException] = []

@@ -89,7 +89,7 @@ async def test_a_segment_at_the_end_that_turns_out_to_be_damaged_is_led_over(aut
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)
-async def test_offsets_of_a_last_segment_that_has_gone_are_not_given_out_again_after_a_checkpoint_without_it(
+async def test_offsets_of_a_lost_last_segment_are_not_reused_after_a_later_checkpoint(
     autojump_clock, durability, caplog
 ):
     store = await written(durability=durability)
@@ -106,7 +106,7 @@ async def test_offsets_of_a_last_segment_that_has_gone_are_not_given_out_again_a
         assert await fetch(log, 3) == ([6], 7)
 
 
-async def test_a_hole_at_the_end_ends_when_the_log_start_passes_it(autojump_clock):
+async def test_a_hole_at_the_end_is_forgotten_once_the_log_start_passes_the_hole(autojump_clock):
     store = await written()
     topics = [topic_spec(log_start_offsets={0: 6})]
     async with memory_log(store, MemoryDisk(), topics=topics, leader_epoch=2) as log:

@@ -68,7 +68,7 @@ async def test_a_released_partition_is_complete_when_acquired_again(autojump_clo
 
 
 @EVERY_MODE
-async def test_what_was_told_of_it_is_not_read(autojump_clock, durability):
+async def test_a_manifest_passed_at_hand_over_is_not_read_from_the_store(autojump_clock, durability):
     store = FaultyStore(MemoryStore())
     async with memory_log(store, MemoryDisk(), topics=[TWO], durability=durability) as log:
         before = log.partition()
@@ -90,7 +90,7 @@ async def test_what_was_told_of_it_is_not_read(autojump_clock, durability):
         assert await log.values(partition) == [b"0", b"1", b"2", b"3", b"4"]
 
 
-async def test_what_was_told_counts_only_for_its_partition_and_up_to_its_end(autojump_clock):
+async def test_a_passed_manifest_is_used_only_for_its_partition_and_end_offset(autojump_clock):
     async with memory_log(MemoryStore(), MemoryDisk(), topics=[TWO]) as log:
         partition = log.partition()
         await log.append(partition, b"a")
@@ -104,7 +104,7 @@ async def test_what_was_told_counts_only_for_its_partition_and_up_to_its_end(aut
         assert known_from(b"", partition_id, 0) is None
 
 
-async def test_nothing_is_told_of_what_is_empty_large_damaged_or_late(autojump_clock):
+async def test_an_empty_large_damaged_or_late_partition_passes_no_manifest(autojump_clock):
     async with memory_log(MemoryStore(), MemoryDisk(), topics=[TWO]) as log:
         assert await contents_of(log.partition(1)) == b""
         partition = log.partition()
@@ -124,7 +124,7 @@ async def test_nothing_is_told_of_what_is_empty_large_damaged_or_late(autojump_c
 
 
 @EVERY_MODE
-async def test_what_a_later_leader_epoch_writes_has_that_epoch_wherever_it_is_kept(autojump_clock, durability):
+async def test_records_of_a_later_leader_epoch_keep_their_epoch_in_bucket_and_wal(autojump_clock, durability):
     disk, store = MemoryDisk(), MemoryStore()
     async with memory_log(store, disk, topics=[TWO], durability=durability) as log:
         await log.append(log.partition(), b"a")
@@ -164,7 +164,7 @@ async def test_the_others_of_its_topic_stay_as_they_are(autojump_clock, durabili
 
 
 @EVERY_MODE
-async def test_the_write_ahead_log_keeps_nothing_of_what_was_released(autojump_clock, durability):
+async def test_the_wal_keeps_no_entry_of_a_released_partition(autojump_clock, durability):
     disk, store = MemoryDisk(), MemoryStore()
     settings = {"durability": durability, "flush_interval_seconds": NEVER_SECONDS}
     async with memory_log(store, disk, topics=[TWO], **settings) as log:
@@ -176,7 +176,7 @@ async def test_the_write_ahead_log_keeps_nothing_of_what_was_released(autojump_c
         assert await log.values(log.partition()) == [b"a", b"b"]
 
 
-async def test_a_topic_whose_partitions_are_led_here_in_part_opens_only_those(autojump_clock):
+async def test_open_topic_opens_only_the_partitions_that_the_broker_leads(autojump_clock):
     some = attrs.evolve(topic_spec(3), leader_epochs={1: 4})
     async with memory_log(MemoryStore(), MemoryDisk(), topics=[topic_spec(name="o", topic_id=b"o" * 16)]) as log:
         log.log.open_topic(some)
@@ -241,7 +241,7 @@ async def test_a_release_that_is_cancelled_leaves_the_partition_open(autojump_cl
         assert partition.closed
 
 
-async def test_little_is_flushed_once_where_the_store_is_there(autojump_clock):
+async def test_a_small_tail_is_flushed_once_at_release_if_the_store_is_reachable(autojump_clock):
     store = FaultyStore(MemoryStore())
     async with memory_log(store, MemoryDisk(), topics=[TWO], flush_interval_seconds=NEVER_SECONDS) as log:
         for index in range(2):  # the first finds out that the store is there
@@ -279,7 +279,7 @@ async def test_records_durable_during_the_last_flush_join_its_segment(autojump_c
         assert store.count("put_if_absent", "*.kfs") == 1
 
 
-async def test_it_is_served_again_where_the_store_goes_away_during_the_last_flush(autojump_clock):
+async def test_a_partition_is_served_again_if_the_store_fails_during_its_last_flush(autojump_clock):
     store = FaultyStore(MemoryStore())
     async with memory_log(store, MemoryDisk(), topics=[TWO], flush_interval_seconds=NEVER_SECONDS) as log:
         await log.append(log.partition(1), b"x")
@@ -301,7 +301,7 @@ async def test_it_is_served_again_where_the_store_goes_away_during_the_last_flus
         assert await log.values(await acquire_partition(log.log, LATER, 0)) == [b"a", b"b"]
 
 
-async def test_a_topic_may_be_deleted_while_a_partition_of_it_is_released(autojump_clock):
+async def test_a_topic_can_be_deleted_while_one_of_its_partitions_is_released(autojump_clock):
     store = FaultyStore(MemoryStore())
     for during_last_flush in (False, True):
         async with memory_log(store, MemoryDisk(), topics=[TWO], flush_interval_seconds=NEVER_SECONDS) as log:
@@ -326,7 +326,7 @@ async def test_a_topic_may_be_deleted_while_a_partition_of_it_is_released(autoju
         store.heal()
 
 
-async def test_a_topic_may_be_deleted_while_a_partition_of_it_is_acquired(autojump_clock):
+async def test_a_topic_can_be_deleted_while_one_of_its_partitions_is_acquired(autojump_clock):
     store = FaultyStore(MemoryStore())
     async with memory_log(store, MemoryDisk(), topics=[TWO]) as log:
         await log.append(log.partition(), b"a")
@@ -349,7 +349,7 @@ async def test_a_topic_may_be_deleted_while_a_partition_of_it_is_acquired(autoju
         assert log.partition().next_offset == 0
 
 
-async def test_configs_that_change_while_it_is_acquired_hold_for_it(autojump_clock):
+async def test_configs_changed_during_an_acquisition_apply_to_the_partition(autojump_clock):
     store = FaultyStore(MemoryStore())
     async with memory_log(store, MemoryDisk(), topics=[TWO]) as log, trio.open_nursery() as nursery:
         await log.append(log.partition(), b"a")
@@ -377,7 +377,7 @@ async def test_an_acquisition_that_fails_can_be_tried_again(autojump_clock):
         assert await log.values(log.partition()) == [b"a"]
 
 
-async def test_it_goes_on_behind_what_may_have_been_acknowledged(autojump_clock):
+async def test_an_acquired_partition_does_not_reuse_acknowledged_offsets(autojump_clock):
     """Where its last segment has gone from the bucket, its offsets are not given again."""
     store = MemoryStore()
     async with memory_log(store, MemoryDisk(), topics=[TWO]) as log:
@@ -391,7 +391,7 @@ async def test_it_goes_on_behind_what_may_have_been_acknowledged(autojump_clock)
         assert await log.append(partition, b"3") == 3
 
 
-async def test_a_read_that_is_under_way_is_told_that_the_leader_has_moved(autojump_clock):
+async def test_a_waiting_read_fails_with_not_leader_when_the_partition_is_released(autojump_clock):
     async with memory_log(MemoryStore(), MemoryDisk(), flush_interval_seconds=NEVER_SECONDS) as log:
         await log.append(log.partition(), b"a")
         async with log.waiting_read(NOT_LEADER_OR_FOLLOWER):
@@ -452,7 +452,7 @@ async def test_a_rewrite_that_meets_the_last_flush_changes_nothing(autojump_cloc
         assert store.count("*", "*-00001.*") == 0
 
 
-async def test_retention_that_is_under_way_deletes_nothing_of_it(autojump_clock):
+async def test_retention_under_way_deletes_no_segment_of_a_released_partition(autojump_clock):
     topic = topic_spec(2, retention_ms=1, file_delete_delay_ms=0)
     async with memory_log(MemoryStore(), MemoryDisk(), topics=[topic]) as log:
         for value in (b"a", b"b"):
@@ -477,7 +477,7 @@ async def test_retention_that_is_under_way_deletes_nothing_of_it(autojump_clock)
         assert log.log.deleter.waiting_count == 0
 
 
-async def test_caches_keep_nothing_of_it(autojump_clock):
+async def test_caches_drop_the_data_of_a_released_partition(autojump_clock):
     async with memory_log(MemoryStore(), MemoryDisk(), topics=[TWO]) as log:
         for index in (0, 1):
             for _ in range(20):
@@ -495,7 +495,7 @@ async def test_caches_keep_nothing_of_it(autojump_clock):
         assert reader.read_ahead.held_bytes == reader.footers.size_bytes == reader.ranges.cache.size_bytes == 0
 
 
-async def test_it_is_restored_with_its_log_start_and_its_objects_of_version_1(autojump_clock):
+async def test_an_acquired_partition_keeps_its_log_start_and_its_version_1_segments(autojump_clock):
     store, topic_id = MemoryStore(), version_1_topic_id(TOPIC)
     await version_1_objects(version_1_key(TOPIC, 0, 0), make_batches(0, 4)).put(store)
     await version_1_objects(version_1_key(TOPIC, 1, 0), make_batches(0, 2)).put(store)
@@ -594,7 +594,7 @@ async def test_the_last_flush_before_an_epoch_without_records_stays_though_a_rep
         assert await log.values(partition) == [b"a", b"b"]
 
 
-async def test_it_is_missed_where_it_is_damaged(autojump_clock, caplog):
+async def test_a_damaged_segment_below_the_later_epoch_start_is_quarantined(autojump_clock, caplog):
     store = MemoryStore()
     async with memory_log(store, MemoryDisk(), topics=[TWO], durability=Durability.SEGMENT) as log:
         await log.append(log.partition(), b"a", b"b")
@@ -607,7 +607,7 @@ async def test_it_is_missed_where_it_is_damaged(autojump_clock, caplog):
         assert "damaged and quarantined" in caplog.text
 
 
-async def test_what_begins_where_the_later_epoch_does_is_late_whatever_it_is(autojump_clock, caplog):
+async def test_a_segment_that_begins_at_the_later_epoch_start_is_late_even_if_damaged(autojump_clock, caplog):
     store = MemoryStore()
     async with memory_log(store, MemoryDisk(), topics=[TWO], durability=Durability.SEGMENT) as log:
         await log.append(log.partition(), b"a", b"b")

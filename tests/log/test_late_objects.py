@@ -89,7 +89,7 @@ async def verified(store) -> list[tuple[str, str, bool]]:
 
 @pytest.mark.parametrize("restart", ["with its disk", "without"])
 @pytest.mark.parametrize("order", ["older first", "newer first", "newer in its log only"])
-async def test_a_superseded_brokers_late_flush_does_not_overwrite_what_its_successor_acknowledged(
+async def test_a_late_flush_of_a_superseded_broker_does_not_replace_acknowledged_records(
     autojump_clock, caplog, order, restart
 ):
     store, newer_disk = MemoryStore(), MemoryDisk()
@@ -123,7 +123,7 @@ async def test_a_superseded_brokers_late_flush_does_not_overwrite_what_its_succe
     assert (3, 1, 0) in await keys_of(store)
 
 
-async def test_what_comes_late_behind_all_that_a_broker_knew_is_not_settled_before_that_one_has_flushed(autojump_clock):
+async def test_a_late_segment_at_the_end_is_unsettled_until_the_successor_flushes(autojump_clock):
     """The simulation took it for the log, as readers of the bucket alone do until the successor's segment is there."""
     store = MemoryStore()
     async with two_brokers(store) as (older, newer):
@@ -135,7 +135,7 @@ async def test_what_comes_late_behind_all_that_a_broker_knew_is_not_settled_befo
         assert await settled(store, newer) == [*SHARED, *NEWER]
 
 
-async def test_a_superseded_broker_that_starts_again_keeps_aside_what_it_had_acknowledged_too_late(autojump_clock):
+async def test_a_superseded_brokers_late_records_are_not_read_after_a_restart(autojump_clock):
     store, older_disk = MemoryStore(), MemoryDisk()
     async with two_brokers(store, older_disk=older_disk) as (older, newer):
         await append_and_flush(newer, NEWER)
@@ -146,7 +146,7 @@ async def test_a_superseded_broker_that_starts_again_keeps_aside_what_it_had_ack
         assert log.log.late_count() == 1
 
 
-async def test_producers_and_epochs_are_those_of_the_records_that_count(autojump_clock):
+async def test_producer_states_and_epochs_ignore_late_segments(autojump_clock):
     """The producer's b3 to b5 are known, and its a3 and a4 are not, though a start has found these first."""
     store, newer_disk = MemoryStore(), MemoryDisk()
     async with memory_log(store, MemoryDisk(), leader_epoch=1) as older:
@@ -167,7 +167,7 @@ async def test_producers_and_epochs_are_those_of_the_records_that_count(autojump
         assert partition.next_offset == 2
 
 
-async def test_several_late_objects_and_one_that_goes_on_behind_the_log(autojump_clock):
+async def test_several_late_segments_are_ignored_even_past_the_end_of_the_log(autojump_clock):
     store = MemoryStore()
     async with memory_log(store, MemoryDisk(), leader_epoch=1) as older:
         await append_and_flush(older, SHARED)
@@ -198,7 +198,7 @@ async def test_merges_of_either_broker_change_nothing(autojump_clock, merges):
     assert await read_without_a_broker(store) == [*SHARED, *NEWER]
 
 
-async def test_the_collection_of_orphans_leaves_what_is_late_and_tells_of_it_once(autojump_clock, caplog):
+async def test_orphan_collection_keeps_a_late_segment_and_logs_its_key_once(autojump_clock, caplog):
     def clock_ms() -> int:
         return NOW_MS + round(trio.current_time() * 1000)
 
@@ -232,7 +232,7 @@ async def test_the_collection_of_orphans_leaves_what_is_late_and_tells_of_it_onc
         assert newer.log.late_count() == 0
 
 
-async def test_what_both_brokers_flushed_of_one_log_is_an_orphan_and_not_late(autojump_clock):
+async def test_a_segment_flushed_by_both_brokers_under_s3_wal_is_an_orphan_and_not_late(autojump_clock):
     """In `s3-wal` the newer broker has replayed what the older one flushes."""
     store, wal = MemoryStore(), Durability.S3_WAL
     async with memory_log(store, MemoryDisk(), leader_epoch=1, durability=wal) as older:
@@ -256,7 +256,7 @@ async def flush_nothing_else(log: MemoryLog) -> None:
     assert (await read_footer(log.store, key_at(0, 1))).last_offset == 4
 
 
-async def test_what_the_third_broker_has_seen_of_the_first_counts_and_not_what_the_second_wrote_later(autojump_clock):
+async def test_the_third_broker_ignores_records_the_second_writes_late(autojump_clock):
     """The second was suspended before it wrote anything; so the third found what the first had written meanwhile."""
     store = MemoryStore()
     async with memory_log(store, MemoryDisk(), leader_epoch=1) as first:

@@ -22,7 +22,7 @@ async def write(log: MemoryLog, index: int, seconds: float, every_seconds: float
             await trio.sleep(every_seconds)
 
 
-async def test_a_load_that_lasts_is_told_and_one_that_is_over_is_forgotten(autojump_clock: MockClock) -> None:
+async def test_the_load_meter_reports_a_lasting_load_and_forgets_a_past_load(autojump_clock: MockClock) -> None:
     async with memory_log(MemoryStore(), MemoryDisk(), topics=[topic_spec(3)]) as log, trio.open_nursery() as nursery:
         meter = LoadMeter(partitions=log.log.partitions.values)
         nursery.start_soon(meter.run)
@@ -50,7 +50,7 @@ async def test_reads_count_like_writes(autojump_clock: MockClock) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_a_partition_that_was_just_opened_counts_when_it_has_been_measured(autojump_clock: MockClock) -> None:
+async def test_a_newly_opened_partition_counts_after_being_measured(autojump_clock: MockClock) -> None:
     async with memory_log(MemoryStore(), MemoryDisk()) as log, trio.open_nursery() as nursery:
         meter = LoadMeter(partitions=log.log.partitions.values)
         nursery.start_soon(meter.run)
@@ -61,7 +61,7 @@ async def test_a_partition_that_was_just_opened_counts_when_it_has_been_measured
         nursery.cancel_scope.cancel()
 
 
-async def test_who_leads_something_at_its_start_measures_it_before_it_tells(autojump_clock: MockClock) -> None:
+async def test_a_broker_that_leads_partitions_at_start_settles_its_load_first(autojump_clock: MockClock) -> None:
     async with memory_log(MemoryStore(), MemoryDisk()) as log, trio.open_nursery() as nursery:
         empty, full = LoadMeter(), LoadMeter(partitions=log.log.partitions.values)
         assert not empty.load().is_settled
@@ -89,7 +89,7 @@ async def test_a_partition_that_moved_away_has_no_load(autojump_clock: MockClock
         nursery.cancel_scope.cancel()
 
 
-async def test_a_bounded_number_is_told_one_by_one(autojump_clock: MockClock) -> None:
+async def test_the_load_lists_a_limited_number_of_busiest_partitions(autojump_clock: MockClock) -> None:
     count = TOLD_MOST_COUNT + 100
     async with memory_log(MemoryStore(), MemoryDisk(), topics=[topic_spec(count)]) as log:
         meter = LoadMeter(partitions=log.log.partitions.values)

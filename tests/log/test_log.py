@@ -34,7 +34,7 @@ async def test_only_partitions_that_exist_are_found(autojump_clock):
         assert log.log.partition(OTHER_ID, 0) is None
 
 
-async def test_a_topic_that_is_closed_while_the_wal_writes_its_batches_frees_them_afterwards(autojump_clock):
+async def test_a_topic_closed_during_a_wal_write_frees_its_batches_after_the_write(autojump_clock):
     disk = MemoryDisk(sync_seconds=1.0)
     async with memory_log(MemoryStore(), disk, topics=[topic_spec(), topic_spec(name="o", topic_id=OTHER_ID)]) as log:
         partition = log.partition()
@@ -69,7 +69,7 @@ async def test_a_topic_can_be_created_again_under_its_name(autojump_clock):
         assert await log.values(log.partition()) == [b"new"]
 
 
-async def test_objects_that_can_not_be_deleted_are_told_and_stay(autojump_clock, caplog):
+async def test_a_failed_deletion_of_a_topics_objects_is_logged_and_the_objects_stay(autojump_clock, caplog):
     caplog.set_level(logging.INFO)
     store = FaultyStore(MemoryStore())
     store.fail(On("delete"))
@@ -86,7 +86,7 @@ async def test_objects_that_can_not_be_deleted_are_told_and_stay(autojump_clock,
         assert "deleted topic t and its 2 objects" in caplog.text
 
 
-async def test_closing_what_is_not_open_does_nothing(autojump_clock):
+async def test_closing_a_topic_that_is_not_open_does_nothing(autojump_clock):
     async with memory_log(MemoryStore(), MemoryDisk()) as log:
         assert log.log.close_topic("other") == []
         await trio.lowlevel.checkpoint()

@@ -81,7 +81,7 @@ def test_the_footer_of_a_flush_does_not_grow_with_the_producers_that_wrote_nothi
     assert held.producers_from == 0
 
 
-def test_a_partition_with_few_producers_has_them_all_in_its_last_footer():
+def test_a_partition_with_few_producers_has_all_producers_in_its_last_footer():
     states = filled(UNCHANGED_MAX_COUNT)
     write(states, UNCHANGED_MAX_COUNT, 1000)
     held = states.for_footer(1000, 1001)
@@ -101,7 +101,7 @@ def test_after_some_flushes_no_footer_of_before_is_needed():
     assert flushes == -(-9_999 // UNCHANGED_MAX_COUNT)
 
 
-def test_a_footer_tells_of_a_producer_whose_next_epoch_begins_behind_it_as_it_was_before():
+def test_a_footer_ignores_a_producer_epoch_that_begins_after_the_segment():
     states = filled(3)
     states.record(header(0, epoch=1), 3, 0, durable_before=EVERYTHING_IS_DURABLE)
     write(states, 4, 4)
@@ -158,7 +158,7 @@ def test_in_a_full_partition_the_producer_that_was_idle_for_longest_is_forgotten
     assert states.budget.count == 3
 
 
-def test_a_full_broker_forgets_those_of_whatever_partition_that_were_idle_for_longest():
+def test_a_full_budget_evicts_the_longest_idle_producers_of_all_partitions():
     budget = ProducerBudget(max_count=16)
     one, other = ProducerStates(budget), ProducerStates(budget)
     for number in range(16):
@@ -237,7 +237,7 @@ class Segment:
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_whatever_happens_a_start_finds_the_state_of_all_producers(monkeypatch, seed):
+def test_a_start_restores_all_producers_after_random_operations(monkeypatch, seed):
     """Writes, flushes, merges, retention, expiry and starts in any order; a footer holds two of the others."""
     monkeypatch.setattr(producers_module, "UNCHANGED_MAX_COUNT", 2)
     chance = random.Random(seed)
@@ -357,7 +357,7 @@ async def test_the_producers_of_a_deleted_topic_are_forgotten(autojump_clock):
         await trio.lowlevel.checkpoint()
 
 
-async def test_a_flush_that_an_earlier_attempt_had_made_keeps_what_that_ones_footer_has(autojump_clock, monkeypatch):
+async def test_an_adopted_flush_keeps_the_producers_of_the_footer_in_the_bucket(autojump_clock, monkeypatch):
     """A kill came between the upload and its commit; the next broker has chosen other producers beside the writers."""
     monkeypatch.setattr(producers_module, "UNCHANGED_MAX_COUNT", 2)
     async with memory_log(MemoryStore(), MemoryDisk(), topics=[topic_spec(**FOREVER)]) as log:
@@ -376,7 +376,7 @@ async def test_a_flush_that_an_earlier_attempt_had_made_keeps_what_that_ones_foo
         assert partition.encoded_end == b""
 
 
-async def test_a_merged_segment_has_what_no_later_footer_has_and_nobody_has_forgotten(autojump_clock, monkeypatch):
+async def test_a_merged_segment_keeps_the_producers_missing_in_later_footers(autojump_clock, monkeypatch):
     monkeypatch.setattr(producers_module, "UNCHANGED_MAX_COUNT", 2)
     store = MemoryStore()
     async with memory_log(store, MemoryDisk(), topics=[topic_spec(**FOREVER)]) as log:

@@ -73,7 +73,7 @@ async def test_waiters_of_an_abandoned_replay_fail(autojump_clock) -> None:
         assert second.next_offset == 1
 
 
-async def test_a_damaged_stream_blocks_only_partitions_that_need_it(autojump_clock) -> None:
+async def test_a_damaged_stream_blocks_only_the_partitions_that_need_the_stream(autojump_clock) -> None:
     """All that waited together failed together, and tried again together."""
     async with memory_log(MemoryStore(), MemoryDisk()) as log:
         journal = Journal(damaged={1})

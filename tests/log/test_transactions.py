@@ -73,7 +73,7 @@ async def everything_aborted(log: MemoryLog) -> tuple[AbortedTransaction, ...]:
 
 @EVERY_MODE
 @pytest.mark.parametrize("flushes", [False, True])
-async def test_a_restart_knows_what_is_open_and_what_was_aborted(autojump_clock, durability, flushes):
+async def test_a_restart_restores_open_and_aborted_transactions(autojump_clock, durability, flushes):
     disk, store = MemoryDisk(), MemoryStore()
     settings = {"durability": durability, "flush_interval_seconds": NEVER_SECONDS}
     async with memory_log(store, disk, **settings) as log:
@@ -117,7 +117,7 @@ async def test_a_crash_after_each_batch_leaves_a_legal_state(autojump_clock, dur
             assert log.partition().last_stable_offset == 2
 
 
-async def test_a_start_from_the_bucket_alone_knows_what_is_open(autojump_clock):
+async def test_a_start_from_the_bucket_alone_restores_open_transactions(autojump_clock):
     store = MemoryStore()
     async with memory_log(store, MemoryDisk()) as log:
         await four_transactions(log.partition())
@@ -209,7 +209,7 @@ async def test_a_partition_that_is_handed_over_takes_its_transactions_along(auto
 
 
 @pytest.mark.parametrize("durability", [Durability.S3_WAL, Durability.SEGMENT])
-async def test_a_broker_that_takes_over_with_an_empty_disk_knows_what_is_open(autojump_clock, durability):
+async def test_a_broker_taking_over_with_an_empty_disk_restores_open_transactions(autojump_clock, durability):
     store = MemoryStore()
     async with memory_log(store, MemoryDisk(), durability=durability) as log:
         await four_transactions(log.partition())
@@ -234,7 +234,7 @@ async def test_batches_to_unenrolled_partitions_are_refused_without_effect(autoj
         assert (repeated.base_offset, partition.next_offset) == (0, 2)
 
 
-async def test_sequences_go_on_behind_a_marker_of_the_same_epoch_and_begin_anew_in_a_later_one(autojump_clock):
+async def test_sequences_continue_after_a_marker_and_restart_in_a_later_epoch(autojump_clock):
     async with memory_log(MemoryStore(), MemoryDisk()) as log:
         partition = log.partition()
         await send(partition, b"a", b"b")

@@ -9,14 +9,14 @@ from kafscale.login.failures import WORDS, check, failure
 from kafscale.wire import error_codes
 
 
-def test_a_code_of_kafkas_was_all_that_was_said() -> None:
+def test_an_error_message_explains_the_kafka_error_code() -> None:
     told = str(failure(error_codes.UNKNOWN_TOPIC_OR_PARTITION, "topic 'nope'"))
     assert told == (
         "topic 'nope': UNKNOWN_TOPIC_OR_PARTITION (it does not exist; `kafscale topics list` shows all topics)"
     )
 
 
-def test_what_the_broker_says_goes_before_unless_it_says_nothing() -> None:
+def test_a_specific_broker_message_replaces_our_explanation() -> None:
     with pytest.raises(KafkaError, match=r"^t: TOPIC_ALREADY_EXISTS \(Topic 't' already exists\.\)$"):
         check(error_codes.TOPIC_ALREADY_EXISTS, "t", "Topic 't' already exists.")
     with pytest.raises(KafkaError, match=r"^t: UNKNOWN_TOPIC_OR_PARTITION \(it does not exist; "):

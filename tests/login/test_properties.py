@@ -33,7 +33,7 @@ def test_lines(text: str, expected: dict[str, str]) -> None:
     assert parse_properties(text) == expected
 
 
-def test_a_file_that_can_not_be_read_says_so(tmp_path: Path) -> None:
+def test_an_unreadable_properties_file_is_refused_with_a_reason(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"can't be read \(No such file or directory\); allowed: a file"):
         read_properties(tmp_path / "none")
     (tmp_path / "binary").write_bytes(b"\xff\xfe")

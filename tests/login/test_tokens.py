@@ -76,7 +76,7 @@ def get(settings: dict[str, str]) -> str:
 # ---- what is asked ---------------------------------------------------------------------------------------------------
 
 
-def test_a_token_is_asked_for_as_kafkas_clients_do(endpoint: Endpoint) -> None:
+def test_token_requests_match_those_of_kafka_clients(endpoint: Endpoint) -> None:
     endpoint.token = lambda: " a.b.c\n"
     assert get(settings_for(endpoint)) == "a.b.c"
     further = {"jwt_retriever_class": f"{COMMON}.ClientCredentialsJwtRetriever", "header_urlencode": "true"}
@@ -101,7 +101,9 @@ def test_a_token_is_asked_for_as_kafkas_clients_do(endpoint: Endpoint) -> None:
         },
     ],
 )
-def test_who_asks_by_names_of_librdkafka_and_of_kafka_before_4_1(endpoint: Endpoint, named: dict[str, str]) -> None:
+def test_setting_names_of_librdkafka_and_older_kafka_versions_are_accepted(
+    endpoint: Endpoint, named: dict[str, str]
+) -> None:
     get({"sasl.mechanism": "OAUTHBEARER", f"{OAUTH}.token.endpoint.url": endpoint.url, **named})
     (asked,) = endpoint.asked
     assert (asked.credentials, asked.form["scope"]) == (f"{CLIENT_ID}:{CLIENT_SECRET}", ["s"])
@@ -168,9 +170,7 @@ def test_a_token_is_used_until_most_of_its_life_is_over(endpoint: Endpoint, cloc
     assert len(endpoint.asked) == 2
 
 
-def test_a_token_was_dropped_while_it_was_good_as_its_issuer_did_not_answer(
-    endpoint: Endpoint, clock: list[float]
-) -> None:
+def test_a_valid_token_is_kept_while_its_issuer_does_not_answer(endpoint: Endpoint, clock: list[float]) -> None:
     source = asks(endpoint)
     one, two = ((200, {"access_token": name, "expires_in": 100}) for name in ("one", "two"))
     endpoint.answers = [one, *[(503, {})] * ATTEMPTS_COUNT, two]
@@ -204,7 +204,7 @@ def test_a_token_of_unknown_life_is_used_once(endpoint: Endpoint) -> None:
 
 
 @pytest.mark.parametrize("exp", [10**400, "soon", [1], {}])
-def test_a_life_that_is_no_time_is_not_known(endpoint: Endpoint, exp: object) -> None:
+def test_an_invalid_token_expiry_is_treated_as_unknown(endpoint: Endpoint, exp: object) -> None:
     text = f"a.{base64.urlsafe_b64encode(json.dumps({'exp': exp}).encode()).decode().rstrip('=')}.b"
     endpoint.answers = [(200, {"access_token": text, "expires_in": 10**400})]
     assert asks(endpoint).get() == BearerToken(text, None)
@@ -239,7 +239,9 @@ def test_many_logins_at_once_ask_once(endpoint: Endpoint) -> None:
         (200, b"[" * ANSWER_MAX_BYTES + b"[", "larger than 65536 bytes"),
     ],
 )
-def test_a_refusal_is_told_at_once(endpoint: Endpoint, status: int, body: object, said: str) -> None:
+def test_a_refused_token_request_fails_without_retries(
+    endpoint: Endpoint, status: int, body: object, said: str
+) -> None:
     endpoint.answers = [(status, body)]
     with pytest.raises(KafkaError, match="no token for 'an app'") as caught:
         asks(endpoint).get()

@@ -52,7 +52,7 @@ def broker() -> Iterator[BrokerProcess]:
 
 
 @pytest.mark.parametrize("client", [by_librdkafka, by_kafka_python], ids=lambda each: each.__name__)
-def test_an_idempotent_producer_goes_on_at_a_cluster_that_has_never_given_out_its_id(
+def test_an_idempotent_producer_continues_after_its_cluster_lost_all_data(
     broker: BrokerProcess, client: Callable[[str], contextmanager[Callable[[], int | str | None]]]
 ) -> None:
     """It was refused with INVALID_PRODUCER_ID_MAPPING, after which clients lost the batch or ended."""

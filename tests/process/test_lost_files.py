@@ -147,7 +147,7 @@ def test_partitions_that_an_older_copy_of_the_metadata_does_not_know_come_back(b
         assert read_all(broker, topic, RECORDS_COUNT, partition) == records()
 
 
-def test_a_topic_whose_name_is_taken_is_given_back_under_another_one(broker, capsys):
+def test_a_lost_topic_with_a_taken_name_is_adopted_under_another_name(broker, capsys):
     create(broker, "orders")
     produce(broker, "orders")
     broker.kill()

@@ -147,7 +147,7 @@ def test_acknowledged_records_survive_a_stop_and_a_kill(broker: BrokerProcess) -
     assert broker.stop() == 0
 
 
-def test_a_signal_while_it_starts_ends_it(tmp_path: Path) -> None:
+def test_a_signal_during_the_start_ends_the_broker_cleanly(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as endpoint:
         endpoint.settimeout(DEADLINE_SECONDS)
         options = ("--store", "s3://bucket", "--s3-endpoint", f"http://127.0.0.1:{endpoint.getsockname()[1]}")

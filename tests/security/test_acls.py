@@ -50,11 +50,11 @@ ALL = (LITERAL, PREFIXED, ANY_NAME, binding("other"), binding("orders", resource
         (AclFilter(permission=Permission.DENY), ()),
     ],
 )
-def test_a_filter_asks_for_what_kafkas_does(wanted: AclFilter, found: tuple[AclBinding, ...]) -> None:
+def test_an_acl_filter_matches_the_same_bindings_as_kafka(wanted: AclFilter, found: tuple[AclBinding, ...]) -> None:
     assert tuple(each for each in ALL if wanted.matches(each)) == found
 
 
-def test_the_numbers_are_those_of_kafkas_protocol() -> None:
+def test_enum_values_equal_those_of_kafkas_protocol() -> None:
     assert [each.name for each in map(ResourceType, range(2, 8))] == [
         *("TOPIC", "GROUP", "CLUSTER", "TRANSACTIONAL_ID", "DELEGATION_TOKEN", "USER")
     ]
@@ -69,13 +69,13 @@ def test_the_numbers_are_those_of_kafkas_protocol() -> None:
 
 
 @pytest.mark.parametrize("code", [-1, 16, 100])
-def test_a_number_that_is_not_known_is_unknown(code: int) -> None:
+def test_an_undefined_operation_code_becomes_unknown(code: int) -> None:
     assert AclOperation(code) is AclOperation.UNKNOWN
     assert AclFilter(operation=AclOperation(code)).is_unknown
     assert not AclFilter().is_unknown
 
 
-def test_lists_and_filters_are_made_from_numbers_and_what_is_not_known_is_told() -> None:
+def test_bindings_and_filters_accept_numbers_and_filters_flag_unknown_ones() -> None:
     about = {"resource_name": "orders", "principal": "User:alice", "host": "10.0.0.1"}
     made = AclBinding(resource_type=2, pattern_type=3, operation=3, permission=3, **about)
     assert made == LITERAL

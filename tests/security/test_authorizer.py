@@ -49,7 +49,7 @@ def test_a_deny_goes_before_an_allow() -> None:
 
 
 @pytest.mark.parametrize("operation", [AclOperation.READ, AclOperation.WRITE, AclOperation.DELETE, AclOperation.ALTER])
-def test_who_may_do_something_with_a_topic_may_describe_it(operation: AclOperation) -> None:
+def test_a_topic_operation_that_implies_describe_allows_describe(operation: AclOperation) -> None:
     allow = attrs.evolve(ALLOW_READ, operation=operation)
     assert authorizer_of(allow).allows(ALICE, HOST, DESCRIBE_TOPIC, "orders")
     deny = attrs.evolve(allow, permission=Permission.DENY)
@@ -57,13 +57,13 @@ def test_who_may_do_something_with_a_topic_may_describe_it(operation: AclOperati
     assert authorizer_of(everything, deny).allows(ALICE, HOST, DESCRIBE_TOPIC, "orders")
 
 
-def test_who_may_alter_configs_may_describe_them_but_not_the_topic() -> None:
+def test_alter_configs_implies_describe_configs_but_not_describe() -> None:
     made = authorizer_of(attrs.evolve(ALLOW_READ, operation=AclOperation.ALTER_CONFIGS))
     assert made.allows(ALICE, HOST, DESCRIBE_CONFIGS, "orders")
     assert not made.allows(ALICE, HOST, DESCRIBE_TOPIC, "orders")
 
 
-def test_everybody_is_allowed_to_all_of_what_has_no_lists_alone() -> None:
+def test_allows_without_acls_applies_only_to_resources_without_acls() -> None:
     made = authorizer_of(ALLOW_READ, allows_without_acls=True)
     assert made.allows(BOB, HOST, READ_TOPIC, "payments")
     assert not made.allows(BOB, HOST, READ_TOPIC, "orders")
@@ -90,7 +90,7 @@ def test_answers_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -
     assert not made._verdicts
 
 
-def test_a_refusal_says_what_it_rests_on() -> None:
+def test_a_refusal_names_the_acl_that_denies_it() -> None:
     deny = attrs.evolve(ALLOW_READ, permission=Permission.DENY, operation=AclOperation.ALL)
     assert authorizer_of(ALLOW_READ).rule(ALICE, HOST, WRITE_TOPIC, "orders") == "no ACL allows it"
     rule = authorizer_of(ALLOW_READ, deny).rule(ALICE, HOST, WRITE_TOPIC, "orders")
@@ -184,7 +184,7 @@ class Model:
 
 @settings(max_examples=300, deadline=None)
 @given(LISTS, st.lists(st.integers(0, 7), max_size=4), NAMES, WHO, st.booleans())
-def test_it_decides_as_kafkas_does(
+def test_decisions_match_a_model_of_kafkas_authorizer(
     bindings: list[AclBinding], removed: list[int], name: str, principal: Principal, allows_without_acls: bool
 ) -> None:
     made = authorizer_of(*bindings, allows_without_acls=allows_without_acls)

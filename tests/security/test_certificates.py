@@ -87,14 +87,14 @@ def test_utf_16_is_read_as_such(authority: Authority) -> None:
 
 
 @pytest.mark.parametrize("days", [30, 365 * 100])  # of two ways in which a certificate has its end
-def test_until_when_it_is_good(authority: Authority, days: int) -> None:
+def test_the_expiry_time_of_a_certificate_is_read(authority: Authority, days: int) -> None:
     before = datetime.datetime.now(datetime.UTC).timestamp()
     issued = authority.issue("client", good_for=datetime.timedelta(days=days))
     found = ParsedCertificate.parse_pem(issued.certificate_file.read_text())
     assert found.not_after_seconds == pytest.approx(before + days * 86400, abs=60)
 
 
-def test_whatever_is_no_certificate_is_one_error(authority: Authority) -> None:
+def test_a_damaged_certificate_raises_only_value_error(authority: Authority) -> None:
     """Cut short or with an octet changed, it is read or raises ValueError, and nothing else."""
     der = ssl.PEM_cert_to_DER_cert(authority.ca_file.read_text())
     assert ParsedCertificate.parse(der).subject == "CN=ca of tests"
@@ -106,6 +106,6 @@ def test_whatever_is_no_certificate_is_one_error(authority: Authority) -> None:
                 ParsedCertificate.parse(der[:position] + bytes([octet]) + der[position + 1 :])
 
 
-def test_a_file_without_one_says_so() -> None:
+def test_a_pem_file_without_a_certificate_is_refused() -> None:
     with pytest.raises(ValueError, match="there is no PEM certificate in it"):
         ParsedCertificate.parse_pem("-----BEGIN PRIVATE KEY-----")

@@ -72,7 +72,7 @@ def test_scram_by_the_right_password(mechanism):
 
 
 @pytest.mark.parametrize("salt_bytes", [1, 4, 11])
-def test_a_salt_may_be_shorter_than_those_that_scramp_makes(salt_bytes):
+def test_a_salt_shorter_than_12_bytes_is_accepted(salt_bytes):
     """Tools that move users bring their salts, and Kafka takes any; scramp refuses salts below 12 bytes."""
     short = make_verifier(SHA_256, PASSWORD, iterations=ITERATIONS_LEAST, salt=b"s" * salt_bytes)
     client = load_scramp().ScramClient([SHA_256.value], ALICE, PASSWORD)
@@ -115,7 +115,7 @@ def test_messages_that_were_recorded_are_of_no_use_again():
     assert isinstance(send(another, final), Refused)
 
 
-def test_the_iterations_are_the_users_and_not_what_a_client_wishes():
+def test_a_client_cannot_choose_the_scram_iterations():
     challenge = send(scram_exchange(), f"n,,n={ALICE},r=nonce,x=1")
     assert isinstance(challenge, Challenge)
     assert challenge.data.decode().endswith(f",i={ITERATIONS_LEAST}")
@@ -146,7 +146,7 @@ def test_first_messages_that_are_refused(first):
     assert isinstance(send(scram_exchange(), first), Refused)
 
 
-def test_a_message_that_is_no_text():
+def test_a_scram_message_that_is_not_utf_8_is_refused():
     assert isinstance(scram_exchange().send(b"\xff\xfe", 0), Refused)
 
 
@@ -193,7 +193,7 @@ def test_plain_derives_alike_for_users_that_there_are_and_others():
 
 
 @pytest.mark.parametrize("mechanism", SCRAMS)
-def test_plain_derives_as_for_most_users_where_there_is_no_such_user(mechanism):
+def test_plain_derives_with_the_usual_mechanism_for_an_unknown_user(mechanism):
     users = Users(usual_mechanism=mechanism)
     assert SaslExchange(plain(users)).send(plain_message(user="nobody"), 0).mechanism is mechanism
 
@@ -237,7 +237,7 @@ def test_extensions_are_read_and_have_no_effect():
     assert isinstance(oauth_exchange().send(message, now_ms()), Granted)
 
 
-def test_a_token_that_is_refused_is_told_first_and_fails_then():
+def test_a_refused_token_gets_an_error_challenge_before_the_failure():
     """RFC 7628, 3.2.3; Kafka's clients wait for the second answer, and no other token counts."""
     for second in (b"\x01", oauth_message(sign())):
         exchange = oauth_exchange()
@@ -249,7 +249,7 @@ def test_a_token_that_is_refused_is_told_first_and_fails_then():
         assert "expired" in refused.why
 
 
-def test_a_key_that_is_not_known_is_fetched_once():
+def test_an_unknown_signing_key_is_fetched_once():
     keys = NO_KEYS
     exchange = SaslExchange(oauthbearer(TokenPolicy(SaslSettings()), lambda: keys))
     assert isinstance(exchange.send(oauth_message(sign()), now_ms()), FetchKeys)
@@ -260,7 +260,7 @@ def test_a_key_that_is_not_known_is_fetched_once():
     assert isinstance(exchange.send(b"", now_ms()), Granted)
 
 
-def test_a_token_for_somebody_elses_name():
+def test_a_token_with_another_authorization_id_is_refused():
     refused = oauth_exchange().send(oauth_message(sign(), "root"), now_ms())
     assert isinstance(refused, Refused)
     assert "authorization id" in refused.message
@@ -284,5 +284,5 @@ def test_a_token_for_somebody_elses_name():
         b"n,,\x01" + b"a=b\x01" * 2000 + b"\x01",
     ],
 )
-def test_messages_that_are_no_oauthbearer(message):
+def test_malformed_oauthbearer_messages_are_refused(message):
     assert isinstance(oauth_exchange().send(message, now_ms()), Refused)

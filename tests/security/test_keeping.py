@@ -44,7 +44,7 @@ def test_names_and_passwords_that_they_do_not(text):
         check_password(text)
 
 
-def test_what_is_sealed_can_be_opened_at_its_place_only():
+def test_a_sealed_secret_opens_only_under_its_name_and_key():
     sealed = KEYS.seal("users/alice", b"verifier")
     assert b"verifier" not in sealed.data
     assert sealed.data != KEYS.seal("users/alice", b"verifier").data
@@ -98,7 +98,7 @@ def test_a_key_file_is_whole_or_not_there(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "abc\n", "ab" * 31, "zz" * 32, "ab" * 32 + "\nabc"])
-def test_what_is_no_key_file(text, tmp_path):
+def test_a_malformed_key_file_is_refused(text, tmp_path):
     (tmp_path / "secret.key").write_text(text)
     with pytest.raises(StartupError, match="is not a key file"):
         read_key_file(tmp_path / "secret.key")

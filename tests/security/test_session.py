@@ -76,7 +76,7 @@ def admitted(session, now=START):
 
 
 @pytest.mark.parametrize("mechanism", [SHA_256, SHA_512])
-def test_scram_and_what_is_admitted_on_the_way(mechanism):
+def test_a_session_admits_all_requests_only_after_scram_completes(mechanism):
     session, client = session_of(), scram_client(mechanism)
     assert admitted(session) == BEFORE
     assert session.handshake(1, mechanism.value, START) == NONE
@@ -108,7 +108,7 @@ def test_a_login_that_failed_admits_nothing_any_more():
     assert not session.is_authenticated
 
 
-def test_what_a_client_is_told_of_a_wrong_proof():
+def test_a_wrong_scram_proof_gets_kafkas_error_message():
     session, client = session_of(), scram_client(SHA_256, password="wrong")
     session.handshake(1, "SCRAM-SHA-256", START)
     client.set_server_first(authenticate(session, client.get_client_first().encode()).data.decode())
@@ -162,7 +162,7 @@ def test_an_exchange_without_an_end():
 # ---- sessions with an end (KIP-368) ----------------------------------------------------------------------------------
 
 
-def test_a_session_with_an_end_says_so_and_then_admits_only_a_new_login():
+def test_an_expired_session_admits_only_a_new_login():
     session = session_of(max_session_ms=60_000)
     assert login(session).session_lifetime_ms == 60_000
     assert admitted(session, later(59)) == ALL
@@ -186,7 +186,7 @@ def test_a_new_login_is_possible_after_the_end():
     assert PRODUCE in admitted(session, later(30))
 
 
-def test_a_new_login_of_somebody_else():
+def test_reauthentication_as_another_user_is_refused():
     session = session_of(max_session_ms=60_000)
     login(session)
     answer = login(session, later(10), "bob", "bob's")
@@ -205,7 +205,7 @@ def test_a_new_login_by_another_mechanism():
     assert "'SCRAM-SHA-256' requested by client is not supported for re-authentication" in answer.message
 
 
-def test_a_new_login_of_a_user_who_was_removed():
+def test_reauthentication_of_a_removed_user_is_refused():
     users = Users()
     session = session_of(users, max_session_ms=60_000)
     login(session)
@@ -263,7 +263,7 @@ MESSAGES = st.one_of(
 
 @settings(max_examples=300)
 @given(st.lists(MESSAGES, max_size=12), st.sampled_from([0, 60_000]))
-def test_whatever_comes_in_whatever_order(messages, max_session_ms):
+def test_any_message_sequence_admits_only_authenticated_sessions(messages, max_session_ms):
     """Only who was granted is admitted; who that is never changes; what has failed stays so."""
     session = SaslSession(
         mechanisms=(PLAIN, SHA_256), make_exchange=lambda _: Scripted(), max_session_ms=max_session_ms

@@ -143,7 +143,7 @@ def test_replacing_is_javas(rules: str, subject: str, name: str) -> None:
         ("RULE:(a)/${name}/", "is not a replacement"),
     ],
 )
-def test_what_could_not_be_applied_is_refused_when_it_is_given(rules: str, message: str) -> None:
+def test_a_principal_mapping_rule_that_cannot_be_applied_is_refused(rules: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         SslPrincipalMapper(rules)
 

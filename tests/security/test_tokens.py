@@ -56,7 +56,7 @@ def test_claims_that_are_refused(claims, why, keys):
         check(sign(claims), keys)
 
 
-def test_clocks_may_differ(keys):
+def test_a_token_expired_within_the_clock_skew_is_accepted(keys):
     just_expired = sign({"exp": int(time.time()) - 10})
     assert check(just_expired, keys, clock_skew_seconds=60).name == ALICE
     with pytest.raises(TokenRefused, match="expired"):
@@ -87,7 +87,7 @@ def test_scopes(keys):
             check(sign({"scp": scopes}), keys, **policy)
 
 
-def test_keys_that_are_not_known_and_no_keys_yet(keys):
+def test_a_token_signed_with_an_unknown_key_raises_unknown_key(keys):
     for token, known in ((sign(key=signing_key("EC", "three")), keys), (sign(), KeySet([]))):
         with pytest.raises(UnknownKey):
             check(token, known)
@@ -126,13 +126,13 @@ def test_claims_that_are_changed_afterwards(keys):
         *(b64(b'{"alg":"ES256",' + more) + ".e30.AA" for more in (b'"kid":{}}', b'"crit":["exp"]}')),
     ],
 )
-def test_what_is_no_token(token, keys):
+def test_malformed_tokens_are_refused(token, keys):
     with pytest.raises((TokenRefused, UnknownKey)):
         check(token, keys)
 
 
 @pytest.mark.parametrize("payload", [b"[]", b"7", b"{", b"[" * 5000, b'{"sub":"a","exp":' + b"9" * 5000 + b"}"])
-def test_a_payload_that_is_no_object(payload, keys):
+def test_a_token_payload_that_is_not_an_object_is_refused(payload, keys):
     with pytest.raises(TokenRefused):
         check(serialize_compact({"alg": "ES256", "kid": "one"}, payload, signing_key()), keys)
 
@@ -154,7 +154,7 @@ def test_keys_that_sign_nothing_here_are_left_out():
 @pytest.mark.parametrize(
     "data", [b"", b"{}", b"[]", b'{"keys":[]}', b'{"keys":7}', b'{"keys":[7]}', b"[" * 100_000, b" " * (2 << 20)]
 )
-def test_what_is_no_key_set(data):
+def test_malformed_key_sets_are_refused(data):
     with pytest.raises(ValueError, match=r"it |the limit"):
         parse_key_set(data)
 

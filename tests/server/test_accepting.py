@@ -36,7 +36,9 @@ class ScarceListener(trio.abc.Listener[trio.abc.Stream]):
 
 
 @pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
-async def test_a_lack_is_told_once_and_its_end(autojump_clock, caplog: pytest.LogCaptureFixture, error: int) -> None:
+async def test_a_shortage_of_descriptors_is_logged_once_at_start_and_once_at_end(
+    autojump_clock, caplog: pytest.LogCaptureFixture, error: int
+) -> None:
     caplog.set_level(logging.WARNING)
     streams = [trio.testing.memory_stream_pair()[0] for _ in range(2)]
     listener = ScarceListener(*[OSError(error, "none left")] * 50, *streams)
@@ -63,7 +65,7 @@ async def test_a_lack_is_told_once_and_its_end(autojump_clock, caplog: pytest.Lo
     assert "PLAINTEXT are accepted again" in caplog.messages[1]
 
 
-async def test_other_errors_end_it() -> None:
+async def test_other_accept_errors_end_the_accept_loop() -> None:
     listener = ScarceListener(OSError(errno.EBADF, "closed"))
     with pytest.RaisesGroup(OSError, flatten_subgroups=True):
         async with trio.open_nursery() as nursery:

@@ -99,7 +99,7 @@ async def test_a_connection_that_is_paused_for_two_reasons_reads_on_when_both_ar
     ("reason", "sizes"),
     [(REQUESTS, [10, 10]), (BYTES, [LARGE_BYTES])],
 )
-async def test_a_limit_on_what_is_in_flight_is_the_only_reason_while_it_is(autojump_clock, reason, sizes):
+async def test_reaching_one_in_flight_limit_pauses_for_that_reason_only(autojump_clock, reason, sizes):
     async with pipelined() as rig:
         await rig.send_fetch(5)
         for size in sizes:

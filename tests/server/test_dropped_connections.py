@@ -108,7 +108,7 @@ def run(seed: int, durability: Durability) -> Rig:
 
 
 @pytest.mark.parametrize("durability", list(Durability))
-def test_each_record_is_there_once_and_in_order_whenever_connections_break(durability, record_property):
+def test_records_are_stored_once_and_in_order_despite_dropped_connections(durability, record_property):
     counts = {"schedules": SEEDS_COUNT, "connections dropped": 0, "records": 0}
     for seed in range(SEEDS_COUNT):
         rig = run(seed, durability)
@@ -121,6 +121,6 @@ def test_each_record_is_there_once_and_in_order_whenever_connections_break(durab
         record_property(name, count)
 
 
-def test_without_a_check_of_sequences_this_would_be_seen(monkeypatch):
+def test_the_check_detects_duplicates_when_sequence_checks_are_disabled(monkeypatch):
     monkeypatch.setattr(ProducerStates, "check", lambda self, header, is_early: None)
     assert Kind.DUPLICATE in {anomaly.kind for anomaly in run(1, Durability.WAL).history.anomalies()}

@@ -15,7 +15,7 @@ def quiet(autojump_clock: trio.testing.MockClock) -> QuietLog:
     return QuietLog(logging.getLogger("kafscale.test"))
 
 
-async def test_lines_of_a_kind_are_left_out_and_their_number_is_told(
+async def test_repeated_lines_of_a_kind_are_suppressed_and_counted(
     quiet: QuietLog, caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock
 ) -> None:
     for number in range(1000):
@@ -31,7 +31,7 @@ async def test_lines_of_a_kind_are_left_out_and_their_number_is_told(
     assert caplog.messages[-1] == "again"
 
 
-async def test_the_next_line_tells_what_was_left_out_before(
+async def test_the_next_line_reports_the_number_of_suppressed_lines(
     quiet: QuietLog, caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock
 ) -> None:
     for _ in range(LINES_MAX_COUNT + 1):

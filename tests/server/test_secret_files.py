@@ -42,7 +42,7 @@ def test_private_files_are_accepted(settings: Settings, tmp_path: Path, caplog: 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604])
 @pytest.mark.parametrize("name", ["key.pem", "password", "secret.key", "a token"])
-def test_each_that_others_may_read_is_named_and_the_command_helps(
+def test_each_secret_file_readable_by_others_is_named_with_a_working_fix(
     name: str, mode: int, settings: Settings, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / name).chmod(mode)
@@ -52,7 +52,9 @@ def test_each_that_others_may_read_is_named_and_the_command_helps(
     assert told(settings, tmp_path, caplog) == []
 
 
-def test_all_of_them_are_one_warning(settings: Settings, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_several_readable_secret_files_give_one_warning(
+    settings: Settings, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     for name in ("key.pem", "a token"):
         (tmp_path / name).chmod(0o644)
     (message,) = told(settings, tmp_path, caplog)
@@ -67,7 +69,7 @@ def test_a_certificate_that_has_the_key_is_a_secret(tmp_path: Path, caplog: pyte
     assert "broker.pem (0644)" in message
 
 
-def test_the_group_may_read_a_file_of_another_user(
+def test_a_group_readable_secret_file_of_another_user_gives_no_warning(
     settings: Settings, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "key.pem").chmod(0o640)

@@ -42,7 +42,7 @@ async def look(watch: FileWatch) -> None:
     await watch._read(only_changed=True)
 
 
-async def test_only_what_has_changed_is_read(text: Text) -> None:
+async def test_only_changed_files_are_read_again(text: Text) -> None:
     watch = FileWatch([text], 1.0)
     await look(watch)
     assert text.read_count == 0
@@ -52,7 +52,7 @@ async def test_only_what_has_changed_is_read(text: Text) -> None:
     assert (text.text, text.read_count, watch.reload_count.value) == ("changed", 1, 1)
 
 
-async def test_a_file_that_is_replaced_has_changed_whatever_its_time_and_size(text: Text, tmp_path: Path) -> None:
+async def test_a_replaced_file_with_equal_time_and_size_counts_as_changed(text: Text, tmp_path: Path) -> None:
     watch = FileWatch([text], 1.0)
     before = os.stat(text.paths[0])
     (tmp_path / "new").write_text("at last!")
@@ -82,7 +82,7 @@ async def test_on_demand_all_are_read(text: Text) -> None:
     assert text.read_count == 1
 
 
-async def test_it_looks_in_intervals(text: Text, autojump_clock: trio.testing.MockClock) -> None:
+async def test_watched_files_are_checked_once_per_interval(text: Text, autojump_clock: trio.testing.MockClock) -> None:
     watch = FileWatch([text], 10.0)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(watch.run)

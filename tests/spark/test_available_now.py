@@ -15,7 +15,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.mark.parametrize("is_known", [False, True])
 @pytest.mark.parametrize("warns", [True, False])
-def test_queries_with_state_lost_results_under_available_now_and_nothing_said_so(
+def test_available_now_warns_of_lost_results_of_stateful_queries(
     tmp_path: Path, monkeypatch, caplog, is_known: bool, warns: bool
 ) -> None:
     from kafscale.spark.source import source

@@ -93,7 +93,7 @@ async def test_a_merge_changes_nothing(autojump_clock, tmp_path, first):
 
 
 @pytest.mark.parametrize("first", [0, 2])
-async def test_compaction_leaves_the_latest_of_each_key_and_is_no_loss(autojump_clock, tmp_path, first):
+async def test_compaction_leaves_each_keys_latest_record_without_a_loss(autojump_clock, tmp_path, first):
     topics = [topic_spec(cleanup_policy=("compact",), min_cleanable_dirty_ratio=0.0)]
     async with memory_log(MemoryStore(), MemoryDisk(), topics=topics) as log:
         await append_segments(log, *SEGMENTS)
@@ -109,7 +109,7 @@ async def test_compaction_leaves_the_latest_of_each_key_and_is_no_loss(autojump_
         assert job.read(await job.plan(maxRecordsPerPartition="2")) == kept
 
 
-async def test_retention_is_a_loss_that_is_told(autojump_clock, tmp_path, caplog):
+async def test_retention_between_plan_and_read_is_reported_as_a_loss(autojump_clock, tmp_path, caplog):
     async with memory_log(MemoryStore(), MemoryDisk()) as log:
         await append_segments(log, *SEGMENTS)
         job = Job(tmp_path / "bucket", log)

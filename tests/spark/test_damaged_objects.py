@@ -198,7 +198,7 @@ def test_no_reader_loses_or_invents_silently(tmp_path, written, caplog, reader, 
 
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.__name__)
 @pytest.mark.parametrize("number", range(SEGMENTS))
-def test_merged_segments_are_no_exception(tmp_path, caplog, reader, number):
+def test_readers_handle_damage_to_merged_segments(tmp_path, caplog, reader, number):
     """One at the beginning was left out, and nothing said: what was read began behind it."""
     made = segments(2, generation=1)
     for each in made:
@@ -216,7 +216,7 @@ def test_merged_segments_are_no_exception(tmp_path, caplog, reader, number):
 
 
 @pytest.mark.parametrize(("half", "kind"), [pytest.param(*each, id=" ".join(each)) for each in DAMAGES])
-def test_the_lag_of_a_stream_is_told_over_damage(tmp_path, written, half, kind):
+def test_a_streams_lag_is_measured_despite_damage(tmp_path, written, half, kind):
     damage(tmp_path, written, 1, half, kind)
     planner = Planner.of(ReadOptions.of(Given({"store": f"file:{tmp_path}", "subscribe": "t"})))
     (lag,) = measure(planner.catalog, {("t", 0): FIRST + 3}).values()
@@ -227,7 +227,7 @@ def test_the_lag_of_a_stream_is_told_over_damage(tmp_path, written, half, kind):
 
 @pytest.mark.parametrize(("half", "kind"), [("kfs", "half"), ("kfs", "garbage"), ("kfs", "missing"), ("index", "half"),
                                             ("index", "garbage"), ("index", "missing")])  # fmt: skip
-def test_version_1_is_no_exception(tmp_path, caplog, half, kind):
+def test_readers_handle_damage_to_version_1_segments(tmp_path, caplog, half, kind):
     made = segments(1)
     for each in made:
         each.write_to(tmp_path)

@@ -38,7 +38,7 @@ def test_the_source_imports_neither_trio_nor_the_broker():
 
 
 @pytest.mark.parametrize(("before", "after"), [(None, sys.executable), ("/usr/bin/other", "/usr/bin/other")])
-def test_workers_run_this_python_unless_told(monkeypatch, before, after):
+def test_workers_run_the_current_python_by_default(monkeypatch, before, after):
     if before is None:
         monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     else:
@@ -61,7 +61,7 @@ WITH_JVM = "from pyspark import SparkContext; SparkContext._gateway = object(); 
         pytest.param(WITH_JVM, {}, "None", marks=pytest.mark.spark),
     ],
 )
-def test_a_jvm_that_is_there_already_is_talked_to_as_it_was_started(monkeypatch, before, environ, after):
+def test_an_existing_jvm_keeps_its_connection_mode(monkeypatch, before, environ, after):
     """Only pyspark would know of another way, and lose what tasks add to accumulators."""
     for name in ("PYSPARK_UDS_MODE", "PYSPARK_GATEWAY_PORT"):
         monkeypatch.delenv(name, raising=False)

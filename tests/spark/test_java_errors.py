@@ -24,5 +24,5 @@ Caused by: java.io.IOException: no space is left
         ("", "ValueError"),
     ],
 )
-def test_it_is_the_line_that_names_what_was_raised_or_else_the_first(text, line):
+def test_a_java_error_is_reduced_to_the_line_naming_the_exception(text, line):
     assert first_line(ValueError(text)) == line

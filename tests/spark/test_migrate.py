@@ -115,7 +115,7 @@ def moving(spark, broker, tmp_path) -> Moving:
     return Moving(spark=spark, broker=broker, directory=tmp_path, topic=topic)
 
 
-def test_a_query_goes_on_with_the_other_source_and_comes_back(moving):
+def test_a_query_moves_to_the_other_source_and_back(moving):
     moving.produce(range(20))
     moving.run("kafka", "first")
     moving.produce(range(20, 50))
@@ -141,7 +141,7 @@ def test_both_sources_read_the_same_rows(moving):
     assert moving.compare(last_count=3).rows == 6
 
 
-def test_rows_that_one_of_both_lacks_are_told(spark):
+def test_rows_missing_from_one_source_are_reported(spark):
     from kafscale.spark.pipeline.migration import compared
 
     def frame(*rows: tuple[int, str]) -> Any:
@@ -158,7 +158,7 @@ def test_rows_that_one_of_both_lacks_are_told(spark):
     )
 
 
-def test_what_can_not_be_migrated_is_told_and_nothing_is_written(moving):
+def test_a_checkpoint_that_cannot_be_migrated_is_refused_and_nothing_is_written(moving):
     from kafscale.spark.pipeline.migration import NotMigrated
 
     with pytest.raises(ConfigError, match="is not a checkpoint of a stream that has run"):

@@ -52,7 +52,7 @@ def test_packages_are_resolved_once(tmp_path):
     assert cache.settings([catalogs.SQLITE_JAR]) == {"spark.jars.packages": catalogs.SQLITE_JAR}
 
 
-def test_jars_of_a_session_that_was_there_before_are_not_taken_for_those_asked_for(tmp_path):
+def test_jars_of_an_existing_session_are_not_cached_as_the_requested_ones(tmp_path):
     cache = JarCache(tmp_path / "jars.json")
     cache.keep([catalogs.SQLITE_JAR], ["file:///elsewhere/another.jar"])
     assert not cache.path.exists()
@@ -64,7 +64,7 @@ def test_a_damaged_cache_is_passed_over(tmp_path):
     assert cache.settings([catalogs.SQLITE_JAR]) == {"spark.jars.packages": catalogs.SQLITE_JAR}
 
 
-def test_the_version_is_in_the_file_beside_java_which_need_not_be_started_for_it(monkeypatch, tmp_path):
+def test_the_java_version_is_read_from_its_release_file(monkeypatch, tmp_path):
     program = tmp_path / "bin" / "java"
     program.parent.mkdir()
     program.touch(mode=0o755)  # would tell no version
@@ -76,14 +76,14 @@ def test_the_version_is_in_the_file_beside_java_which_need_not_be_started_for_it
         session.check_java()
 
 
-def test_no_java_is_told(monkeypatch, tmp_path):
+def test_a_missing_java_is_an_error(monkeypatch, tmp_path):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(StartupError, match=rf"needs Java 17, and JAVA_HOME \({tmp_path}\) has none"):
         session.check_java()
 
 
 @pytest.mark.parametrize(("told", "found"), [("11.0.2", "Java 11"), ("1.8.0_292", "Java 8")])
-def test_an_old_java_is_told(monkeypatch, tmp_path, told, found):
+def test_an_old_java_is_an_error(monkeypatch, tmp_path, told, found):
     program = tmp_path / "bin" / "java"
     program.parent.mkdir()
     program.write_text(f"#!/bin/sh\necho 'openjdk version \"{told}\"' >&2\n")
@@ -93,7 +93,7 @@ def test_an_old_java_is_told(monkeypatch, tmp_path, told, found):
         session.check_java()
 
 
-def test_no_pyspark_is_told(monkeypatch):
+def test_a_missing_pyspark_is_an_error(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pyspark", None)
     with pytest.raises(StartupError, match=r"pip install 'kafscale\[spark\]'"):
         session.check_pyspark()
@@ -142,7 +142,7 @@ def test_delta_is_a_directory_beside_the_catalogs_of_iceberg():
     assert settings["spark.sql.catalog.lake.type"] == "hadoop"
 
 
-def test_a_pipelines_catalog_remembers_no_tables_unless_it_is_told_to():
+def test_a_pipelines_catalog_caches_no_tables_by_default():
     assert HADOOP.uncached().properties == {"cache-enabled": "false"}
     told = CatalogOptions(type="hadoop", warehouse="w", properties={"cache-enabled": "true"})
     assert told.uncached() == told
@@ -165,7 +165,7 @@ def test_glue_needs_no_address_but_can_have_one():
         (None, {}),
     ],
 )
-def test_tables_are_encrypted_as_iceberg_is_told(asked, expected):
+def test_the_sse_option_sets_icebergs_encryption(asked, expected):
     catalog = CatalogOptions(type="rest", uri="http://h", warehouse="s3://b/p", s3_sse=asked)
     conf = {name.removeprefix("spark.sql.catalog.lake."): value for name, value in catalog.conf().items()}
     assert {name: value for name, value in conf.items() if "sse" in name} == expected

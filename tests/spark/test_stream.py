@@ -77,7 +77,7 @@ def every(partition: int, count: int) -> list[tuple[int, int]]:
     return [(partition, offset) for offset in range(count)]
 
 
-def test_a_stream_goes_on_from_its_checkpoint_and_finds_new_partitions(spark, broker, tmp_path):
+def test_a_stream_resumes_from_its_checkpoint_and_finds_new_partitions(spark, broker, tmp_path):
     create(broker, "orders", 1)
     produce(broker, "orders", 0, range(50))
     stream = Stream(spark, tmp_path, store=store_of(broker), subscribe="orders")

@@ -211,7 +211,7 @@ def write(frame, broker: BrokerProcess, topic: str, **options: str) -> None:
     frame.write.format("kafscale").options(**options).mode("append").save()
 
 
-def test_a_frame_is_written_as_a_whole_or_not_at_all(spark, broker):
+def test_a_frame_is_written_whole_or_leaves_no_records(spark, broker):
     create(broker, "frames")
     fails = "IF(id = 99, CAST(raise_error('no more') AS STRING), CAST(id AS STRING))"
     frame = spark.range(100).repartition(3)
@@ -222,7 +222,7 @@ def test_a_frame_is_written_as_a_whole_or_not_at_all(spark, broker):
     assert sorted(int(value) for _, _, value in read(broker, "frames")) == list(range(100))
 
 
-def test_a_batch_that_takes_longer_than_its_transactions_may_is_not_written(spark, broker):
+def test_a_batch_slower_than_the_transaction_timeout_is_not_written(spark, broker):
     from pyspark.sql.functions import udf
 
     create(broker, "slow")

@@ -146,7 +146,7 @@ def test_a_schema_without_the_column_decodes_nothing(topics, values):
         plain.schema("decoded STRING").load().count()
 
 
-def test_the_columns_are_those_of_the_load_when_a_newer_schema_comes(topics, values):
+def test_a_loaded_frame_keeps_its_columns_when_a_newer_schema_arrives(topics, values):
     topics.put("evolving", [values.avro(OLDER, {"id": 1}, topic="evolving")])
     frame = topics.reader("avro", subscribe="evolving").load()
     topics.put("evolving", [values.avro(NEWER, {"id": 2}, topic="evolving")], base_offset=1)

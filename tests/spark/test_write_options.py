@@ -27,7 +27,7 @@ def test_transactions_that_can_not_be(kind, settings, message):
         write_with(kind, settings)
 
 
-def test_a_write_that_is_no_stream_needs_an_id():
+def test_a_batch_write_needs_a_transactional_id():
     with pytest.raises(ConfigError, match="needs the option transactionalId"):
         write_with("writer", {})
 

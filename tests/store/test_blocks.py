@@ -23,7 +23,7 @@ def test_an_object_is_its_parts_joined(size_bytes, make):
 
 @pytest.mark.parametrize("start", [0, 1, BLOCK_BYTES - 1, BLOCK_BYTES, 2 * BLOCK_BYTES + 3])
 @pytest.mark.parametrize("length_bytes", [1, 2, BLOCK_BYTES, 2 * BLOCK_BYTES, 4 * BLOCK_BYTES])
-def test_a_range_may_lie_anywhere_and_ends_with_the_object(start, length_bytes):
+def test_a_range_can_start_anywhere_and_ends_with_the_object(start, length_bytes):
     data = os.urandom(2 * BLOCK_BYTES + 9)
     assert filled([bytearray(data)]).read(start, length_bytes) == data[start : start + length_bytes]
 

@@ -35,7 +35,7 @@ async def content(store, key):
     return bytes((await store.get(key)).data)
 
 
-async def test_an_object_comes_back_as_it_was_put(store):
+async def test_get_returns_the_bytes_and_etag_of_a_put(store):
     etag = await store.put("a/b/c", [b"one ", bytearray(b"two "), memoryview(b"_three_")[1:-1]])
     part = await store.get("a/b/c")
     assert bytes(part.data) == b"one two three"
@@ -43,7 +43,7 @@ async def test_an_object_comes_back_as_it_was_put(store):
     assert part.etag == etag
 
 
-async def test_head_tells_what_get_and_list_tell(store):
+async def test_head_returns_the_same_info_as_get_and_list(store):
     etag = await store.put("a/b", [b"12345"])
     info = await store.head("a/b")
     assert (info.key, info.size_bytes, info.etag) == ("a/b", 5, etag)
@@ -132,7 +132,7 @@ async def test_put_if_absent_writes_once(store):
     assert await content(store, "key") == b"third"
 
 
-async def test_put_if_match_replaces_only_what_it_names(store):
+async def test_put_if_match_replaces_only_an_object_with_the_given_etag(store):
     first = await store.put("key", [b"1"])
     second = await store.put_if_match("key", [b"2"], first)
     assert second != first

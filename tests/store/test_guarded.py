@@ -48,7 +48,7 @@ async def keys(store: FaultyStore) -> list[str]:
     return [info.key async for page in store.list("") for info in page]
 
 
-async def test_a_decision_is_published_before_the_look_and_the_deletion_comes_after_it() -> None:
+async def test_changes_are_published_and_leadership_confirmed_before_a_deletion() -> None:
     cluster, store = Cluster(changes_count=7), await bucket()
 
     async def note(call) -> None:
@@ -73,7 +73,7 @@ async def test_one_look_is_for_a_whole_batch() -> None:
     ("failure", "raised"),
     [(Fenced("x"), Fenced), (StoreUnavailable("x"), StoreUnavailable), (DamagedObject("x"), StoreError)],
 )
-async def test_nothing_is_deleted_by_who_does_not_know_that_it_leads(
+async def test_a_broker_that_cannot_confirm_its_lead_deletes_nothing(
     failure: Exception, raised: type[Exception]
 ) -> None:
     cluster, store = Cluster(failure=failure), await bucket()

@@ -38,7 +38,7 @@ async def test_etags_only_grow():
     assert etags == sorted(set(etags))
 
 
-async def test_it_keeps_no_reference_to_what_it_was_given():
+async def test_the_memory_store_copies_the_stored_bytes():
     store = MemoryStore()
     chunk = bytearray(b"before")
     await store.put("key", [memoryview(chunk)])
@@ -46,7 +46,7 @@ async def test_it_keeps_no_reference_to_what_it_was_given():
     assert (await store.get("key")).data == b"before"
 
 
-async def test_it_works_under_an_autojump_clock(autojump_clock):
+async def test_the_memory_store_works_under_an_autojump_clock(autojump_clock):
     store = MemoryStore(clock_ms=lambda: int(trio.current_time() * 1000))
     before = time.monotonic()
     await store.put("first", [b""])
@@ -69,7 +69,7 @@ async def test_a_listing_sees_writes_between_its_pages():
     assert rest == sorted([f"{number:05d}" for number in range(1000, 1500) if number != 1200] + ["01100x"])
 
 
-async def test_what_was_read_stays_when_the_memory_of_a_dropped_object_is_used_again():
+async def test_bytes_already_read_survive_the_reuse_of_their_memory():
     store = MemoryStore(max_bytes=2 * BLOCK_BYTES)
     await store.put("old", [bytearray(b"o" * BLOCK_BYTES), b"o"])
     part = await store.get_range("old", BLOCK_BYTES - 10, 20)
@@ -109,7 +109,7 @@ async def test_a_write_that_is_cancelled_while_another_one_is_copied_gives_its_m
     assert len(store.blocks) == 6
 
 
-async def test_a_copy_has_the_same_objects_and_then_goes_its_own_way():
+async def test_a_copy_has_the_same_objects_and_then_changes_independently():
     store = MemoryStore(clock_ms=lambda: 7)
     await store.put("a", [b"old"])
     await store.put("a", [b"one"])

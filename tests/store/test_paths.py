@@ -92,7 +92,7 @@ def test_a_foreign_key_is_none_of_ours(change):
 
 @given(st.text())
 @example("default/orders")
-def test_any_text_parses_to_none_or_to_what_was_written(text):
+def test_a_text_that_parses_as_a_segment_key_formats_to_the_same_text(text):
     parsed = parse_segment_key(text)
     assert parsed is None or parsed.key == text
 
@@ -142,7 +142,7 @@ def test_the_brokers_own_keys_meet_no_topics():
 
 
 @pytest.mark.parametrize("prefix", ["", "a", "a/", "a/b", "a/..", ".", "ü/"])
-def test_a_prefix_may_end_anywhere(prefix):
+def test_a_prefix_can_end_anywhere(prefix):
     check_prefix(prefix)
 
 
@@ -169,7 +169,7 @@ def test_a_numbered_key_comes_back_and_sorts_by_epoch_and_number():
         "_kafscale/default/probe/00000000000000000001.wal",
     ],
 )
-def test_what_is_no_numbered_key_is_none(key):
+def test_a_text_that_is_not_a_numbered_key_parses_to_none(key):
     assert parse_numbered_key(key) is None
 
 

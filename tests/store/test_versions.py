@@ -67,7 +67,7 @@ async def test_the_newest_intact_one_wins(damaged_count):
     assert len(found.damage) == damaged_count
 
 
-async def test_two_are_kept_whoever_wrote_them():
+async def test_the_two_newest_versions_are_kept_across_writers():
     store = MemoryStore()
     for epoch in range(4):
         ours = writer(store, epoch)
@@ -77,7 +77,7 @@ async def test_two_are_kept_whoever_wrote_them():
     assert [key.split("/")[3] for key in await names(store)] == ["0000000002", "0000000003"]
 
 
-async def test_one_that_was_deleted_after_it_was_listed_is_no_error():
+async def test_a_version_deleted_after_listing_causes_no_error():
     """A start failed when the broker before it wrote a newer one at that moment and deleted what had been listed."""
     store = FaultyStore(MemoryStore())
     ours = writer(store)
@@ -92,7 +92,7 @@ async def test_one_that_was_deleted_after_it_was_listed_is_no_error():
 
 
 @pytest.mark.parametrize("kept", [1, 2])
-async def test_one_that_comes_damaged_once_is_looked_at_again(kept):
+async def test_a_version_that_reads_as_damaged_is_read_a_second_time(kept):
     """The one before it was taken, or none at all: a start with an empty disk went back to the metadata of then."""
     store = FaultyStore(MemoryStore())
     ours = writer(store)

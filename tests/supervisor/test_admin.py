@@ -24,7 +24,7 @@ def page(number: int) -> str:
     return metrics.expose()
 
 
-def test_each_sample_has_its_broker_and_each_family_is_there_once() -> None:
+def test_merged_metrics_label_samples_by_broker_and_list_each_family_once() -> None:
     text = merged({1: page(1), 2: page(2)})
     families = {each.name: each for each in text_string_to_metric_families(text)}
     headers = [line for line in text.split("\n") if line.startswith("#")]

@@ -109,14 +109,14 @@ async def test_a_child_that_was_ready_is_restarted_after_any_exit(autojump_clock
     assert len(lives.began) == 3
 
 
-async def test_a_death_before_it_was_ready_is_no_refusal(autojump_clock: MockClock) -> None:
+async def test_a_broker_that_dies_before_it_is_ready_is_restarted(autojump_clock: MockClock) -> None:
     lives, child = made(lambda: Life(says=""), lambda: Life(seconds=1000))
     with trio.move_on_after(100):
         await child.run()
     assert len(lives.began) == 2
 
 
-async def test_it_is_not_reached_while_it_is_down_and_keeps_its_port(autojump_clock: MockClock) -> None:
+async def test_a_broker_that_is_down_has_no_address_and_restarts_on_its_port(autojump_clock: MockClock) -> None:
     lives, child = made(Life)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(child.run)
@@ -152,7 +152,9 @@ async def test_a_process_that_can_not_be_made_is_tried_again(autojump_clock: Moc
     assert await child.run() == 1
 
 
-async def test_its_log_goes_on_with_its_id(autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_log_lines_of_a_broker_are_forwarded_with_its_id(
+    autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
+) -> None:
     _, child = made(lambda: Life(code=2, says="what", logs='2026 INFO: x\n{"level": "info"}\nlast'))
     await child.run()
     assert sorted(capsys.readouterr().err.splitlines()) == [

@@ -77,7 +77,9 @@ def test_each_broker_has_its_id_directory_ports_and_admin_server() -> None:
         ("max_group_members_count", "1000", 1000),  # what all have in common
     ],
 )
-def test_budgets_are_shared_out_and_what_is_of_one_client_is_not(attribute: str, given: str, share: int) -> None:
+def test_budgets_are_divided_among_brokers_and_per_client_limits_are_not(
+    attribute: str, given: str, share: int
+) -> None:
     option = next(each for each in options() if each.attribute == attribute)
     assert {started_with(each).value(option) for each in plans(4, **{attribute: given})} == {share}
 
@@ -101,14 +103,14 @@ def test_options_reach_the_brokers_unchanged() -> None:
         assert str(settings.store) == "s3://bucket/prefix"
 
 
-def test_the_admin_servers_tls_is_the_supervisors_and_its_token_is_asked_for_by_all() -> None:
+def test_admin_tls_stays_with_the_supervisor_and_all_brokers_get_the_admin_token() -> None:
     flags = {"admin_ssl": "true", "ssl_certificate_file": "cert.pem", "admin_token_file": "token"}
     settings = started_with(plans(2, **flags)[1])
     assert not settings.admin_ssl
     assert settings.admin_token_file == Path("token")
 
 
-def test_a_broker_that_is_started_again_has_the_ports_that_it_got() -> None:
+def test_a_restarted_broker_keeps_its_assigned_ports() -> None:
     plan = plans(2, listeners=("127.0.0.1:0",))[1]
     assert [str(each) for each in started_with(plan.on_ports([Address("127.0.0.1", 4711)])).listeners] == [
         "PLAINTEXT=127.0.0.1:4711"

@@ -68,7 +68,7 @@ def test_metrics_of_all_are_one_page(start: Start) -> None:
     assert several.get("/other")[0] == 404
 
 
-def test_one_that_is_killed_is_back_on_its_port(start: Start) -> None:
+def test_a_killed_broker_restarts_on_its_port(start: Start) -> None:
     several = start()
     first, second = pids(several)
     os.kill(second, signal.SIGKILL)
@@ -80,7 +80,7 @@ def test_one_that_is_killed_is_back_on_its_port(start: Start) -> None:
     assert f"'PLAINTEXT={several.kafka[1]}'" in several.log, "the port that it had got"
 
 
-def test_one_that_does_not_answer_is_named(start: Start) -> None:
+def test_a_broker_that_does_not_answer_is_named_by_readyz_and_flush(start: Start) -> None:
     several = start()
     os.kill(several.pid_of(4), signal.SIGSTOP)
     try:
@@ -107,7 +107,7 @@ def test_an_interrupt_in_a_terminal_reaches_the_supervisor_alone(start: Start) -
     assert "KeyboardInterrupt" not in several.log
 
 
-def test_one_that_is_late_is_killed(start: Start) -> None:
+def test_a_broker_that_shuts_down_too_slowly_is_killed(start: Start) -> None:
     several = start("--shutdown-timeout", "10ms", STUB_LATE="4")
     children = pids(several)
     assert several.end(signal.SIGTERM) == 1
@@ -134,7 +134,7 @@ def test_no_broker_outlives_a_supervisor_that_is_killed(start: Start) -> None:
     wait_until(lambda: not any(map(is_there, children)), "all end")
 
 
-def test_one_that_can_not_start_ends_all_with_its_message(start: Start) -> None:
+def test_a_broker_that_cannot_start_ends_the_supervisor_with_its_message(start: Start) -> None:
     several = start(STUB_REFUSES="4")
     assert several.ready == ""
     assert several.process.wait(10) == 1

@@ -71,7 +71,7 @@ def values(broker: BackgroundBroker) -> list[bytes | None]:
 # ---- lives ----------------------------------------------------------------------------------------------------
 
 
-async def test_records_are_what_was_produced(broker: BackgroundBroker) -> None:
+async def test_records_returns_the_produced_records(broker: BackgroundBroker) -> None:
     async with connected(broker) as connection:
         for number, partition in enumerate([1, 0, 1]):
             assert (await produce(connection, b"%d" % number, partition)).error_code == error_codes.NONE
@@ -81,7 +81,7 @@ async def test_records_are_what_was_produced(broker: BackgroundBroker) -> None:
 
 
 @pytest.mark.parametrize("durability", ["wal", "segment", "s3-wal"])
-async def test_what_was_acknowledged_outlasts_restarts_and_crashes(durability: str) -> None:
+async def test_acknowledged_records_survive_restarts_and_crashes(durability: str) -> None:
     with running_broker(durability=durability) as broker:
         broker.create_topic(TOPIC)
         address = broker.bootstrap
@@ -93,7 +93,7 @@ async def test_what_was_acknowledged_outlasts_restarts_and_crashes(durability: s
         assert broker.bootstrap == address
 
 
-async def test_connections_are_reset_while_it_is_stopped(broker: BackgroundBroker) -> None:
+async def test_a_stopped_broker_refuses_connections_until_started(broker: BackgroundBroker) -> None:
     broker.stop()
     with pytest.raises(BrokerUnavailable):
         await connect_to(Address.parse(broker.bootstrap), "test")
@@ -105,7 +105,7 @@ async def test_connections_are_reset_while_it_is_stopped(broker: BackgroundBroke
         assert (await produce(connection, b"x")).error_code == error_codes.NONE
 
 
-async def test_clients_are_told_the_address_that_has_the_faults(broker: BackgroundBroker) -> None:
+async def test_metadata_names_the_proxy_address_with_the_faults(broker: BackgroundBroker) -> None:
     async with connect(Address.parse(broker.bootstrap)) as client:
         [node] = (await client.metadata([TOPIC])).brokers
     assert f"{node.host}:{node.port}" == broker.bootstrap
@@ -133,7 +133,7 @@ def test_a_test_that_fails_does_not_show_all_that_the_broker_holds(broker: Backg
     assert len(repr(broker.faults.fail("Fetch", 1))) < 300
 
 
-def test_options_are_those_of_the_command_line() -> None:
+def test_options_have_the_names_of_the_command_line() -> None:
     with running_broker(durability="segment", default_partitions=3, auto_create_topics=False) as broker:
         assert broker.settings.durability == "segment"
         assert broker.settings.default_partitions_count == 3
@@ -174,7 +174,7 @@ async def test_new_connections_are_refused_for_a_while(broker: BackgroundBroker)
         assert (await produce(connection, b"y")).error_code == error_codes.NONE
 
 
-async def test_a_frozen_connection_goes_on_afterwards(broker: BackgroundBroker) -> None:
+async def test_a_frozen_connection_continues_after_the_freeze(broker: BackgroundBroker) -> None:
     async with connected(broker) as connection, trio.open_nursery() as nursery:
         frozen = broker.faults.freeze()
         answered = trio.Event()
@@ -192,7 +192,7 @@ async def test_a_frozen_connection_goes_on_afterwards(broker: BackgroundBroker) 
         await answered.wait()
 
 
-async def test_a_half_open_connection_is_silent_until_it_is_dropped(broker: BackgroundBroker) -> None:
+async def test_a_half_open_connection_is_silent_until_dropped(broker: BackgroundBroker) -> None:
     async with connected(broker) as connection:
         assert broker.faults.half_open() == 1
         with trio.move_on_after(0.05) as silence:
@@ -202,7 +202,7 @@ async def test_a_half_open_connection_is_silent_until_it_is_dropped(broker: Back
     assert values(broker) == []
 
 
-async def test_a_slow_network_is_slow_both_ways_until_it_is_not(broker: BackgroundBroker) -> None:
+async def test_a_slow_network_delays_both_directions_and_limits_bandwidth(broker: BackgroundBroker) -> None:
     async with connected(broker) as connection:
         with broker.faults.slow_network(0.03, bytes_per_second=math.inf):
             began = trio.current_time()

@@ -41,7 +41,7 @@ def test_certificates_of_others_are_refused(tmp_path: Path) -> None:
         verify_strictly(*mutual_tls(stranger, authority.issue("client"), authority.ca_file))
 
 
-def test_clients_of_these_certificates_verify_strictly_on_every_python(tmp_path: Path) -> None:
+def test_clients_of_the_test_certificates_verify_strictly_on_every_python(tmp_path: Path) -> None:
     authority = make_authority(tmp_path)
     context = authority.issue("server").client_context(authority.ca_file)
     assert context.verify_flags & ssl.VERIFY_X509_STRICT

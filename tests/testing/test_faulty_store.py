@@ -104,7 +104,7 @@ async def test_a_hook_sees_the_call_and_decides(store):
         await store.put("abcd", [b""])
 
 
-async def test_healed_it_has_no_faults(store):
+async def test_a_healed_store_has_no_faults(store):
     store.fail(On())
     store.heal()
     await store.put("key", [b""])
@@ -133,7 +133,7 @@ async def test_a_seed_repeats_its_faults(autojump_clock):
     assert {event for _, event in runs[0]} == {"done", "StoreUnavailable", "SlowDown", "Conflict", "PreconditionFailed"}
 
 
-async def test_a_body_that_is_cut_short_says_how_long_the_object_is(store):
+async def test_a_truncated_body_reports_the_full_object_size(store):
     await store.put("key", [bytes(100)])
     store.truncate(On("get*", times=3))
     parts = [await store.get("key"), await store.get_range("key", 10, 50), await store.get_tail("key", 20)]

@@ -53,7 +53,7 @@ def test_the_examples_of_the_documentation_pass(users: pytest.Pytester) -> None:
     run(users).assert_outcomes(passed=6)
 
 
-def test_a_test_without_idempotence_fails_as_the_documentation_says(users: pytest.Pytester) -> None:
+def test_a_test_without_idempotence_fails_as_documented(users: pytest.Pytester) -> None:
     careless = EXAMPLES[0].replace('"enable.idempotence": True, ', "")
     assert careless != EXAMPLES[0]
     users.makepyfile(test_confluent=careless)

@@ -47,7 +47,7 @@ def values(broker: SecuredBroker) -> list[bytes | None]:
 
 
 @pytest.mark.parametrize("mechanism", PASSWORD_MECHANISMS)
-async def test_a_user_logs_in_and_may_do_what_is_allowed(broker: SecuredBroker, mechanism: str) -> None:
+async def test_a_user_can_log_in_and_do_only_allowed_operations(broker: SecuredBroker, mechanism: str) -> None:
     settings = broker.client_settings("app", mechanism=mechanism)
     assert await refusal(settings) == TOPIC_AUTHORIZATION_FAILED
     broker.allow("app", "write", topic="ord", prefixed=True)
@@ -60,7 +60,7 @@ async def test_a_user_logs_in_and_may_do_what_is_allowed(broker: SecuredBroker, 
     assert values(broker) == [b"one", b"two"]
 
 
-async def test_the_admin_may_do_everything(broker: SecuredBroker) -> None:
+async def test_the_admin_can_do_everything(broker: SecuredBroker) -> None:
     settings = broker.client_settings("admin")
     await send(settings, b"one")
     security = client_security({name: each for name, each in settings.items() if name != "bootstrap.servers"})
@@ -91,7 +91,7 @@ async def test_users_and_lists_outlast_restarts_and_crashes(broker: SecuredBroke
     assert values(broker) == [b"one", b"two", b"three"]
 
 
-async def test_who_does_not_trust_it_or_sends_in_the_clear_is_not_let_in(broker: SecuredBroker) -> None:
+async def test_clients_without_the_ca_or_without_tls_are_refused(broker: SecuredBroker) -> None:
     settings = broker.client_settings("admin")
     with pytest.raises(BrokerUnavailable, match="TLS handshake"):
         await send({name: each for name, each in settings.items() if name != "ssl.ca.location"}, b"x")
@@ -100,7 +100,7 @@ async def test_who_does_not_trust_it_or_sends_in_the_clear_is_not_let_in(broker:
     assert values(broker) == []
 
 
-async def test_certificates_say_who_clients_are_on_a_listener_with_ssl() -> None:
+async def test_client_certificates_name_the_user_on_an_ssl_listener() -> None:
     with secured_broker(protocol="SSL", default_partitions=2) as broker:
         broker.create_topic(TOPIC)
         assert await refusal(broker.client_settings("app")) == TOPIC_AUTHORIZATION_FAILED
@@ -127,7 +127,7 @@ async def test_a_login_without_tls() -> None:
         assert values(broker) == [b"one"]
 
 
-def test_clients_are_told_the_address_that_has_the_faults_and_its_files_go() -> None:
+def test_client_settings_have_the_proxy_address_and_temporary_files_are_removed() -> None:
     with secured_broker(authorizer="none") as broker:
         assert broker.protocol is SecurityProtocol.SASL_SSL
         assert broker.client_settings("admin")["bootstrap.servers"] == broker.bootstrap
@@ -146,14 +146,14 @@ def test_clients_are_told_the_address_that_has_the_faults_and_its_files_go() -> 
         (["reed"], {"topic": "a"}, "'reed' is not an operation; allowed: all, read"),
     ],
 )
-def test_lists_that_can_not_be_are_told(
+def test_invalid_acls_are_refused_with_a_reason(
     broker: SecuredBroker, operations: list[str], resource: dict[str, str], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         broker.allow("app", *operations, **resource)
 
 
-def test_what_can_not_be_is_told(broker: SecuredBroker) -> None:
+def test_invalid_mechanisms_and_protocols_are_refused(broker: SecuredBroker) -> None:
     with pytest.raises(ConfigError, match="'GSSAPI' is not a mechanism for passwords"):
         broker.client_settings("app", mechanism="GSSAPI")
     for protocol in ("PLAINTEXT", "TLS"):
@@ -161,7 +161,9 @@ def test_what_can_not_be_is_told(broker: SecuredBroker) -> None:
             pass
 
 
-def test_a_start_warns_of_a_key_that_others_may_read(broker: SecuredBroker, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_start_warns_of_a_private_key_readable_by_others(
+    broker: SecuredBroker, caplog: pytest.LogCaptureFixture
+) -> None:
     broker.restart()
     assert "may read" not in caplog.text
     (broker.ca_file.parent / "broker-key.pem").chmod(0o644)

@@ -96,7 +96,7 @@ async def test_a_server_that_is_down_resets_its_clients() -> None:
                     await receive_exactly(client, 1)
 
 
-async def test_what_is_frozen_passes_after_the_thaw() -> None:
+async def test_frozen_bytes_pass_after_the_thaw() -> None:
     async with proxied_echo() as proxy, await connected(proxy) as client:
         proxy.freeze()
         await client.send_all(b"late")
@@ -152,7 +152,7 @@ async def test_a_delay_is_added_each_way_and_does_not_limit_the_rate() -> None:
         assert 0.1 <= trio.current_time() - began < 3.0
 
 
-async def test_bandwidth_is_limited_until_it_is_not() -> None:
+async def test_bandwidth_is_limited_until_the_limit_is_lifted() -> None:
     async with proxied_echo() as proxy, await connected(proxy) as client:
         proxy.set_bandwidth(200_000)
         began = trio.current_time()

@@ -24,12 +24,12 @@ def thread() -> TrioThread:
     return thread
 
 
-def test_runs_what_a_plain_thread_calls(thread: TrioThread) -> None:
+def test_runs_a_function_called_from_a_plain_thread(thread: TrioThread) -> None:
     assert thread.call(thread_name, "in ") == "in loop"
     thread.stop()
 
 
-def test_runs_what_asyncio_calls(thread: TrioThread) -> None:
+def test_runs_a_function_called_from_asyncio(thread: TrioThread) -> None:
     async def program() -> str:
         return thread.call(thread_name, "in ")
 
@@ -37,12 +37,12 @@ def test_runs_what_asyncio_calls(thread: TrioThread) -> None:
     thread.stop()
 
 
-async def test_runs_what_another_trio_loop_calls(thread: TrioThread) -> None:
+async def test_runs_a_function_called_from_another_trio_loop(thread: TrioThread) -> None:
     assert thread.call(thread_name, "in ") == "in loop"
     thread.stop()
 
 
-def test_raises_what_the_function_raises_and_goes_on(thread: TrioThread) -> None:
+def test_raises_the_functions_error_and_keeps_running(thread: TrioThread) -> None:
     async def fail() -> None:
         await trio.lowlevel.checkpoint()
         raise KeyError("mine")

@@ -87,7 +87,7 @@ def test_round_trip(codec: int, records: list[Record], base_offset: int) -> None
 
 @clients
 @given(records=record_lists)
-def test_clients_read_what_we_build(client: object, codec: int, records: list[Record]) -> None:
+def test_clients_read_the_batches_we_build(client: object, codec: int, records: list[Record]) -> None:
     raw = bytes(
         build_batch(records, codec=codec, producer=ProducerStamp(producer_id=5, producer_epoch=1, base_sequence=9))
     )
@@ -100,7 +100,7 @@ def test_clients_read_what_we_build(client: object, codec: int, records: list[Re
 
 @clients
 @given(records=record_lists)
-def test_we_read_what_clients_build(client: object, codec: int, records: list[Record]) -> None:
+def test_we_read_the_batches_clients_build(client: object, codec: int, records: list[Record]) -> None:
     builder = client.DefaultRecordBatchBuilder(2, codec, 1, 5, 1, 9, 1 << 20)  # type: ignore[attr-defined]
     for index, record in enumerate(records):
         assert builder.append(index, record.timestamp_ms, record.key, record.value, list(record.headers)) is not None
@@ -115,7 +115,7 @@ def test_we_read_what_clients_build(client: object, codec: int, records: list[Re
 
 
 @given(records=record_lists)
-def test_uncompressed_batches_are_those_of_aiokafka_byte_for_byte(records: list[Record]) -> None:
+def test_uncompressed_batches_equal_those_of_aiokafka_byte_for_byte(records: list[Record]) -> None:
     builder = aiokafka_records.DefaultRecordBatchBuilder(2, 0, 1, 5, 1, 9, 1 << 20)
     for index, record in enumerate(records):
         builder.append(index, record.timestamp_ms, record.key, record.value, list(record.headers))
@@ -146,7 +146,7 @@ def test_records_that_run_into_each_other_are_corrupt() -> None:
         list(iterate_records(view))
 
 
-def test_the_greatest_timestamp_and_where_it_is() -> None:
+def test_max_timestamp_returns_the_greatest_timestamp_and_its_first_offset() -> None:
     records = [Record(timestamp_ms=stamp) for stamp in (5, 9, 3, 9, 1)]
     assert max_timestamp(memoryview(build_batch(records, base_offset=100))) == (9, 101)
     appended = build_batch(records, base_offset=100, attributes=LOG_APPEND_TIME)

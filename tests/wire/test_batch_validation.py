@@ -126,7 +126,7 @@ def test_a_broken_chain_of_lengths_is_an_invalid_record(codec: int, raw: bytes) 
         check(with_records(raw, 2, codec))
 
 
-def test_the_batch_must_fill_the_field_it_came_in() -> None:
+def test_a_records_field_must_hold_exactly_one_batch() -> None:
     raw = bytes(build_batch([Record(value=b"a")]))
     with pytest.raises(InvalidRecord, match="no record batch"):
         validate(memoryview(b""))
@@ -156,7 +156,7 @@ def test_a_batch_that_decompresses_to_too_much(codec: int) -> None:
     assert caught.value.code == error_codes.MESSAGE_TOO_LARGE
 
 
-def test_records_that_are_not_compressed_as_the_header_says() -> None:
+def test_records_not_compressed_with_the_codec_of_the_header_are_refused() -> None:
     view = memoryview(build_batch([Record()]))
     struct.pack_into(">h", view, 21, compression.ZSTD)
     set_crc(view)

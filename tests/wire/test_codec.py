@@ -212,7 +212,7 @@ def test_round_trip(case: tuple[int, Everything]) -> None:
 
 
 @given(versioned_messages, st.data())
-def test_whatever_is_cut_off_is_missed(case: tuple[int, Everything], data: st.DataObject) -> None:
+def test_a_truncated_message_is_refused(case: tuple[int, Everything], data: st.DataObject) -> None:
     version, message = case
     raw = encoded(message, version)
     with pytest.raises(DecodeError):
@@ -284,7 +284,7 @@ def test_an_array_that_was_encoded_before_is_the_same_in_its_message(version: in
     assert len(decode(MetadataResponse, version, encoded[1]).topics[0].partitions) == 200
 
 
-def test_decoder_starts_where_it_is_told_and_says_where_it_stopped() -> None:
+def test_a_decoder_starts_at_a_position_and_returns_the_end_position() -> None:
     raw = encoded(SAMPLE, 1)
     message, end = decoder(Everything, 1)(memoryview(b"??" + raw + b"!"), 2)
     assert (message.name, end) == ("orders", 2 + len(raw))
@@ -425,7 +425,7 @@ def test_sections_of_tags_count_for_pieces() -> None:
     assert sum(1 for _ in decoder_in_pieces(Rows, 0)(memoryview(rows), 0)) == 4
 
 
-def test_strings_are_as_long_as_those_of_any_version() -> None:
+def test_strings_have_the_same_length_limit_in_all_versions() -> None:
     """A longer one was taken, and versions whose lengths have 16 bits could not tell it: they raised struct.error."""
     longest = attrs.evolve(SAMPLE, name="x" * 0x7FFF)
     assert decode(Everything, 2, encoded(longest, 2)).name == decode(Everything, 0, encoded(longest, 0)).name

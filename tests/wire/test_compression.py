@@ -77,7 +77,7 @@ def test_incompressible_data(codec: int) -> None:
 
 
 @pytest.mark.parametrize("case", FOREIGN)
-def test_what_other_writers_produce(case: str) -> None:
+def test_data_compressed_by_other_writers_is_decompressed(case: str) -> None:
     codec, packed = FOREIGN[case]
     assert decompress(codec, packed, len(TEXT)) == TEXT
 

@@ -35,7 +35,7 @@ def marker_of(is_commit: bool) -> EndMarker:
 
 
 @pytest.mark.parametrize("is_commit", [False, True])
-def test_a_marker_is_read_back_and_is_what_clients_know_as_one(is_commit):
+def test_an_encoded_marker_is_parsed_back_and_recognized_by_aiokafka(is_commit):
     encoded = encode_marker(marker_of(is_commit), 1234)
     header = validate(memoryview(encoded))
     assert (header.is_control, header.is_transactional, header.record_count) == (True, True, 1)
@@ -52,7 +52,7 @@ def control_batch(key: bytes | None, value: bytes | None) -> memoryview:
     return memoryview(build_batch([Record(key=key, value=value)], attributes=CONTROL, producer=ProducerStamp(7, 3, -1)))
 
 
-def test_another_control_record_is_no_marker():
+def test_a_control_record_of_another_type_is_not_a_marker():
     leader_change = control_batch(struct.pack(">hh", 0, 2), b"")
     assert parse_marker(leader_change, parse_header(leader_change)) is None
 
@@ -64,7 +64,7 @@ def test_a_marker_that_is_cut_off_is_a_corrupt_batch(key, value):
         parse_marker(batch, parse_header(batch))
 
 
-def test_markers_are_what_java_writes():
+def test_encoded_markers_equal_those_written_by_java():
     committed = encode_marker(COMMITTED, JAVA_TIMESTAMP_MS)
     set_base_offset(memoryview(committed), 42, 7)
     assert committed.hex() == COMMITTED_BY_JAVA
@@ -74,12 +74,12 @@ def test_markers_are_what_java_writes():
 @pytest.mark.parametrize(
     ("written", "marker"), [(COMMITTED_BY_JAVA, COMMITTED), (ABORTED_BY_JAVA, ABORTED)], ids=["commit", "abort"]
 )
-def test_what_java_writes_is_read(written, marker):
+def test_markers_written_by_java_are_parsed(written, marker):
     batch = memoryview(bytes.fromhex(written))
     assert parse_marker(batch, validate(batch)) == marker
 
 
-def test_what_later_versions_append_is_passed_over():
+def test_bytes_appended_to_a_marker_by_later_versions_are_ignored():
     batch = control_batch(struct.pack(">hh", 1, 1) + b"more", struct.pack(">hi", 3, 8) + b"more")
     assert parse_marker(batch, parse_header(batch)) == EndMarker(
         producer_id=7, producer_epoch=3, coordinator_epoch=8, is_commit=True

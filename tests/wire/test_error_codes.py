@@ -19,7 +19,7 @@ OTHER_SPELLINGS = {
 }
 
 
-def test_codes_are_those_that_kafka_python_knows() -> None:
+def test_error_codes_match_those_of_kafka_python() -> None:
     theirs = {
         error.errno: error
         for error in vars(kafka.errors).values()

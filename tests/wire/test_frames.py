@@ -51,7 +51,7 @@ def test_one_byte_at_a_time() -> None:
     assert frames_of(FrameReader(100), [stream[i : i + 1] for i in range(len(stream))]) == bodies
 
 
-def test_frames_of_one_read_are_slices_of_it() -> None:
+def test_frames_of_one_read_are_slices_of_its_buffer() -> None:
     stream = bytearray(framed(*[b"x" * 10] * 60))
     reader = FrameReader(100)
     reader.receive_data(stream)
@@ -126,7 +126,7 @@ def test_a_large_frame_is_taken_over_and_the_next_one_follows() -> None:
     assert frames_of(reader, [framed(b"next")]) == [b"next"]
 
 
-def test_a_large_frame_may_be_taken_at_its_first_byte_or_after_many_reads() -> None:
+def test_a_large_frame_can_be_taken_after_several_reads() -> None:
     reader = FrameReader(1000, large_frame_bytes=64)
     for chunk in (b"\0\0", b"\0\x65"):
         reader.receive_data(chunk)
@@ -196,7 +196,7 @@ def test_a_response_header_that_ends_early(frame: bytes) -> None:
         parse_response_header(memoryview(frame), flexible_header=True)
 
 
-def test_what_a_frame_that_has_begun_says_of_itself() -> None:
+def test_a_partial_frame_reports_its_received_and_announced_bytes_and_api_key() -> None:
     reader = FrameReader(1000)
     told = []
     for byte in framed(b"\0\0abc")[:7]:

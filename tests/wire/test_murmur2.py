@@ -15,6 +15,6 @@ with warnings.catch_warnings():
 
 
 @given(st.binary(max_size=40))
-def test_murmur2_is_the_one_that_kafkas_clients_use(key: bytes) -> None:
+def test_murmur2_equals_that_of_kafka_python(key: bytes) -> None:
     assert murmur2(key) == kafka_python_murmur2(key) & 0xFFFFFFFF
     assert 0 <= partition_of(key, 7) < 7

@@ -55,7 +55,7 @@ def test_varints_end(read: object) -> None:
         read(b"\x80\x80", 0)
 
 
-def test_a_uvarint_may_have_as_many_bytes_as_is_said() -> None:
+def test_a_uvarint_has_a_maximum_number_of_bytes() -> None:
     raw = uvarint(2**64 - 1)
     assert read_uvarint(raw, 0, MAX_VARLONG_BITS) == (2**64 - 1, 10)
     with pytest.raises(DecodeError, match="more than 5 bytes"):
@@ -64,7 +64,7 @@ def test_a_uvarint_may_have_as_many_bytes_as_is_said() -> None:
         read_uvarint(b"\x80" * 11, 0, MAX_VARLONG_BITS)
 
 
-def test_tagged_fields_are_skipped_to_the_byte_after_them() -> None:
+def test_skipping_tagged_fields_returns_the_position_after_them() -> None:
     raw = b"\x02\x00\x03abc\x81\x01\x00"
     assert skip_tags(raw + b"rest", 0, len(raw) + 4) == len(raw)
     with pytest.raises(DecodeError, match="past the end"):

@@ -168,7 +168,7 @@ def mutated(raw: bytearray, rng: random.Random) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(drawn=runs, seed=st.integers(0, 1 << 32), mutations=st.integers(0, 3), base=st.sampled_from([BASE_MS, -1, 0, 5]))
-def test_a_batch_is_accepted_exactly_if_a_plain_parser_reads_it(
+def test_a_batch_is_accepted_exactly_when_a_plain_parser_reads_it(
     drawn: list[dict[str, object]], seed: int, mutations: int, base: int
 ) -> None:
     rng = random.Random(seed)
@@ -192,7 +192,9 @@ def test_a_batch_is_accepted_exactly_if_a_plain_parser_reads_it(
 
 @settings(max_examples=200, deadline=None)
 @given(seed=st.integers(0, 1 << 32), count=st.sampled_from([10, 12, 64, 74, 80]), mutations=st.integers(0, 2))
-def test_records_of_one_shape_are_told_the_same_together_as_one_by_one(seed: int, count: int, mutations: int) -> None:
+def test_checking_equal_shaped_records_together_matches_checking_one_by_one(
+    seed: int, count: int, mutations: int
+) -> None:
     rng = random.Random(seed)
     key = bytes(rng.choice((0, 3, 64))) if rng.randrange(3) else None
     headers = [("name", bytes(rng.choice((0, 70))))] * rng.choice((0, 0, 1, 3))
@@ -226,7 +228,7 @@ def test_records_of_one_shape_are_taken_together_up_to_offset_deltas_of_three_by
     mutations=st.integers(0, 2),
     base=st.sampled_from([BASE_MS, -1, 0]),
 )
-def test_runs_of_records_are_told_the_same_together_as_one_by_one(
+def test_checking_runs_of_records_together_matches_checking_one_by_one(
     seed: int, runs: Sequence[tuple[int, int]], mutations: int, base: int
 ) -> None:
     rng = random.Random(seed)
@@ -304,7 +306,7 @@ def test_one_record_with_many_headers_is_checked_in_steps() -> None:
 
 
 @pytest.mark.parametrize("headers_count", [0, 3, 30_000])
-def test_a_record_that_says_it_holds_the_next_one_too_is_refused(headers_count: int) -> None:
+def test_a_record_with_a_length_covering_the_next_record_is_refused(headers_count: int) -> None:
     rest = b"\1\1" + varint(headers_count) + b"\2a\1" * headers_count
     inside = raw_record(0, rest + raw_record(1))
     assert outcome(inside, 2, units=STEP_UNITS) is None
@@ -375,7 +377,7 @@ def test_a_timestamp_delta_of_more_than_64_bits_is_refused(stamp: bytes) -> None
         RecordCheck(raw_record(0, stamp=stamp), 0, 1, BASE_MS).finish()
 
 
-def test_of_many_null_keys_the_first_are_told_and_all_are_counted() -> None:
+def test_null_keys_are_all_counted_and_the_first_ones_are_listed() -> None:
     raw = bytes(raw_records([Record(key=None if i % 3 else b"k") for i in range(3_000)]))
     check = RecordCheck(raw, 0, 3_000, BASE_MS, needs_keys=True)
     check.finish()
@@ -421,7 +423,7 @@ def times_of(found: Found) -> Times:
     mutations=st.integers(0, 2),
     base=st.sampled_from([BASE_MS, -1, 0, 5]),
 )
-def test_records_of_a_known_shape_are_told_as_by_a_plain_parser(
+def test_a_learned_shape_gives_the_same_timestamps_as_a_plain_parser(
     seed: int, count: int, mutations: int, base: int
 ) -> None:
     known = batch_of(bytes(raw_records(alike(random.Random(seed), count))), count, base)
@@ -446,7 +448,7 @@ def test_records_of_a_known_shape_are_told_as_by_a_plain_parser(
 
 @settings(max_examples=300, deadline=None)
 @given(drawn=runs, seed=st.integers(0, 1 << 32), mutations=st.integers(0, 3))
-def test_no_shape_is_learnt_that_would_accept_what_a_plain_parser_refuses(
+def test_no_learned_shape_accepts_a_batch_that_a_plain_parser_refuses(
     drawn: list[dict[str, object]], seed: int, mutations: int
 ) -> None:
     rng = random.Random(seed)
@@ -461,7 +463,7 @@ def test_no_shape_is_learnt_that_would_accept_what_a_plain_parser_refuses(
     assert times is None or (expected is not None and times == times_of(expected))
 
 
-def test_a_shape_is_learnt_at_its_second_sight_and_forgotten_when_it_deceives() -> None:
+def test_a_shape_is_learned_at_the_second_batch_and_forgotten_after_a_mismatch() -> None:
     raw = bytes(raw_records([Record(b"key", b"value", BASE_MS)] * 3))
     batch = batch_of(raw, 3, BASE_MS)
     header, shapes = parse_header(batch), Shapes()

@@ -18,7 +18,7 @@ def encoded(timestamp_delta, offset_delta, rest):
 
 
 @given(st.lists(st.tuples(deltas, offset_deltas, sizes), max_size=20), st.sampled_from(KINDS))
-def test_each_record_is_found_with_what_stands_in_front_of_its_key(made, kind):
+def test_each_record_head_gives_timestamp_and_offset_deltas_and_bounds(made, kind):
     records, expected = b"", []
     for timestamp_delta, offset_delta, size in made:
         rest = b"r" * size
@@ -28,7 +28,7 @@ def test_each_record_is_found_with_what_stands_in_front_of_its_key(made, kind):
 
 
 @given(deltas, offset_deltas, st.data())
-def test_a_head_that_is_cut_off_is_told(timestamp_delta, offset_delta, data):
+def test_a_truncated_record_head_raises_an_index_error(timestamp_delta, offset_delta, data):
     record = encoded(timestamp_delta, offset_delta, b"")
     cut = data.draw(st.integers(0, len(record) - 1))
     with pytest.raises(IndexError):
@@ -46,7 +46,7 @@ def test_a_head_that_is_cut_off_is_told(timestamp_delta, offset_delta, data):
     ],
     ids=["negative length", "long negative length", "length", "timestamp", "offset"],
 )
-def test_what_no_bytes_could_make_right_is_refused(record):
+def test_an_invalid_record_head_is_refused(record):
     with pytest.raises(DecodeError):
         list(record_heads(record, 1))
 

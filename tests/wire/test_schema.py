@@ -20,7 +20,7 @@ class Annotated:
     not_on_the_wire: int = 0
 
 
-def test_null_is_allowed_where_the_top_of_the_annotation_says_so() -> None:
+def test_a_field_is_nullable_only_by_the_top_level_of_its_annotation() -> None:
     nullable = {field.name for field in fields_of(Annotated) if field.nullable}
     assert nullable == {"union", "several"}
 

@@ -16,14 +16,14 @@ REQUEST = OwnHeartbeatRequest(
 )
 
 
-async def test_a_broker_alone_knows_of_no_other(autojump_clock: MockClock) -> None:
+async def test_a_single_broker_answers_heartbeats_with_broker_id_not_registered(autojump_clock: MockClock) -> None:
     async with memory_broker(memory_parts()) as running:
         client = await running.connect()
         response = await client.request(REQUEST, BrokerHeartbeatResponse)
         assert (response.error_code, response.is_fenced) == (error_codes.BROKER_ID_NOT_REGISTERED, True)
 
 
-async def test_whoever_watches_is_told_who_runs_and_what_it_knows(autojump_clock: MockClock) -> None:
+async def test_the_membership_watcher_receives_and_answers_heartbeats(autojump_clock: MockClock) -> None:
     heard: list[OwnHeartbeatRequest] = []
 
     async def hear(request: OwnHeartbeatRequest) -> OwnHeartbeatResponse:
@@ -41,5 +41,5 @@ async def test_whoever_watches_is_told_who_runs_and_what_it_knows(autojump_clock
         assert heard == [REQUEST] * 2
 
 
-def test_no_quota_holds_back_what_would_have_a_broker_be_taken_for_dead() -> None:
+def test_broker_heartbeats_are_exempt_from_quotas() -> None:
     assert API.key in UNCOUNTED

@@ -29,7 +29,7 @@ async def test_the_cluster(version: int, asked: bool, operations: int) -> None:
 @pytest.mark.parametrize(
     ("endpoint_type", "code"), [(2, error_codes.MISMATCHED_ENDPOINT_TYPE), (9, error_codes.UNSUPPORTED_ENDPOINT_TYPE)]
 )
-async def test_this_is_no_controller(endpoint_type: int, code: int) -> None:
+async def test_describing_controllers_or_an_unknown_endpoint_type_is_refused(endpoint_type: int, code: int) -> None:
     response = await ask(API, SERVICES, DescribeClusterRequest(endpoint_type=endpoint_type))
     assert (response.error_code, response.brokers) == (code, [])
     assert response.error_message

@@ -46,7 +46,7 @@ async def test_all_partitions_in_every_version(services: Any, tmp_path: Path, ve
         assert (result.usable_bytes, result.total_bytes) == (-1, -1)
 
 
-async def test_only_the_partitions_that_are_asked_for_and_exist(services: Any) -> None:
+async def test_only_requested_partitions_that_exist_are_described(services: Any) -> None:
     asked = [("a", [1, 7]), ("a", [0]), ("nope", [0]), ("b", [3])]
     topics = [DescribableLogDirTopic(topic=name, partitions=indexes) for name, indexes in asked]
     response = await ask(API, services, DescribeLogDirsRequest(topics=topics))

@@ -105,5 +105,5 @@ async def test_nothing_else_has_a_quorum(services: Any, asked: list[tuple[str, l
     assert response.nodes == []
 
 
-async def test_nothing_is_told_where_nothing_is_asked_for(services: Any) -> None:
+async def test_a_request_without_topics_describes_no_topics(services: Any) -> None:
     assert (await describe(services)).topics == []

@@ -64,7 +64,7 @@ async def test_all_topics_in_order_of_name(services: Any) -> None:
     assert response.next_cursor is None
 
 
-async def test_partitions_are_as_metadata_has_them(services: Any) -> None:
+async def test_partitions_equal_the_ones_in_metadata(services: Any) -> None:
     await services.topics.create([NewTopic(name="copied", replication_factor=3)])
     (described,) = (await page(services, "copied")).topics
     everything = await ask(metadata.API, services, MetadataRequest(topics=None))
@@ -78,13 +78,13 @@ async def test_partitions_are_as_metadata_has_them(services: Any) -> None:
     assert described.topic_authorized_operations == 3576  # as Kafka 4.1 without ACLs
 
 
-async def test_internal_topics_are_told_as_such(services: Any) -> None:
+async def test_internal_topics_are_marked_internal(services: Any) -> None:
     await services.topics.create([NewTopic(name="__consumer_offsets")])
     (topic,) = (await page(services, "__consumer_offsets")).topics
     assert topic.is_internal
 
 
-async def test_each_partition_has_its_own_leader(services: Any) -> None:
+async def test_each_partition_names_its_leader(services: Any) -> None:
     services.assignment = TwoBrokers(NODE, others={("b", 1): Leader(OTHER_ID, 5), ("b", 2): None})
     (topic,) = (await page(services, "b")).topics
     assert [(each.leader_id, each.leader_epoch, each.replica_nodes) for each in topic.partitions] == [
@@ -156,5 +156,5 @@ async def test_cursors_that_can_not_be(services: Any, cursor: tuple[str, int]) -
     assert (told(response), response.next_cursor) == ([("a", invalid), ("b", invalid)], None)
 
 
-async def test_a_cursor_that_can_not_be_where_all_topics_are_asked_for(services: Any) -> None:
+async def test_a_cursor_with_a_negative_partition_and_all_topics_returns_no_topics(services: Any) -> None:
     assert told(await page(services, cursor=("a", -1))) == []

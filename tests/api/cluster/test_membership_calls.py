@@ -79,7 +79,7 @@ def is_draining(cluster: LoopbackCluster, broker_id: int) -> bool:
     return membership.records[broker_id].is_draining
 
 
-async def test_any_broker_says_whether_another_one_is_drained(two: LoopbackCluster) -> None:
+async def test_any_broker_describes_and_alters_the_draining_flag_of_another_broker(two: LoopbackCluster) -> None:
     async with two.client(1) as client:
         assert (await described(client, "2"))[DRAINING] == ("false", 5, False)
         assert "num.partitions" not in await described(client, "2")  # which that one tells itself
@@ -94,7 +94,7 @@ async def test_any_broker_says_whether_another_one_is_drained(two: LoopbackClust
         assert not is_draining(two, 2)
 
 
-async def test_any_broker_sets_what_another_one_has_at_run_time_and_whether_it_is_drained(two: LoopbackCluster) -> None:
+async def test_any_broker_alters_the_dynamic_configs_and_draining_flag_of_another_broker(two: LoopbackCluster) -> None:
     backoff = "log.cleaner.backoff.ms"
     async with two.client(1) as client:
         assert await alter(client, "2", (DRAINING, SET, "true"), (backoff, SET, "2000")) == (e.NONE, None)
@@ -107,7 +107,7 @@ async def test_any_broker_sets_what_another_one_has_at_run_time_and_whether_it_i
         assert is_draining(two, 2)
 
 
-async def test_to_replace_the_configs_of_a_broker_takes_back_that_it_is_drained(two: LoopbackCluster) -> None:
+async def test_replacing_the_configs_of_a_broker_without_the_draining_flag_clears_it(two: LoopbackCluster) -> None:
     async with two.client(2) as client:
         for configs, is_so in (([ReplacedConfig(name=DRAINING, value="true")], True), ([], False)):
             resource = ReplacedResource(resource_type=BROKER, resource_name="2", configs=configs)
@@ -129,7 +129,7 @@ async def test_to_replace_the_configs_of_a_broker_takes_back_that_it_is_drained(
         ("2", "kafscale.state", "live", "Cannot update these configs dynamically: Set(kafscale.state)"),
     ],
 )
-async def test_nothing_else_is_said_of_a_broker(
+async def test_invalid_configs_of_a_broker_are_refused(
     two: LoopbackCluster, name: str, config: str, value: str, said: str
 ) -> None:
     async with two.client(1) as client:
@@ -159,7 +159,7 @@ async def test_a_broker_that_does_not_serve_is_fenced_and_its_partitions_are_off
         assert page.partitions[1 - index].offline_replicas == []
 
 
-async def test_the_replicas_of_a_partition_are_those_that_it_was_assigned_to(two: LoopbackCluster) -> None:
+async def test_metadata_lists_the_assigned_replicas_of_a_partition(two: LoopbackCluster) -> None:
     (index,) = two.led_by(1, TOPIC)
     async with two.client(1) as client:
 

@@ -57,7 +57,7 @@ async def test_an_empty_list_asks_for_no_topics(services: Any) -> None:
     assert (await ask(API, services, MetadataRequest(topics=[]), version=1)).topics == []
 
 
-async def test_a_missing_topic_is_created_where_request_and_broker_allow_it(services: Any) -> None:
+async def test_a_missing_topic_is_created_when_request_and_broker_allow_auto_creation(services: Any) -> None:
     (topic,) = (await ask(API, services, by_name("new", allow_auto_topic_creation=True))).topics
     assert (topic.error_code, topic.name, len(topic.partitions)) == (0, "new", 2)
     assert topic.topic_id == services.topics.get("new").topic_id
@@ -69,7 +69,7 @@ async def test_versions_without_the_flag_create(services: Any) -> None:
     assert services.topics.get("new") is not None
 
 
-async def test_a_missing_topic_is_not_created_where_the_request_does_not_allow_it(services: Any) -> None:
+async def test_a_missing_topic_is_not_created_when_the_request_forbids_auto_creation(services: Any) -> None:
     response = await ask(API, services, by_name("new", "a/b"))
     assert [(topic.name, topic.error_code) for topic in response.topics] == [
         ("new", error_codes.UNKNOWN_TOPIC_OR_PARTITION),
@@ -78,14 +78,14 @@ async def test_a_missing_topic_is_not_created_where_the_request_does_not_allow_i
     assert services.topics.all() == []
 
 
-async def test_a_missing_topic_is_not_created_where_the_broker_does_not_allow_it(topics: TopicRegistry) -> None:
+async def test_a_missing_topic_is_not_created_when_the_broker_forbids_auto_creation(topics: TopicRegistry) -> None:
     services = some_services(node=NODE, topics=topics, settings=Settings(auto_create_topics=False))
     response = await ask(API, services, by_name("new", allow_auto_topic_creation=True))
     assert response.topics[0].error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION
     assert topics.all() == []
 
 
-async def test_a_topic_that_can_not_be_created_says_why(services: Any) -> None:
+async def test_a_failed_auto_creation_is_answered_with_its_error_code(services: Any) -> None:
     await services.topics.create([NewTopic(name="a.b")])
     names = ["a_b", "a/b", "__consumer_offsets"]
     response = await ask(API, services, by_name(*names, allow_auto_topic_creation=True))
@@ -132,12 +132,12 @@ async def test_neither_name_nor_id(services: Any) -> None:
     assert response.topics[0].error_code == error_codes.INVALID_REQUEST
 
 
-async def test_a_topic_that_is_asked_for_twice_is_answered_once(services: Any) -> None:
+async def test_a_topic_that_is_requested_twice_is_answered_once(services: Any) -> None:
     response = await ask(API, services, by_name("a", "a", allow_auto_topic_creation=True))
     assert len(response.topics) == 1
 
 
-async def test_authorized_operations_only_when_asked_for(services: Any) -> None:
+async def test_authorized_operations_are_returned_only_on_request(services: Any) -> None:
     await services.topics.create([NewTopic(name="a")])
     request = by_name("a")
     response = await ask(API, services, request, version=8)

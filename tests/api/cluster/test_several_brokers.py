@@ -86,7 +86,7 @@ async def test_a_partition_of_a_broker_that_is_gone_has_no_leader(cluster: Sever
     assert [each.error_code for each in (await metadata(cluster)).topics[0].partitions] == [e.NONE] * 6
 
 
-async def test_a_broker_without_the_clients_listener_was_told_with_our_own_address(cluster: SeveralBrokers) -> None:
+async def test_a_broker_without_the_clients_listener_is_left_out_of_answers(cluster: SeveralBrokers) -> None:
     """Its clients would have come here, and asked for what another broker leads, for ever."""
     cluster.client = await Connection.over(cluster.running.open_stream("INSIDE"), cluster.client.address)
     response = await metadata(cluster)

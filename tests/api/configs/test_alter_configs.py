@@ -108,7 +108,7 @@ async def test_a_list_grows_from_its_default(services: Any) -> None:
     assert services.topics.get("a").overrides["cleanup.policy"] == "delete,compact"
 
 
-async def test_a_list_does_not_grow_past_what_any_version_can_tell(services: Any) -> None:
+async def test_appending_to_a_list_config_stops_at_the_string_length_limit(services: Any) -> None:
     """DescribeConfigs of versions 1 to 3 raised struct.error for who asked for the topic."""
     name, half = "leader.replication.throttled.replicas", ",".join(f"{index}:1" for index in range(3_000))
     (first,) = await alter(services, change((name, APPEND, half)))
@@ -117,7 +117,7 @@ async def test_a_list_does_not_grow_past_what_any_version_can_tell(services: Any
     assert services.topics.get("a").overrides[name] == half
 
 
-async def test_deleting_what_is_not_set_is_no_error(services: Any) -> None:
+async def test_deleting_an_unset_config_succeeds(services: Any) -> None:
     (result,) = await alter(services, change(("segment.ms", DELETE, None), ("no.such.config", DELETE, None)))
     assert result.error_code == 0
 
@@ -263,7 +263,7 @@ async def test_an_unset_config_of_a_broker_can_be_deleted(services: Any, name: s
         assert (result.error_code, result.error_message, result.resource_name) == (0, None, name)
 
 
-async def test_a_resource_that_is_there_twice_is_refused_each_time_and_others_are_changed(services: Any) -> None:
+async def test_a_duplicate_resource_is_refused_and_others_are_changed(services: Any) -> None:
     await services.topics.create([NewTopic(name="b")])
     twice = change(("retention.ms", SET, "1"))
     results = await alter(services, twice, change(("retention.ms", SET, "2"), name="b"), twice)
@@ -273,7 +273,7 @@ async def test_a_resource_that_is_there_twice_is_refused_each_time_and_others_ar
     assert services.topics.get("b").config.retention_ms == 2
 
 
-async def test_a_group_has_configs_of_its_own_beside_topics(services: Any) -> None:
+async def test_group_configs_are_altered_apart_from_topic_configs(services: Any) -> None:
     """The group need not exist, and may be named as a topic is."""
     results = await alter(
         services,

@@ -62,7 +62,7 @@ REMOVE = AlterClientQuotasOp(key="producer_byte_rate", remove=True)
 
 
 @pytest.mark.parametrize("version", range(2))
-async def test_each_entry_is_accepted_or_refused_on_its_own(version: int) -> None:
+async def test_each_entry_is_accepted_or_refused_separately(version: int) -> None:
     services = some_services(client_quotas=ClientQuotas(MemoryMetadataStore()))
     request = AlterClientQuotasRequest(
         entries=[
@@ -156,7 +156,7 @@ async def test_a_type_that_is_named_twice_is_refused() -> None:
     assert response.entries[0].error_message == "Invalid client quota entity, duplicate entity entry user"
 
 
-async def test_an_address_is_kept_in_one_form_however_it_is_written() -> None:
+async def test_ip_addresses_are_stored_in_one_normal_form() -> None:
     services = some_services(client_quotas=ClientQuotas(MemoryMetadataStore()))
     for address, value in (("2001:DB8:0::1", 1.0), ("2001:db8::1", 2.0), ("::ffff:192.0.2.1", 3.0)):
         change = entry(address, rate(value, "connection_creation_rate"), entity_type=IP)
@@ -290,7 +290,7 @@ async def throttled_ms(client: Connection, size_bytes: int) -> int:
     return (await client.request(request, ProduceResponse)).throttle_time_ms
 
 
-async def test_a_quota_acts_at_once_over_restarts_and_until_it_is_removed(autojump_clock: MockClock) -> None:
+async def test_a_quota_applies_at_once_and_survives_restarts_until_removed(autojump_clock: MockClock) -> None:
     parts = memory_parts()
     async with memory_broker(parts, memory_settings()) as running:
         await running.broker.services.topics.create([NewTopic(name=TOPIC, partition_count=1)])
@@ -329,7 +329,7 @@ async def test_a_quota_set_at_run_time_overrides_the_option(autojump_clock: Mock
         assert limits() == [2 * RATE, 2 * RATE]
 
 
-async def test_who_has_not_authenticated_is_the_user_anonymous_and_all_client_ids_share_its_quota(
+async def test_unauthenticated_clients_share_the_quota_of_user_anonymous(
     autojump_clock: MockClock,
 ) -> None:
     async with memory_broker(memory_parts(), memory_settings()) as running:

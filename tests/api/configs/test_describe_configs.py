@@ -81,12 +81,12 @@ async def test_types_are_kafkas_numbers(services: Any) -> None:
     assert [configs[name].config_type for name in [*names, "cleanup.policy"]] == [1, 2, 3, 5, 6, 7]
 
 
-async def test_documentation_only_when_asked_for(services: Any) -> None:
+async def test_documentation_is_left_out_unless_requested(services: Any) -> None:
     configs = by_name(await describe(services, TOPIC, "a"))
     assert configs["retention.ms"].documentation is None
 
 
-async def test_synonyms_say_where_else_a_value_may_come_from(services: Any) -> None:
+async def test_synonyms_list_the_sources_of_a_value_in_order_of_precedence(services: Any) -> None:
     configs = by_name(await describe(services, TOPIC, "a", include_synonyms=True))
 
     def synonyms(name: str) -> list[tuple[str, str | None, int]]:
@@ -104,7 +104,7 @@ async def test_synonyms_say_where_else_a_value_may_come_from(services: Any) -> N
 
 
 @pytest.mark.parametrize("keys", [["retention.ms", "nope", "segment.ms"]])
-async def test_only_the_configs_that_are_asked_for(services: Any, keys: list[str]) -> None:
+async def test_only_requested_configs_are_described(services: Any, keys: list[str]) -> None:
     assert set(by_name(await describe(services, TOPIC, "a", keys=keys))) == {"retention.ms", "segment.ms"}
 
 
@@ -137,7 +137,7 @@ def told(config: DescribeConfigsResourceResult) -> tuple[str | None, int, bool, 
     return config.value, config.config_source, config.read_only, synonyms
 
 
-async def test_a_broker_without_a_name_is_what_was_set_for_all_brokers(services: Any) -> None:
+async def test_describing_the_empty_broker_name_returns_the_cluster_wide_configs(services: Any) -> None:
     """Kafka 4.1 sets min.insync.replicas when a cluster is made, and tells it as such of topics and brokers, too."""
     insync = "min.insync.replicas"
     as_set = (insync, "1", DYNAMIC_DEFAULT_SOURCE)
@@ -191,13 +191,13 @@ async def advertised(services: Any, **listeners: tuple[Listener, Endpoint | None
     return by_name(await describe(services, BROKER, "3"))["advertised.listeners"].value
 
 
-async def test_advertised_are_the_addresses_that_clients_are_told(services: Any) -> None:
+async def test_advertised_listeners_show_the_advertised_addresses(services: Any) -> None:
     inside, outside = Listener("PLAINTEXT", "127.0.0.1", 0), Listener("OUT", "0.0.0.0", 9093)
     told = {"PLAINTEXT": (inside, Endpoint("127.0.0.1", 9192)), "OUT": (outside, Endpoint("broker.example", 19093))}
     assert await advertised(services, **told) == "PLAINTEXT://127.0.0.1:9192,OUT://broker.example:19093"
 
 
-async def test_a_wildcard_is_advertised_as_it_was_reached(services: Any) -> None:
+async def test_a_wildcard_listener_is_advertised_with_the_address_the_client_connected_to(services: Any) -> None:
     reached, other = Listener("PLAINTEXT", "0.0.0.0", 9092), Listener("OUT", "0.0.0.0", 9093)
     found = await advertised(services, PLAINTEXT=(reached, None), OUT=(other, None))
     assert found == "PLAINTEXT://127.0.0.1:9092,OUT://0.0.0.0:9093"
@@ -227,7 +227,7 @@ async def test_resources_that_can_not_be_described(services: Any, kind: int, nam
 
 
 @pytest.mark.parametrize("name", ["g", "there is no such group"])
-async def test_a_group_has_its_own_times_or_the_brokers(services: Any, name: str) -> None:
+async def test_group_configs_override_the_defaults_of_the_broker(services: Any, name: str) -> None:
     configs = by_name(await describe(services, GROUP, name, include_synonyms=True))
     found = {each.name: [(of.name, of.value, of.source) for of in each.synonyms] for each in configs.values()}
     session, heartbeat = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"

@@ -54,5 +54,5 @@ async def test_before_version_1_only_client_metrics_are_meant(services: Any) -> 
 
 
 @pytest.mark.parametrize("unknown", [0, 1, 3, 64, -1])
-async def test_a_type_that_is_not_known(services: Any, unknown: int) -> None:
+async def test_an_unknown_resource_type_is_refused_with_unsupported_version(services: Any, unknown: int) -> None:
     assert await resources(services, TOPIC, unknown) == (error_codes.UNSUPPORTED_VERSION, [])

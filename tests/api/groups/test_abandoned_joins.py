@@ -33,7 +33,7 @@ async def join(client: Connection) -> None:
         await client.request(REQUEST, JoinGroupResponse)
 
 
-async def test_a_member_that_went_away_while_it_joined_stayed(autojump_clock: MockClock) -> None:
+async def test_a_member_that_disconnects_during_join_is_removed_from_the_group(autojump_clock: MockClock) -> None:
     async with memory_broker(memory_parts(), SETTINGS) as running, trio.open_nursery() as nursery:
         groups = running.broker.services.groups
         client = await running.connect()

@@ -49,7 +49,7 @@ async def stable(world: GroupWorld, *member_ids: str) -> list[ConsumerMember]:
 # -- Members ---------------------------------------------------------------------------------------------------------
 
 
-async def test_members_share_all_partitions_and_give_them_back_when_they_leave(
+async def test_partitions_of_a_leaving_member_go_to_the_remaining_member(
     autojump_clock: MockClock, world: GroupWorld
 ) -> None:
     a = member(world)
@@ -134,7 +134,9 @@ async def test_before_version_1_the_broker_makes_the_id_of_a_member(
     assert (await old.beat(version=0)).error_code == e.NONE
 
 
-async def test_a_static_member_comes_back_to_what_it_had(autojump_clock: MockClock, world: GroupWorld) -> None:
+async def test_a_static_member_gets_its_assignment_back_after_a_restart(
+    autojump_clock: MockClock, world: GroupWorld
+) -> None:
     a, b = member(world, instance_id="i"), member(world, "b")
     await settle(a, b)
     had = a.assigned
@@ -201,7 +203,7 @@ async def test_topics_are_looked_for_by_regular_expressions(autojump_clock: Mock
     assert a.assigned == {"t": {0, 1, 2, 3}, "none": {0}}
 
 
-async def test_what_was_found_for_a_group_that_is_gone_is_of_no_account(
+async def test_a_regex_match_for_a_group_that_moved_away_is_discarded(
     autojump_clock: MockClock, world: GroupWorld
 ) -> None:
     await member(world, topics=None, regex="t.*").beat()
@@ -235,7 +237,7 @@ async def test_a_member_is_answered_when_all_that_its_answer_rests_on_is_durable
     assert answered == ["c joins", "b, for whom nothing is written"]
 
 
-async def test_without_room_on_the_disk_a_member_is_told_to_try_again_and_is_in(
+async def test_a_member_that_joins_on_a_full_disk_retries_and_is_admitted(
     autojump_clock: MockClock, world: GroupWorld, nursery: trio.Nursery
 ) -> None:
     world.log.full = True
@@ -294,7 +296,7 @@ async def test_versions_that_know_no_epochs_are_not_for_members(autojump_clock: 
     assert await a.fetch(version=8) == (e.NONE, -1)
 
 
-async def test_anybody_commits_while_the_group_is_empty(autojump_clock: MockClock, world: GroupWorld) -> None:
+async def test_an_empty_group_accepts_commits_without_a_member_id(autojump_clock: MockClock, world: GroupWorld) -> None:
     (a,) = await stable(world, "a")
     assert await a.commit(5) == e.NONE
     await a.leave()
@@ -372,7 +374,7 @@ async def test_offsets_expire_by_their_own_age_and_then_the_group_goes(
 # -- Administration --------------------------------------------------------------------------------------------------
 
 
-async def test_a_group_is_described_with_what_members_have_and_are_to_have(
+async def test_a_group_is_described_with_current_and_target_assignments(
     autojump_clock: MockClock, world: GroupWorld
 ) -> None:
     a = member(world, instance_id="i")
@@ -393,7 +395,9 @@ async def test_a_group_is_described_with_what_members_have_and_are_to_have(
     assert first.assignment.topic_partitions[0].topic_id == world.topic_id("t")
 
 
-async def test_each_api_knows_the_groups_of_its_own_protocol_only(autojump_clock: MockClock, world: GroupWorld) -> None:
+async def test_each_describe_api_finds_only_groups_of_its_protocol(
+    autojump_clock: MockClock, world: GroupWorld
+) -> None:
     await stable(world, "a")
     other = member(world, group_id="simple")
     assert await other.commit(1, member_id="", generation_id_or_member_epoch=-1) == e.NONE
@@ -494,7 +498,7 @@ def may_read(user: str, prefix: str) -> AclBinding:
     )
 
 
-async def test_a_subscription_by_expression_tells_nothing_of_topics_that_may_not_be_described(
+async def test_a_regex_subscription_matches_only_topics_the_member_may_describe(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
     """A user with rights on `bob-*` learnt the ids and the numbers of partitions of all topics."""

@@ -153,7 +153,7 @@ def offsets(topics: Any) -> dict[str, dict[int, int]]:
 
 
 @pytest.mark.parametrize("version", versions(find_coordinator.API))
-async def test_this_broker_coordinates_every_group(services: Any, version: int) -> None:
+async def test_find_coordinator_names_the_single_broker_for_every_group(services: Any, version: int) -> None:
     request = FindCoordinatorRequest(key="g") if version < 4 else FindCoordinatorRequest(coordinator_keys=["g", "h"])
     answer = await ask(find_coordinator.API, services, request, version=version)
     found = [answer] if version < 4 else answer.coordinators
@@ -254,7 +254,7 @@ async def test_version_0_rebalances_within_the_session_timeout(autojump_clock: M
     assert member.rebalance_timeout_ms == 10_000
 
 
-async def test_a_leader_that_can_skip_the_assignment_is_told_so(autojump_clock: MockClock, services: Any) -> None:
+async def test_a_restarted_static_leader_gets_skip_assignment(autojump_clock: MockClock, services: Any) -> None:
     await become_stable(services, group_instance_id="i")
 
     restarted = await join(services, group_instance_id="i")
@@ -386,7 +386,9 @@ async def test_partitions_are_refused_one_by_one(autojump_clock: MockClock, serv
     assert [line.partition for line in services.groups.committed_offsets()] == [0]
 
 
-async def test_an_id_that_no_topic_has_is_told_so(autojump_clock: MockClock, services: Any) -> None:
+async def test_offset_fetch_answers_unknown_topic_id_for_an_id_without_a_topic(
+    autojump_clock: MockClock, services: Any
+) -> None:
     await ask(offset_commit.API, services, commit_request({"t": {0: 7}}), version=BY_NAME)
     topics = [
         OffsetFetchRequestTopic(topic_id=topic_id(services, name), partition_indexes=indexes)
@@ -404,7 +406,9 @@ async def test_an_id_that_no_topic_has_is_told_so(autojump_clock: MockClock, ser
     assert [(each.error_code, each.committed_offset) for each in known.partitions] == [(e.NONE, 7)]
 
 
-async def test_offsets_of_a_topic_that_is_gone_are_not_told_by_id(autojump_clock: MockClock, services: Any) -> None:
+async def test_offset_fetch_by_id_leaves_out_offsets_of_a_missing_topic(
+    autojump_clock: MockClock, services: Any
+) -> None:
     await ask(offset_commit.API, services, commit_request({"t": {0: 7}, "u": {0: 8}}), version=BY_NAME)
     known = services.topics.get
     services.topics = SimpleNamespace(get=lambda name: None if name == "t" else known(name))
@@ -423,7 +427,7 @@ async def test_an_id_does_not_stand_for_a_later_topic_of_the_name(services: Any)
         assert checked._check(TopicPartition("t", 0), None) == expected
 
 
-async def test_an_id_whose_topic_is_made_anew_while_it_is_looked_up_is_told_so(
+async def test_offset_fetch_answers_unknown_topic_id_when_the_topic_is_recreated_meanwhile(
     autojump_clock: MockClock, services: Any
 ) -> None:
     former = services.topics.get("t")
@@ -439,7 +443,7 @@ async def test_an_id_whose_topic_is_made_anew_while_it_is_looked_up_is_told_so(
 
 
 @pytest.mark.parametrize("version", [9, 10])
-async def test_offsets_of_an_earlier_topic_of_the_name_are_not_told(
+async def test_offset_fetch_ignores_offsets_of_a_deleted_topic_with_the_same_name(
     autojump_clock: MockClock, services: Any, version: int
 ) -> None:
     """It may be deleted and made anew while the groups' coordinator moves, or before it has forgotten the offsets."""
@@ -490,7 +494,7 @@ async def test_commits_are_fenced_by_member_and_generation(autojump_clock: MockC
         assert codes(answer.topics) == {"t": {0: expected}}
 
 
-async def test_a_client_may_choose_the_retention_up_to_version_4(autojump_clock: MockClock, services: Any) -> None:
+async def test_offset_commit_up_to_version_4_sets_the_retention_time(autojump_clock: MockClock, services: Any) -> None:
     for version, expected in ((4, 5000), (5, None)):
         request = commit_request({"t": {0: 1}}, retention_time_ms=5000 if version == 4 else -1)
         await ask(offset_commit.API, services, request, version=version)

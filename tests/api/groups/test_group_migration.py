@@ -161,7 +161,7 @@ async def test_a_group_goes_to_the_new_protocol_and_back_without_losing_a_member
     assert [each.member_id for each in group.members] == [classic.member_id]
 
 
-async def test_a_group_that_has_just_gone_back_is_there_after_a_crash(
+async def test_a_group_that_returned_to_the_classic_protocol_survives_a_crash(
     autojump_clock: MockClock, world: GroupWorld
 ) -> None:
     classic, new = await stable_classic(world), member(world)
@@ -189,7 +189,7 @@ async def test_a_session_that_ends_takes_the_group_back_to_the_classic_protocol(
     assert await classic.beat() == e.REBALANCE_IN_PROGRESS
 
 
-async def test_classic_members_join_a_consumer_group_and_leave_it(autojump_clock: MockClock, world: GroupWorld) -> None:
+async def test_classic_members_join_and_leave_a_consumer_group(autojump_clock: MockClock, world: GroupWorld) -> None:
     new = member(world)
     await new.beat()
     classic = ClassicMember(world=world)
@@ -214,7 +214,7 @@ async def test_a_classic_member_that_falls_silent_is_removed(autojump_clock: Moc
     assert await classic.beat() == e.UNKNOWN_MEMBER_ID
 
 
-async def test_waiting_members_of_a_classic_group_are_told_to_rejoin(
+async def test_waiting_joins_of_an_upgraded_classic_group_get_rebalance_in_progress(
     autojump_clock: MockClock, world: GroupWorld, nursery: trio.Nursery
 ) -> None:
     await stable_classic(world)
@@ -297,7 +297,7 @@ async def scenario(world: GroupWorld) -> None:
     await b.leave()
 
 
-async def test_after_every_write_a_restart_finds_what_was_there(
+async def test_a_restart_after_any_write_restores_the_same_groups(
     autojump_clock: MockClock, world: GroupWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compared: list[tuple[Any, ...]] = []

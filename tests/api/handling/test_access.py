@@ -86,7 +86,7 @@ async def send(client: Connection, requests: Sequence[ProduceRequest]) -> list[i
     return [(await reply.wait()).responses[0].partition_responses[0].error_code for reply in replies]
 
 
-async def test_topics_are_left_out_where_all_are_asked_for_and_refused_where_they_are_named(
+async def test_metadata_hides_unauthorized_topics_and_refuses_them_when_named(
     running: MemoryBroker,
 ) -> None:
     alice, root = await connect_as(running, "alice"), await connect_as(running, "root")
@@ -102,7 +102,7 @@ async def test_topics_are_left_out_where_all_are_asked_for_and_refused_where_the
     assert by_name["theirs"].topic_id == bytes(16)
 
 
-async def test_a_topic_is_created_by_who_may_create_it_alone(running: MemoryBroker) -> None:
+async def test_auto_creation_needs_the_create_operation_on_topic_or_cluster(running: MemoryBroker) -> None:
     alice, topics = await connect_as(running, "alice"), running.broker.services.topics
     describe = binding("alice", AclOperation.DESCRIBE, ResourceType.TOPIC, "new", pattern_type=PatternType.PREFIXED)
     await grant(running.broker, describe)
@@ -114,7 +114,7 @@ async def test_a_topic_is_created_by_who_may_create_it_alone(running: MemoryBrok
     assert told(await metadata(alice, "new-2", allow_auto_topic_creation=True)) == {"new-2": NONE}
 
 
-async def test_operations_are_those_that_the_client_has(running: MemoryBroker) -> None:
+async def test_authorized_operations_list_the_rights_of_the_client(running: MemoryBroker) -> None:
     alice, root = await connect_as(running, "alice"), await connect_as(running, "root")
     (mine,) = (await metadata(alice, include_topic_authorized_operations=True)).topics
     assert mine.topic_authorized_operations == 1 << AclOperation.WRITE | 1 << AclOperation.DESCRIBE
@@ -178,7 +178,7 @@ def creation(user: str, operation: AclOperation, name: str) -> AclCreation:
     )
 
 
-async def test_lists_are_created_described_and_deleted_by_who_may(running: MemoryBroker) -> None:
+async def test_acls_are_created_described_and_deleted_only_by_authorized_users(running: MemoryBroker) -> None:
     alice, root = await connect_as(running, "alice"), await connect_as(running, "root")
     request = CreateAclsRequest(
         creations=[creation("bob", AclOperation.READ, "mine"), creation("bob", AclOperation.ANY, "mine")]

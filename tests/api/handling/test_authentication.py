@@ -73,7 +73,7 @@ async def test_wrong_logins_from_one_address_do_not_keep_out_another(
     assert len(derived) <= 4, "it had the next turn"
 
 
-async def test_a_client_that_has_logged_in_before_waits_for_nobody(
+async def test_a_repeated_login_does_not_queue_behind_a_flood_of_logins(
     nursery: trio.Nursery, authenticator: Authenticator, derived: list[bytes]
 ) -> None:
     assert await log_in(authenticator, FLOOD_HOST, plain_message()) == NONE
@@ -84,7 +84,7 @@ async def test_a_client_that_has_logged_in_before_waits_for_nobody(
     assert len(derived) <= before + 1
 
 
-async def test_a_password_that_was_changed_is_not_known_any_more(authenticator: Authenticator) -> None:
+async def test_a_changed_or_removed_password_is_refused_after_an_earlier_login(authenticator: Authenticator) -> None:
     users: Any = authenticator.users
     assert await log_in(authenticator, HONEST_HOST, plain_message()) == NONE
     users.passwords["alice"] = "another one"

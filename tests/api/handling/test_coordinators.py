@@ -183,7 +183,7 @@ def codes(answer: Any) -> dict[int, int]:
 
 
 @every_version(offset_commit.API)
-async def test_offsets_are_not_committed_elsewhere(services: Any, version: int) -> None:
+async def test_commits_to_a_group_of_another_coordinator_are_refused(services: Any, version: int) -> None:
     for group_id in ELSEWHERE:
         answer = await ask(offset_commit.API, services, commit_request(services, group_id, 0, 1, 99), version=version)
         assert codes(answer) == {0: e.NOT_COORDINATOR, 1: e.NOT_COORDINATOR, 99: e.UNKNOWN_TOPIC_OR_PARTITION}
@@ -193,14 +193,14 @@ async def test_offsets_are_not_committed_elsewhere(services: Any, version: int) 
     assert codes(answer) == {0: e.NONE, 1: e.NONE}
 
 
-async def test_a_commit_of_nothing_makes_no_group_elsewhere(services: Any) -> None:
+async def test_an_empty_commit_creates_no_group_of_another_coordinator(services: Any) -> None:
     services.assignment.groups["new"] = services.assignment.other
     await ask(offset_commit.API, services, commit_request(services, "new"))
     assert services.groups.group("new") is None
 
 
 @every_version(offset_fetch.API)
-async def test_offsets_are_not_read_elsewhere(services: Any, version: int) -> None:
+async def test_offset_fetch_for_a_group_of_another_coordinator_is_refused(services: Any, version: int) -> None:
     """An offset of -1 without an error would have the consumer begin anew."""
     for group_id in ELSEWHERE:
         topic_id = services.topics.get("t").topic_id
@@ -226,7 +226,7 @@ async def test_offsets_are_not_read_elsewhere(services: Any, version: int) -> No
                 assert here.topics[0].partitions[0].committed_offset == 5
 
 
-async def test_offsets_are_not_deleted_elsewhere(services: Any) -> None:
+async def test_offset_delete_for_a_group_of_another_coordinator_is_refused(services: Any) -> None:
     for group_id, error in ((MOVED, e.NOT_COORDINATOR), (NOBODYS, e.NOT_COORDINATOR), (HERE, e.NONE)):
         partition = OffsetDeleteRequestPartition(partition_index=0)
         topics = [OffsetDeleteRequestTopic(name="t", partitions=[partition])]
@@ -262,13 +262,13 @@ async def test_only_groups_coordinated_here_are_deleted(services: Any, version: 
 
 
 @every_version(list_groups.API)
-async def test_those_groups_are_listed_that_are_here(services: Any, version: int) -> None:
+async def test_a_broker_lists_only_the_groups_it_coordinates(services: Any, version: int) -> None:
     """The others are listed by their coordinators: who asks every broker would have them twice."""
     answer = await ask(list_groups.API, services, ListGroupsRequest(), version=version)
     assert [each.group_id for each in answer.groups] == [HERE]
 
 
-async def test_a_client_that_is_sent_away_is_told_where_to(services: Any) -> None:
+async def test_find_coordinator_names_the_current_coordinator_of_each_group(services: Any) -> None:
     request = FindCoordinatorRequest(key_type=0, coordinator_keys=[HERE, MOVED, NOBODYS])
     found = (await ask(find_coordinator.API, services, request)).coordinators
     assert [(each.error_code, each.node_id) for each in found] == [
@@ -318,7 +318,7 @@ async def test_offsets_of_a_topic_that_is_deleted_during_a_commit_in_pieces_came
     assert [place for place in services.offsets_log.offsets() if place[0] == HERE] == []
 
 
-async def test_offsets_of_a_deleted_topic_are_not_those_of_one_that_has_its_name_by_then(
+async def test_offsets_of_a_replaced_topic_are_not_kept_for_its_successor(
     services: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def replace() -> None:

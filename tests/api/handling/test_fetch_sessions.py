@@ -90,7 +90,7 @@ def _error_code(sessions: FetchSessions, session_id: int, session_epoch: int) ->
     return caught.value.code
 
 
-async def test_a_session_keeps_what_was_asked_for(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_session_remembers_requested_partitions_and_offsets(autojump_clock: trio.testing.MockClock) -> None:
     sessions = FetchSessions(10)
     opened = _resolve(sessions, _request(NO_SESSION, INITIAL_EPOCH, {0: 10, 1: 20}), uses_topic_ids=False)
     assert opened.session_id != NO_SESSION
@@ -186,7 +186,9 @@ async def test_no_session_where_none_is_allowed(autojump_clock: trio.testing.Moc
     assert _open(FetchSessions(0)) == NO_SESSION
 
 
-async def test_a_partition_that_was_forgotten_while_it_was_served(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_partition_forgotten_while_it_is_served_stays_out_of_the_session(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     sessions = FetchSessions(1)
     context = _resolve(sessions, _request(NO_SESSION, INITIAL_EPOCH, {0: 0, 1: 0}), uses_topic_ids=False)
     assert context.session is not None
@@ -235,7 +237,9 @@ def _served(response: FetchResponse) -> list[int]:
     return [data.partition_index for topic in response.responses for data in topic.partitions if data.records]
 
 
-async def test_only_what_changed_is_told(client: Connection, autojump_clock: trio.testing.MockClock) -> None:
+async def test_an_incremental_response_holds_only_changed_partitions(
+    client: Connection, autojump_clock: trio.testing.MockClock
+) -> None:
     opened = await _ask(client, _request(NO_SESSION, INITIAL_EPOCH, {0: 0, 1: 0}))
     assert opened.session_id != NO_SESSION
     assert _told(opened) == [0, 1]
@@ -250,7 +254,7 @@ async def test_only_what_changed_is_told(client: Connection, autojump_clock: tri
     assert _told(await _ask(client, _request(opened.session_id, 6))) == []
 
 
-async def test_a_refused_session_is_told_in_the_response(
+async def test_an_invalid_session_is_refused_in_the_fetch_response(
     client: Connection, autojump_clock: trio.testing.MockClock
 ) -> None:
     opened = await _ask(client, _request(NO_SESSION, INITIAL_EPOCH, {0: 0}))
@@ -262,7 +266,7 @@ async def test_a_refused_session_is_told_in_the_response(
         assert (refused.error_code, refused.session_id, refused.responses) == (error_code, NO_SESSION, [])
 
 
-async def test_the_version_says_whether_a_session_names_topics_or_their_ids(client: Connection) -> None:
+async def test_a_session_by_name_refuses_a_version_that_uses_topic_ids(client: Connection) -> None:
     opened = await _ask(client, _request(NO_SESSION, INITIAL_EPOCH, {0: 0}))
     call = client.call(FetchRequest, FetchResponse, version=FETCH_VERSION + 1)
     reply = await client.send_encoded(call, encode(_request(opened.session_id, 1), FETCH_VERSION + 1))
@@ -291,7 +295,7 @@ async def test_a_new_high_watermark_or_log_start_is_news_without_records(
     assert response.responses[0].partitions[0].log_start_offset == 1
 
 
-async def test_an_error_is_told_again_and_so_is_its_end(
+async def test_a_partition_error_is_repeated_and_its_end_is_reported(
     client: Connection, autojump_clock: trio.testing.MockClock
 ) -> None:
     await _produce(client, 0)

@@ -142,7 +142,7 @@ async def test_the_short_way_asks_once_for_all_of_a_read_that_are_alike(
             assert gate.asked == [("plain", "somebody")]
 
 
-async def test_where_partitions_are_told_apart_the_general_way_is_taken(
+async def test_a_gate_that_refuses_single_partitions_disables_the_short_way(
     autojump_clock: trio.testing.MockClock, took_short_way: list[bool]
 ) -> None:
     async with broker() as (running, client, gate):
@@ -177,7 +177,7 @@ async def test_a_refused_client_without_replies_is_disconnected(autojump_clock: 
 
 
 @pytest.mark.parametrize("key", [PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE])
-async def test_a_quota_sends_who_has_it_by_the_general_way_where_each_request_is_counted(
+async def test_clients_with_a_quota_do_not_use_the_short_way(
     key: str, autojump_clock: trio.testing.MockClock, took_short_way: list[bool]
 ) -> None:
     async with broker() as (running, client, _):

@@ -41,7 +41,7 @@ def some_topics(**limits: Any) -> Any:
 
 
 @pytest.mark.parametrize(("name", "count"), [(OFFSETS, 7), (STATE, 9)])
-async def test_one_is_made_once_with_as_many_partitions_as_its_option_says(name: str, count: int) -> None:
+async def test_concurrent_calls_create_an_internal_topic_once_with_configured_partitions(name: str, count: int) -> None:
     settings = Settings(offsets_topic_partitions_count=7, transaction_state_partitions_count=9)
     services = some_services(topics=TopicRegistry(store=MemoryMetadataStore(), settings=settings))
     found = []
@@ -63,7 +63,7 @@ async def test_by_default_there_are_as_many_partitions_as_in_kafka(name: str) ->
     assert topic.partition_count == 50
 
 
-async def test_one_that_somebody_made_without_compaction_gets_it() -> None:
+async def test_an_internal_topic_without_compaction_is_set_to_compact() -> None:
     services = some_topics()
     await services.topics.create([NewTopic(name="other"), NewTopic(name=STATE, overrides={"cleanup.policy": "delete"})])
     assert services.topics.get(STATE).config.cleanup_policy == ("compact",)
@@ -96,7 +96,7 @@ async def test_clients_can_neither_delete_one_nor_add_partitions(name: str) -> N
     assert services.topics.get(name).partition_count == 50
 
 
-async def test_metadata_says_that_they_are_internal() -> None:
+async def test_metadata_marks_internal_topics() -> None:
     async with memory_broker(memory_parts(), memory_settings(offsets_topic_partitions_count=3)) as running:
         services = running.broker.services
         await ensure_internal_topic(services, OFFSETS)

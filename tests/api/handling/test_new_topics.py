@@ -218,13 +218,13 @@ every_api = pytest.mark.parametrize("asked", ASKED, ids=lambda asked: asked.name
 
 
 @every_api
-async def test_a_topic_that_another_broker_has_just_made_is_known(late: Late, asked: Asked) -> None:
+async def test_a_topic_another_broker_just_created_is_found_by_catching_up(late: Late, asked: Asked) -> None:
     assert await late.ask(asked, NEW) == asked.success
     assert late.caught_up_count == 1
 
 
 @every_api
-async def test_a_topic_that_is_known_costs_no_look_at_what_others_have_made(late: Late, asked: Asked) -> None:
+async def test_a_request_for_a_local_topic_does_not_catch_up(late: Late, asked: Asked) -> None:
     assert await late.ask(asked, KNOWN) == asked.success
     assert late.caught_up_count == 0
 
@@ -294,7 +294,7 @@ LED_BY_ANOTHER = [
 
 
 @pytest.mark.parametrize(("api", "request_", "message"), LED_BY_ANOTHER, ids=lambda each: getattr(each, "name", ""))
-async def test_a_broker_that_has_joined_a_moment_ago_may_be_assigned_to(
+async def test_partitions_can_be_assigned_to_a_broker_that_has_just_joined(
     late: Late, api: Api, request_: object, message: Callable[[Any], str | None]
 ) -> None:
     """It was no such broker until its record had been heard of, some tenths of a second later."""

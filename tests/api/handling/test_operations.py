@@ -115,12 +115,12 @@ def test_every_api_has_its_row() -> None:
     assert {api.name for api in APIS} <= OPERATIONS.keys()
 
 
-def test_what_is_different_from_the_documentation_is_said_of_what_it_says() -> None:
+def test_listed_deviations_from_kafkas_documentation_are_real() -> None:
     assert all(right in documented()[api] for api, right in NOT_ASKED)
     assert all(right not in documented()[api] for api, right in ASKED_BESIDES)
 
 
-def test_fields_of_a_check_are_those_of_the_request() -> None:
+def test_fields_of_a_check_exist_in_its_request() -> None:
     requests = {api.name: api.request for api in every_api()}
     for name, checks in OPERATIONS.items():
         for each in checks:

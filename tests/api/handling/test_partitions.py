@@ -144,7 +144,7 @@ async def test_produce_names_the_leader(fixture: Fixture, version: int) -> None:
     assert (answer.error_code, told(response, answer)) == (UNKNOWN, (NO_LEADER, []))
 
 
-async def test_produce_names_who_leads_when_it_is_answered(autojump_clock: trio.testing.MockClock) -> None:
+async def test_produce_names_the_leader_at_the_time_of_its_answer(autojump_clock: trio.testing.MockClock) -> None:
     """It waits for those before it on its connection, and it may be decided meanwhile who leads."""
     async with one_of_two(durability=Durability.SEGMENT) as fixture:
         fixture.assignment.others[TOPIC, MOVED] = None
@@ -181,7 +181,7 @@ async def test_fetch_names_the_leader_and_does_not_wait(fixture: Fixture, versio
     assert (answer.error_code, told(response, answer)) == (UNKNOWN, (NO_LEADER, []))
 
 
-async def test_a_broker_that_leads_several_partitions_is_told_once(fixture: Fixture) -> None:
+async def test_a_fetch_response_lists_each_leader_endpoint_once(fixture: Fixture) -> None:
     fixture.assignment.others[TOPIC, STAYS] = ELSEWHERE
     await hand_over(fixture.running.broker, TOPIC, STAYS)
     wanted = [FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1 << 20) for index in (MOVED, STAYS)]
@@ -191,7 +191,7 @@ async def test_a_broker_that_leads_several_partitions_is_told_once(fixture: Fixt
         assert told(response, answer) == ((OTHER_ID, 7), [(OTHER_ID, "other.example", 9094)])
 
 
-async def test_a_client_is_told_the_leaders_address_of_its_own_listener(fixture: Fixture) -> None:
+async def test_answers_give_the_leader_address_of_the_clients_listener(fixture: Fixture) -> None:
     fixture.client = await Connection.over(fixture.running.open_stream("INSIDE"), fixture.client.address)
     response, answer = await produce(fixture, MOVED, 10)
     assert told(response, answer) == ((OTHER_ID, 7), [(OTHER_ID, "other.inside", 9095)])
@@ -200,7 +200,7 @@ async def test_a_client_is_told_the_leaders_address_of_its_own_listener(fixture:
 
 
 @pytest.mark.parametrize("leader", [None, Leader(0, 1)])
-async def test_nobody_is_named_where_nobody_leads_or_it_is_on_its_way_to_us(fixture: Fixture, leader: Leader) -> None:
+async def test_no_leader_is_named_when_there_is_none_or_it_is_this_broker(fixture: Fixture, leader: Leader) -> None:
     if leader is not None:
         leader = attrs.evolve(leader, node_id=fixture.running.broker.services.node.node_id)
     fixture.assignment.others[TOPIC, MOVED] = leader
@@ -228,7 +228,7 @@ async def test_other_apis_answer_not_leader_too(fixture: Fixture) -> None:
     assert [each.partition_index for each in sizes[0].partitions] == [STAYS]
 
 
-async def test_the_leader_epoch_that_is_checked_and_told_is_that_of_the_partition(fixture: Fixture) -> None:
+async def test_apis_check_and_return_the_leader_epoch_of_the_partition(fixture: Fixture) -> None:
     own = fixture.running.broker.services.node.broker_epoch
     await take_over(fixture.running.broker, TOPIC, MOVED, epoch=12)
     for epoch, error in ((own, "FENCED_LEADER_EPOCH"), (12, "NONE"), (13, "UNKNOWN_LEADER_EPOCH")):
@@ -286,7 +286,7 @@ async def test_describe_cluster_and_find_coordinator_follow_the_assignment(fixtu
     assert (found.error_code, found.node_id, found.host, found.port) == (0, OTHER_ID, "other.example", 9094)
 
 
-async def test_a_topic_may_be_assigned_by_hand_to_every_broker_that_there_is(fixture: Fixture) -> None:
+async def test_create_topics_accepts_manual_assignment_to_registered_brokers_only(fixture: Fixture) -> None:
     for ids, error in (([OTHER_ID], error_codes.NONE), ([OTHER_ID + 1], error_codes.INVALID_REPLICA_ASSIGNMENT)):
         by_hand = [CreatableReplicaAssignment(partition_index=0, broker_ids=ids)]
         topic = CreatableTopic(name=f"t{ids[0]}", num_partitions=-1, replication_factor=-1, assignments=by_hand)

@@ -66,7 +66,7 @@ async def test_the_clients_that_are_remembered_are_bounded(
     assert max(len(user or "") for user, _ in quota._rates._measures) <= quotas.NAME_MAX_LENGTH
 
 
-async def test_a_quota_of_next_to_nothing_holds_back_for_as_long_as_can_be_said(autojump_clock: MockClock) -> None:
+async def test_a_nearly_zero_quota_throttles_for_the_maximum_time(autojump_clock: MockClock) -> None:
     """The time was infinite, which is no number of milliseconds: each request of its clients ended its connection."""
     nearly_nothing = 5e-324
     quota = RateQuota(limit=of_each(nearly_nothing), throttled_seconds=Histogram(), throttle_max_ms=1_000)
@@ -106,7 +106,7 @@ async def quotas_of(*entities: QuotaEntity, **values: float) -> Quotas:
         (QuotaEntity(user=DEFAULT, client_id=DEFAULT), {("alice", "a")}),
     ],
 )
-async def test_those_whom_a_quota_names_together_share_it(
+async def test_clients_matching_one_quota_entity_share_it(
     entity: QuotaEntity, sharing: set[tuple[str, str]], autojump_clock: MockClock
 ) -> None:
     producer = (await quotas_of(entity, producer_byte_rate=RATE)).producer
@@ -193,7 +193,9 @@ async def test_the_connections_of_a_client_id_share_its_rate_and_others_have_the
         assert await produce(other, 9 * RATE) == 0
 
 
-async def test_a_consumer_above_its_rate_gets_what_it_asked_for_and_then_waits(autojump_clock: MockClock) -> None:
+async def test_a_consumer_above_its_quota_gets_its_records_and_is_throttled_afterwards(
+    autojump_clock: MockClock,
+) -> None:
     async with broker_with(consumer_byte_rate=RATE) as running:
         client = await running.connect()
         for _ in range(6):
@@ -208,7 +210,7 @@ async def test_a_consumer_above_its_rate_gets_what_it_asked_for_and_then_waits(a
         assert trio.current_time() - started >= 9
 
 
-async def test_a_fetch_is_no_larger_than_what_would_hold_it_back_by_itself(autojump_clock: MockClock) -> None:
+async def test_a_fetch_size_is_capped_so_that_it_does_not_exceed_the_quota_alone(autojump_clock: MockClock) -> None:
     async with broker_with(consumer_byte_rate=RATE) as running:
         client = await running.connect()
         for _ in range(30):
@@ -221,7 +223,7 @@ async def test_a_fetch_is_no_larger_than_what_would_hold_it_back_by_itself(autoj
 
 
 @pytest.mark.parametrize("pool_waits_seconds", [1, 9])
-async def test_paused_for_two_reasons_at_once_it_goes_on_when_both_are_gone(
+async def test_a_connection_paused_by_pool_and_quota_resumes_after_both_end(
     pool_waits_seconds: float, autojump_clock: MockClock
 ) -> None:
     async with broker_with(producer_byte_rate=RATE) as running:

@@ -15,7 +15,7 @@ RATE = 10_000
 # ---- the rate -------------------------------------------------------------------------------------------------------
 
 
-def test_the_first_ten_seconds_worth_may_come_at_once() -> None:
+def test_ten_seconds_of_the_rate_are_allowed_in_one_burst() -> None:
     rate = Rate()
     rate.add(10 * RATE, 5.0)
     assert rate.excess_seconds(RATE, 5.0) == pytest.approx(0)
@@ -23,7 +23,7 @@ def test_the_first_ten_seconds_worth_may_come_at_once() -> None:
     assert rate.excess_seconds(RATE, 5.0) == pytest.approx(2)
 
 
-def test_what_lies_back_for_eleven_seconds_no_longer_counts() -> None:
+def test_amounts_older_than_eleven_seconds_no_longer_count() -> None:
     rate = Rate()
     rate.add(100 * RATE, 0.0)
     rate.add(RATE, 10.9)
@@ -33,7 +33,7 @@ def test_what_lies_back_for_eleven_seconds_no_longer_counts() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 3), st.integers(0, 5 * RATE)), min_size=1, max_size=200))
-def test_who_holds_back_as_told_stays_at_the_rate(sent: list[tuple[float, int]]) -> None:
+def test_a_client_that_waits_its_throttle_time_stays_within_the_rate(sent: list[tuple[float, int]]) -> None:
     """Whoever waits for as long as it is told sends, over any longer time, no more than that and what it began with."""
     rate, now, total = Rate(), 0.0, 0
     for pause, size in sent:
@@ -48,7 +48,7 @@ def test_who_holds_back_as_told_stays_at_the_rate(sent: list[tuple[float, int]])
 # ---- the bucket -----------------------------------------------------------------------------------------------------
 
 
-def test_a_bucket_has_eleven_seconds_worth_and_what_is_taken_beyond_has_to_come_back() -> None:
+def test_a_token_bucket_holds_eleven_seconds_and_overdrafts_are_repaid() -> None:
     """The example of Kafka's TokenBucket, with eleven windows for its hundred."""
     bucket = TokenBucket()
     bucket.take(55, 5, 100.0)
@@ -60,7 +60,7 @@ def test_a_bucket_has_eleven_seconds_worth_and_what_is_taken_beyond_has_to_come_
 
 
 @given(st.lists(st.tuples(st.floats(0, 3), st.integers(0, 50)), min_size=1, max_size=200))
-def test_who_waits_until_nothing_is_missing_stays_at_the_buckets_rate(taken: list[tuple[float, int]]) -> None:
+def test_a_client_that_waits_for_missing_tokens_stays_within_the_bucket_rate(taken: list[tuple[float, int]]) -> None:
     bucket, now, total = TokenBucket(), 0.0, 0
     for pause, count in taken:
         now += pause + bucket.missing_seconds(5, now + pause)

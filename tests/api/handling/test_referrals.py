@@ -17,7 +17,7 @@ def a_peer() -> Peer:
     return Peer("192.0.2.1", 1024, "PLAINTEXT", "192.0.2.2", 9092, SecurityProtocol.PLAINTEXT)
 
 
-async def test_who_comes_back_at_once_stays_for_a_while(autojump_clock: MockClock) -> None:
+async def test_a_consumer_that_returns_quickly_is_not_referred_again_for_a_while(autojump_clock: MockClock) -> None:
     referrals, peer = Referrals(), a_peer()
     assert referrals.may_send(peer, PARTITION)
     await trio.sleep(BACK_SECONDS - 1)
@@ -30,7 +30,7 @@ async def test_who_comes_back_at_once_stays_for_a_while(autojump_clock: MockCloc
     assert referrals.may_send(peer, PARTITION)
 
 
-async def test_who_comes_back_late_is_sent_again(autojump_clock: MockClock) -> None:
+async def test_a_consumer_that_returns_late_is_referred_again(autojump_clock: MockClock) -> None:
     referrals, peer = Referrals(), a_peer()
     for _ in range(3):
         assert referrals.may_send(peer, PARTITION)

@@ -51,7 +51,7 @@ def test_can_be_encoded_in_every_version(api: Api) -> None:
     check()
 
 
-def test_every_partition_that_was_asked_for_gets_the_error() -> None:
+def test_every_requested_partition_gets_the_error() -> None:
     topic = ListOffsetsTopic(
         name="orders", partitions=[ListOffsetsPartition(partition_index=index, timestamp=-1) for index in (0, 7)]
     )

@@ -15,7 +15,7 @@ each_form = pytest.mark.parametrize("form", foreign_batches(), ids=lambda form: 
 
 @each_form
 @pytest.mark.parametrize("patience", ["at once", "in a thread"])
-async def test_each_form_is_answered_as_the_table_says(
+async def test_each_batch_form_gets_the_error_code_of_the_table(
     form: ForeignBatch, patience: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Real time: a large batch is unpacked in a thread."""
@@ -51,7 +51,7 @@ STORED_BY_EARLIER_VERSIONS = (
 )
 
 
-def test_those_stored_by_earlier_versions_are_in_the_table() -> None:
+def test_batch_forms_stored_by_earlier_versions_are_in_the_table() -> None:
     assert set(STORED_BY_EARLIER_VERSIONS) <= {form.name for form in foreign_batches()}
 
 

@@ -22,7 +22,7 @@ HEADERS = foreign_headers()
 
 
 @pytest.mark.parametrize("header", HEADERS.values(), ids=HEADERS.keys())
-async def test_each_batch_is_answered_as_the_table_says(
+async def test_each_batch_header_gets_the_error_code_of_the_table(
     autojump_clock: trio.testing.MockClock, header: Foreign
 ) -> None:
     async with broker() as it:
@@ -37,7 +37,7 @@ async def test_each_batch_is_answered_as_the_table_says(
 
 @pytest.mark.parametrize("attributes", [LOG_APPEND_TIME, DELETE_HORIZON, 0x80, 0x7F00, -0x8000])
 @pytest.mark.parametrize("codec", [compression.NONE, compression.LZ4])
-async def test_bits_of_a_copied_batch_are_cleared_and_its_times_are_those_of_its_records(
+async def test_a_copied_batch_loses_reserved_bits_and_takes_its_records_max_timestamp(
     autojump_clock: trio.testing.MockClock, attributes: int, codec: int
 ) -> None:
     """A delete horizon of a client's would have compaction drop tombstones by it."""
@@ -51,7 +51,7 @@ async def test_bits_of_a_copied_batch_are_cleared_and_its_times_are_those_of_its
         assert {each.max_timestamp_ms for each in it.partition.tail.batches} == {NOW_MS}
 
 
-async def test_a_topic_with_log_append_time_refuses_batches_that_have_it(
+async def test_a_topic_with_log_append_time_refuses_batches_already_marked_with_it(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with broker(message_timestamp_type="LogAppendTime") as it:
@@ -85,7 +85,7 @@ async def test_records_without_offset_deltas_get_offsets_of_their_own(count: int
             assert {(each.key, *each.headers) for each in found} == {(b"k", ("h", b"v"))}
 
 
-async def test_a_renumbered_batch_of_a_large_frame_is_stored_beside_others_of_it() -> None:
+async def test_a_renumbered_batch_is_stored_beside_pooled_batches_of_the_same_frame() -> None:
     """Such a frame is received into the pool, and its other batches stay there."""
     async with broker() as it:
         request = produce(build_batch([Record(value=bytes(300_000), timestamp_ms=NOW_MS)]))
@@ -106,7 +106,7 @@ async def test_a_batch_that_can_not_be_renumbered_is_an_invalid_record(
         assert await it.refused(encode_batch(header_of(), raw_record(7) + raw)) == error_codes.INVALID_RECORD
 
 
-async def test_without_an_epoch_a_producer_may_send_any_sequence_and_repeats_are_found(
+async def test_a_producer_without_epoch_may_send_any_sequence_and_duplicates_are_detected(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     def copied(sequence: int, epoch: int = -1) -> bytes:

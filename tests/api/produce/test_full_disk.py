@@ -153,7 +153,7 @@ async def test_changes_of_metadata_are_refused_with_errors_that_clients_retry(au
 
 
 @pytest.mark.parametrize("durability", [Durability.WAL, Durability.S3_WAL])
-async def test_deletions_may_use_the_reserve(autojump_clock, durability):
+async def test_deletions_use_the_reserved_disk_space(autojump_clock, durability):
     async with broker_on_full_disk(durability) as (client, metadata):
         metadata.reserved_count = 2
         assert await delete_records(client, 2) == (error_codes.NONE, 2)
@@ -222,7 +222,7 @@ async def test_a_refused_deletion_of_records_was_never_wanted(autojump_clock):
 
 
 @pytest.mark.parametrize("durability", [Durability.WAL, Durability.S3_WAL])
-async def test_nobody_could_see_how_many_changes_a_full_disk_refused(autojump_clock, durability):
+async def test_a_metric_counts_metadata_changes_refused_by_a_full_disk(autojump_clock, durability):
     parts = memory_parts()
     async with memory_broker(parts, memory_settings(durability=durability)) as running:
         client = await running.connect()

@@ -207,7 +207,9 @@ async def test_all_of_a_read_are_answered_with_an_error_if_its_round_fails(
         assert errors.of("Produce", "KAFKA_STORAGE_ERROR").value == 5  # type: ignore[union-attr,call-arg]
 
 
-async def test_what_becomes_durable_apart_does_not_wait_for_each_other(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_produce_does_not_wait_for_a_slower_partition_of_another_produce(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     async with broker(Durability.SEGMENT) as running:
         client = await running.connect()
         late = partitions_of(running)[1]
@@ -246,7 +248,7 @@ async def test_requests_of_two_versions_are_two_groups(autojump_clock: trio.test
         assert [group and (group.call.version, len(group.replies)) for group in groups[1:3]] == [(8, 2), (9, 2)]
 
 
-async def test_an_id_whose_topic_is_gone_is_refused_the_general_way(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_deleted_topic_id_is_not_taken_by_the_short_way(autojump_clock: trio.testing.MockClock) -> None:
     async with broker() as running:
         way, (frame,) = known_way(running, BY_ID)
         assert way.take(frame) is not None

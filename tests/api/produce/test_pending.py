@@ -23,7 +23,7 @@ from kafscale.wire import error_codes
         (Round.put_off, error_codes.REQUEST_TIMED_OUT),
     ],
 )
-async def test_a_round_that_does_not_become_durable_refuses_what_waits_for_it(
+async def test_a_round_that_fails_refuses_the_produces_waiting_for_it(
     end: Callable[[Round], None], code: int | None, end_first: bool, autojump_clock: MockClock
 ) -> None:
     round = Round()

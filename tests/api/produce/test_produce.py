@@ -134,7 +134,7 @@ async def test_a_topic_that_does_not_exist(autojump_clock: trio.testing.MockCloc
 
 
 @pytest.mark.parametrize("version", [12, 13])
-async def test_the_gate_is_asked_by_name_and_not_about_an_id_that_no_topic_has(
+async def test_the_gate_checks_topic_names_and_skips_unknown_topic_ids(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
     asked = []
@@ -153,7 +153,7 @@ async def test_the_gate_is_asked_by_name_and_not_about_an_id_that_no_topic_has(
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("size", [10, 200_000])
-async def test_every_codec_is_stored_as_it_was_sent_but_for_offset_and_epoch(codec: int, size: int) -> None:
+async def test_a_batch_is_stored_unchanged_except_base_offset_and_leader_epoch(codec: int, size: int) -> None:
     """Real time: a large compressed batch is checked in a thread."""
     async with broker() as it:
         batch = build_batch(records(*[b"%d" % number * (size // 10) for number in range(10)]), codec=codec)
@@ -245,7 +245,7 @@ async def test_the_earliest_time_of_a_batch_is_that_of_a_record_without_one_too(
 
 @pytest.mark.parametrize("codec", [compression.NONE, compression.ZSTD])
 @pytest.mark.parametrize(("off_ms", "config"), [(7_200_000, "after"), (-9_000_000, "before")])
-async def test_each_records_timestamp_is_checked_whatever_the_header_says(
+async def test_each_record_timestamp_is_checked_regardless_of_the_batch_header(
     autojump_clock: trio.testing.MockClock, codec: int, off_ms: int, config: str
 ) -> None:
     async with broker(message_timestamp_before_max_ms="7200000") as it:
@@ -297,7 +297,7 @@ async def test_a_batch_that_takes_long_is_checked_in_pieces_and_others_are_answe
         assert (await reply.wait()).responses[0].partition_responses[0].base_offset == 1
 
 
-async def test_the_batches_of_one_request_may_unpack_to_so_much_and_no_more() -> None:
+async def test_batches_of_one_request_share_a_decompressed_size_limit() -> None:
     limits = Limits(max_decompressed_bytes=20 << 20, max_decompressed_request_bytes=30 << 20)
     async with broker(limits) as it:
         bomb = build_batch(records(bytes(18 << 20)), codec=compression.ZSTD)
@@ -374,7 +374,7 @@ async def test_a_compacted_topic_accepts_no_record_without_a_key(
 
 
 @pytest.mark.parametrize("off_ms", [7_200_000, -9_000_000, None])
-async def test_what_was_seen_before_is_refused_as_ever(
+async def test_invalid_keys_and_timestamps_are_refused_in_batches_of_a_learned_shape(
     autojump_clock: trio.testing.MockClock, off_ms: int | None
 ) -> None:
     """Records of a known shape are not looked at one by one, but their keys and times are judged."""
@@ -419,7 +419,7 @@ async def test_a_producers_duplicates_gaps_and_older_epochs(autojump_clock: trio
 
 @pytest.mark.parametrize("before_count", [0, 1])
 @pytest.mark.parametrize("record_count", [1, 2])
-async def test_a_retry_of_what_is_not_durable_yet_is_acknowledged_only_when_it_is(
+async def test_a_retried_batch_is_acknowledged_only_after_the_original_is_durable(
     autojump_clock: trio.testing.MockClock, before_count: int, record_count: int
 ) -> None:
     def stamped(sequence: int, count: int) -> ProduceRequest:
@@ -444,7 +444,7 @@ async def test_a_retry_of_what_is_not_durable_yet_is_acknowledged_only_when_it_i
         assert trio.current_time() - sent_at >= sync_seconds
 
 
-async def test_a_producer_whose_id_this_cluster_never_gave_out_begins_at_any_sequence(
+async def test_a_producer_with_an_id_from_another_cluster_starts_at_any_sequence(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """Its bucket was wiped or restored: INVALID_PRODUCER_ID_MAPPING ended Java's producer."""
@@ -470,7 +470,7 @@ async def test_a_producer_whose_id_this_cluster_never_gave_out_begins_at_any_seq
         assert await answer(fixture, 0, 58) == (error_codes.NONE, 3)
 
 
-async def test_an_id_that_will_be_another_producers_is_refused_until_it_is_given_out(
+async def test_a_producer_id_not_yet_allocated_from_the_block_is_refused(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """Its owner's first batch would be taken for the repeated one of a client that made the id up, and dropped."""
@@ -487,7 +487,7 @@ async def test_an_id_that_will_be_another_producers_is_refused_until_it_is_given
         assert (await it.send(produce(ahead))).base_offset == 1
 
 
-async def test_batches_that_are_refused_or_known_keep_no_chunk_of_an_idle_partition(
+async def test_refused_and_duplicate_batches_hold_no_chunk_of_an_idle_partition(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with broker() as fixture:
@@ -502,7 +502,7 @@ async def test_batches_that_are_refused_or_known_keep_no_chunk_of_an_idle_partit
         assert log.pool.used_bytes == 0
 
 
-async def test_a_batch_behind_one_that_found_no_room_in_time_does_not_take_its_place(
+async def test_a_batch_after_one_refused_for_lack_of_memory_is_out_of_order(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with broker() as fixture:
@@ -525,7 +525,7 @@ async def test_a_batch_behind_one_that_found_no_room_in_time_does_not_take_its_p
 
 
 @pytest.mark.parametrize("finds_room", [True, False])
-async def test_a_second_batch_that_comes_as_a_partition_is_opened_is_not_the_first_however_long_it_waits(
+async def test_a_second_batch_that_waits_while_a_partition_opens_is_not_taken_as_first(
     autojump_clock: trio.testing.MockClock, finds_room: bool
 ) -> None:
     """Of seed 38937: the first was refused a moment before the partition was opened, and refused for ever behind it."""

@@ -56,7 +56,7 @@ def decoded(data: memoryview) -> tuple[RequestHeader, Any]:
 @pytest.mark.parametrize("version", VERSIONS)
 @given(data=st.data(), client_id=st.none() | st.text(max_size=8), acks=st.sampled_from([-1, 1]))
 @settings(max_examples=EXAMPLES_COUNT)
-def test_a_request_of_a_pattern_is_what_the_decoder_finds(
+def test_a_pattern_match_equals_the_decoded_request(
     version: int, data: st.DataObject, client_id: str | None, acks: int
 ) -> None:
     message = request(data.draw(st.text(max_size=8)), acks=acks)
@@ -75,7 +75,7 @@ def test_a_request_of_a_pattern_is_what_the_decoder_finds(
 
 
 @given(st.data(), st.sampled_from(VERSIONS))
-def test_whatever_a_pattern_takes_the_decoder_takes_for_the_same(data: st.DataObject, version: int) -> None:
+def test_a_mutated_frame_that_matches_a_pattern_decodes_to_the_same_request(data: st.DataObject, version: int) -> None:
     learned = frame(request(records=b"r" * data.draw(st.sampled_from([1, 126, 127, 300]))), version)
     pattern = PlainProduce.of(learned)
     assert pattern is not None
@@ -106,11 +106,11 @@ def test_any_request_is_a_pattern_of_itself_or_none(data: st.DataObject, version
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("acks", [0, 2])
-def test_without_a_reply_or_with_acks_that_are_refused_there_is_no_pattern(version: int, acks: int) -> None:
+def test_a_produce_with_acks_0_or_invalid_acks_has_no_pattern(version: int, acks: int) -> None:
     assert PlainProduce.of(frame(request(acks=acks), version)) is None
 
 
-def test_what_the_codec_would_write_in_another_way_is_no_pattern() -> None:
+def test_a_frame_with_an_unknown_tagged_field_has_no_pattern() -> None:
     plain = bytes(frame(request(), 9))
     tagged = memoryview(plain[:-1] + b"\x01\x05\x01z")  # a tagged field that nobody knows
     assert decoded(tagged)[1] == decoded(memoryview(plain))[1]
@@ -120,7 +120,7 @@ def test_what_the_codec_would_write_in_another_way_is_no_pattern() -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 @given(topic=st.text(max_size=40), correlation_id=INT32, index=INT32, base_offset=INT64, log_start_offset=INT64)
 @settings(max_examples=EXAMPLES_COUNT)
-def test_a_reply_is_what_the_encoder_writes(
+def test_a_pattern_reply_equals_the_encoded_response(
     version: int, topic: str, correlation_id: int, index: int, base_offset: int, log_start_offset: int
 ) -> None:
     pattern = PlainProduce.of(frame(request(topic), version))

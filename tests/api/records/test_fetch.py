@@ -174,7 +174,7 @@ async def test_the_limit_of_the_response_is_shared_by_its_partitions(
 
 
 @pytest.mark.parametrize("limits", [(0, PLENTY_BYTES), (PLENTY_BYTES, 0), (1, 1)])
-async def test_only_the_first_batch_may_be_larger_than_the_limits(
+async def test_only_the_first_batch_may_exceed_the_size_limits(
     client: Connection, limits: tuple[int, int], autojump_clock: trio.testing.MockClock
 ) -> None:
     """Else a consumer could never get past a batch larger than what it asks for (KIP-74)."""
@@ -187,7 +187,7 @@ async def test_only_the_first_batch_may_be_larger_than_the_limits(
     assert [len(_values(data)) for data in answered] == [0, 1, 0]
 
 
-async def test_each_partition_has_an_answer_of_its_own(
+async def test_each_partition_is_answered_separately(
     client: Connection, autojump_clock: trio.testing.MockClock
 ) -> None:
     await _produce(client, b"a", partition=0)
@@ -200,7 +200,7 @@ async def test_each_partition_has_an_answer_of_its_own(
 
 
 @pytest.mark.parametrize(("isolation_level", "aborted"), [(0, None), (1, [])])
-async def test_aborted_transactions_are_told_to_who_reads_committed(
+async def test_only_read_committed_fetches_get_a_list_of_aborted_transactions(
     client: Connection, isolation_level: int, aborted: list[object] | None, autojump_clock: trio.testing.MockClock
 ) -> None:
     await _produce(client, b"x")
@@ -215,7 +215,7 @@ async def test_aborted_transactions_are_told_to_who_reads_committed(
 
 
 @pytest.mark.parametrize("offset", [-1, 1, 4])
-async def test_an_offset_out_of_range_is_told_at_once(
+async def test_an_offset_out_of_range_is_answered_without_waiting(
     running: MemoryBroker, client: Connection, offset: int, autojump_clock: trio.testing.MockClock
 ) -> None:
     for value in (b"0", b"1", b"2"):
@@ -235,7 +235,7 @@ async def test_an_unknown_name(client: Connection, autojump_clock: trio.testing.
 
 
 @pytest.mark.parametrize("version", BY_ID)
-async def test_an_unknown_id_and_an_unknown_partition_of_a_known_one(
+async def test_unknown_topic_ids_and_unknown_partitions_get_different_errors(
     running: MemoryBroker, client: Connection, version: int, autojump_clock: trio.testing.MockClock
 ) -> None:
     (data,) = await _ask(client, _fetch(_wanted(), topic_id=b"x" * 16), version)

@@ -101,7 +101,7 @@ class Consumer:
         return size
 
 
-async def test_past_the_buffer_fetches_wait_for_those_that_are_not_taken(
+async def test_fetches_beyond_the_buffer_wait_until_earlier_responses_are_taken(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     async with filled_broker() as running:
@@ -123,7 +123,7 @@ async def test_past_the_buffer_fetches_wait_for_those_that_are_not_taken(
 
 
 @pytest.mark.parametrize("dies", ["while it is sent to", "while it waits"])
-async def test_a_consumer_that_goes_away_gives_back_what_it_held(
+async def test_a_disconnected_consumer_releases_its_fetch_buffer(
     autojump_clock: trio.testing.MockClock, dies: str
 ) -> None:
     async with filled_broker() as running:
@@ -208,7 +208,7 @@ async def test_a_fetch_that_waits_for_more_holds_nothing_meanwhile(autojump_cloc
         assert await consumer.take() > len(b"too little")
 
 
-async def test_a_fetch_of_several_partitions_answers_with_those_that_there_is_room_for(
+async def test_a_fetch_returns_the_partitions_that_fit_instead_of_waiting_for_memory(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """If it waited for more while it held some, two such fetches could wait for each other for ever."""

@@ -200,7 +200,7 @@ async def test_earliest_tells_the_epoch_of_its_record(autojump_clock: trio.testi
 
 
 @pytest.mark.parametrize("version", range(2, 8))
-async def test_read_committed_sees_the_same_end_as_there_are_no_transactions(
+async def test_read_committed_gets_the_log_end_offset_without_transactions(
     version: int, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with one_topic(memory_parts()) as (_, client):

@@ -60,7 +60,7 @@ async def test_an_older_epoch_ends_where_the_next_one_with_records_began(
     assert ends == [(0, first, 2), (0, first, 2), (0, third, 5), (0, current, 5)]
 
 
-async def test_an_epoch_before_any_known_ends_where_the_first_one_began(
+async def test_an_epoch_without_records_ends_where_the_first_epoch_with_records_starts(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     parts = memory_parts()
@@ -72,7 +72,9 @@ async def test_an_epoch_before_any_known_ends_where_the_first_one_began(
         assert await _ask(client, silent) == (error_codes.NONE, silent, 0)
 
 
-async def test_an_epoch_to_come_and_no_epoch_at_all_are_undefined(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_future_epoch_and_epoch_minus_1_get_an_undefined_end_offset(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     async with one_topic(memory_parts()) as (running, client):
         await produce_batch(client, [100, 200])
         assert await _ask(client, first_partition(running).leader_epoch + 1) == UNDEFINED

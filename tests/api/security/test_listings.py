@@ -81,7 +81,9 @@ async def transactions(client: Connection) -> set[str]:
     return {each.transactional_id for each in answer.transaction_states}
 
 
-async def test_groups_that_one_may_not_describe(running: MemoryBroker, alice: Connection) -> None:
+async def test_list_groups_leaves_out_groups_the_user_may_not_describe(
+    running: MemoryBroker, alice: Connection
+) -> None:
     assert await groups(await connect_as(running, "root")) == set(IDS)
     assert await groups(alice) == {"my-work"}
     cluster = binding("alice", AclOperation.DESCRIBE, ResourceType.CLUSTER, "kafka-cluster")
@@ -89,12 +91,16 @@ async def test_groups_that_one_may_not_describe(running: MemoryBroker, alice: Co
     assert await groups(alice) == set(IDS)
 
 
-async def test_transactions_that_one_may_not_describe(running: MemoryBroker, alice: Connection) -> None:
+async def test_list_transactions_leaves_out_ids_the_user_may_not_describe(
+    running: MemoryBroker, alice: Connection
+) -> None:
     assert await transactions(await connect_as(running, "root")) == set(IDS)
     assert await transactions(alice) == {"my-work"}
 
 
-async def test_topics_of_a_transaction_that_one_may_not_describe(running: MemoryBroker, alice: Connection) -> None:
+async def test_describe_transactions_leaves_out_topics_the_user_may_not_describe(
+    running: MemoryBroker, alice: Connection
+) -> None:
     async def seen_by(client: Connection) -> set[str]:
         request = DescribeTransactionsRequest(transactional_ids=["my-work"])
         (state,) = (await client.request(request, DescribeTransactionsResponse)).transaction_states
@@ -105,7 +111,9 @@ async def test_topics_of_a_transaction_that_one_may_not_describe(running: Memory
     assert await seen_by(alice) == {"mine"}
 
 
-async def test_offsets_in_topics_that_one_may_not_describe(running: MemoryBroker, alice: Connection) -> None:
+async def test_offset_fetch_leaves_out_topics_the_user_may_not_describe(
+    running: MemoryBroker, alice: Connection
+) -> None:
     async def seen_by(client: Connection) -> set[str]:
         request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="my-work", topics=None)])
         (group,) = (await client.request(request, OffsetFetchResponse)).groups

@@ -135,7 +135,7 @@ def bindings_of(user: str, api: Api) -> list[AclBinding]:
     return [binding(user, each.operation, each.resource_type, name_for(each)) for each in rights]
 
 
-async def test_strangers_are_told_nothing_by_any_api() -> None:
+async def test_every_api_refuses_a_user_without_rights() -> None:
     assert TOLD.keys() | NOT_HERE == OPERATIONS.keys()
     async with memory_broker(memory_parts(), acl_settings()) as running:
         await running.broker.services.topics.create([NewTopic(name=SECRET)])
@@ -161,7 +161,7 @@ async def test_principals_with_the_rights_of_the_table_are_allowed(autojump_cloc
             assert not {TOPIC, GROUP, CLUSTER, TRANSACTION} & set(codes(response)), (api.name, response)
 
 
-async def test_each_right_that_is_asked_for_before_the_handler_is_needed() -> None:
+async def test_a_user_without_one_of_the_required_rights_is_refused() -> None:
     async with memory_broker(memory_parts(), acl_settings()) as running:
         broker = running.broker
         await broker.services.topics.create([NewTopic(name=SECRET)])

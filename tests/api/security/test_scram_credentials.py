@@ -93,7 +93,7 @@ async def test_failed_password_changes_are_not_in_the_audit_log(tmp_path, caplog
     assert "password_set" not in caplog.text
 
 
-async def test_users_are_described_without_what_a_password_could_be_guessed_from(services):
+async def test_users_are_described_by_mechanism_and_iterations_only(services):
     await alter(services, upsertions=[upsert("bob", SHA_256), upsert("alice", iterations=8192)])
     await alter(services, upsertions=[upsert("alice", SHA_256)])
     described = await describe(services)
@@ -115,7 +115,7 @@ async def test_users_that_are_named(services):
     )
 
 
-async def test_there_are_no_users(services):
+async def test_describing_users_without_any_returns_nothing(services):
     assert await describe(services) == []
 
 
@@ -162,7 +162,7 @@ async def test_the_bounds_of_iterations_are_allowed(services):
     assert await alter(services, upsertions=asked) == {"least": NONE, "most": NONE}
 
 
-async def test_a_user_who_is_changed_twice_is_not_changed(services):
+async def test_a_user_named_twice_in_one_request_is_refused_and_unchanged(services):
     await alter(services, upsertions=[upsert("alice")])
     twice = {"deletions": [deletion("alice")], "upsertions": [upsert("alice", SHA_256), upsert("bob")]}
     assert await alter(services, **twice) == {"alice": DUPLICATE_RESOURCE, "bob": NONE}

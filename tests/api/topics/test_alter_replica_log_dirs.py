@@ -54,7 +54,7 @@ async def test_a_partition_is_in_the_only_directory_already(services: Any, tmp_p
     }
 
 
-async def test_there_is_no_other_directory(services: Any, tmp_path: Path) -> None:
+async def test_moving_a_replica_to_an_unknown_log_dir_is_refused(services: Any, tmp_path: Path) -> None:
     for path in ("/elsewhere", f"{tmp_path}/bucket", "relative", ""):
         assert await move(services, (path, "a", [0, 5]), (path, "nope", [0])) == {
             "a": [(0, MISSING), (5, MISSING)],

@@ -65,7 +65,7 @@ async def test_errors(services: Any, wanted: CreatePartitionsTopic, code: int, m
     assert message in response.results[0].error_message
 
 
-async def test_a_name_that_is_there_twice_is_refused_once(services: Any) -> None:
+async def test_a_duplicate_topic_name_is_refused_in_one_result(services: Any) -> None:
     response = await ask(API, services, CreatePartitionsRequest(topics=[more("a", 5), more("a", 6)], timeout_ms=1000))
     assert [(result.error_code, result.error_message) for result in response.results] == [
         (error_codes.INVALID_REQUEST, "Duplicate topic name.")

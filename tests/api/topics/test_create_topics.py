@@ -63,7 +63,7 @@ async def test_minus_one_is_the_brokers_default(services: Any) -> None:
     assert (result.num_partitions, result.replication_factor) == (4, 1)
 
 
-async def test_configs_are_kept_and_told(services: Any) -> None:
+async def test_topic_configs_are_stored_and_returned(services: Any) -> None:
     (result,) = await create(services, new_topic("a", configs=[CreatableTopicConfig(name="retention.ms", value="5")]))
     assert services.topics.get("a").config.retention_ms == 5
     told = {config.name: (config.value, config.config_source) for config in result.configs}
@@ -79,7 +79,7 @@ async def test_validate_only(services: Any) -> None:
     assert services.topics.all() == []
 
 
-async def test_a_name_that_is_there_twice_is_refused_once(services: Any) -> None:
+async def test_a_duplicate_topic_name_is_refused_in_one_result(services: Any) -> None:
     results = await create(services, new_topic("a"), new_topic("b"), new_topic("a"))
     assert [(result.name, result.error_code, result.error_message) for result in results] == [
         ("a", error_codes.INVALID_REQUEST, "Duplicate topic name."),
@@ -126,7 +126,7 @@ async def test_errors_have_kafkas_code_and_message(
     assert (result.error_code, result.error_message) == (code, message)
 
 
-async def test_a_manual_assignment_says_how_many(services: Any) -> None:
+async def test_a_manual_assignment_sets_partition_count_and_replication_factor(services: Any) -> None:
     (result,) = await create(services, assigned_topic([1, 1], [1, 1], [1, 1]))
     assert (result.error_code, result.num_partitions, result.replication_factor) == (0, 3, 2)
 

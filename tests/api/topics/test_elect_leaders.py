@@ -123,7 +123,7 @@ async def test_a_preferred_replica_that_does_not_serve_is_not_elected(several: A
     assert several.mover.moves == []
 
 
-async def test_an_election_that_takes_too_long_is_told(autojump_clock: MockClock, several: Any) -> None:
+async def test_a_slow_election_is_answered_with_request_timed_out(autojump_clock: MockClock, several: Any) -> None:
     await assign(several, "b", 0, [THIRD_ID])
     await assign(several, "b", 1, [7])
     several.mover.is_quick = False
@@ -135,7 +135,7 @@ async def test_an_election_that_takes_too_long_is_told(autojump_clock: MockClock
     assert trio.current_time() >= began + 2.0
 
 
-async def test_an_election_that_may_take_less_than_no_time_is_told_at_once(several: Any) -> None:
+async def test_an_election_with_a_negative_timeout_times_out_at_once(several: Any) -> None:
     """It ended the connection: trio knows no negative time."""
     await assign(several, "b", 0, [THIRD_ID])
     several.mover.is_quick = False

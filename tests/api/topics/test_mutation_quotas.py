@@ -84,7 +84,7 @@ async def seconds_until_answered(client: Connection) -> float:
     return trio.current_time() - began
 
 
-async def test_a_burst_is_made_whole_and_what_comes_after_it_is_refused_and_made_later(
+async def test_a_burst_of_partitions_is_created_and_later_topics_are_refused_for_a_while(
     autojump_clock: MockClock,
 ) -> None:
     async with broker() as (running, client):
@@ -96,7 +96,7 @@ async def test_a_burst_is_made_whole_and_what_comes_after_it_is_refused_and_made
         assert 'kafscale_throttle_seconds_count{quota="controller_mutation"} 2' in running.broker.metrics.expose()
 
 
-async def test_versions_that_do_not_know_the_error_do_it_and_have_the_client_hold_back(
+async def test_older_versions_apply_the_change_and_throttle_instead_of_refusing(
     autojump_clock: MockClock,
 ) -> None:
     async with broker() as (_, client):
@@ -118,7 +118,7 @@ async def test_partitions_that_are_added_and_deleted_are_paid_for_as_well(autoju
         assert running.broker.services.topics.get("big") is not None
 
 
-async def test_what_is_refused_for_another_reason_costs_nothing_and_what_is_only_validated_as_much(
+async def test_invalid_requests_cost_no_quota_and_validated_ones_cost_the_full_amount(
     autojump_clock: MockClock,
 ) -> None:
     async with broker() as (running, client):
@@ -128,7 +128,7 @@ async def test_what_is_refused_for_another_reason_costs_nothing_and_what_is_only
         assert await create(client, 1) == ([THROTTLING_QUOTA_EXCEEDED], pytest.approx(500, abs=10))
 
 
-async def test_others_have_what_they_want(autojump_clock: MockClock) -> None:
+async def test_another_client_has_a_separate_mutation_quota(autojump_clock: MockClock) -> None:
     async with broker() as (running, client):
         await create(client, 100)
         other = await running.connect()
@@ -136,7 +136,7 @@ async def test_others_have_what_they_want(autojump_clock: MockClock) -> None:
         assert await create(other, 100, 100, begin=1) == ([NONE, NONE], 0)
 
 
-async def test_topics_that_are_made_in_passing_are_paid_for_and_made_when_they_are_asked_for_again(
+async def test_auto_created_topics_count_against_the_quota_and_are_created_on_retry(
     autojump_clock: MockClock,
 ) -> None:
     async with broker() as (running, client):
@@ -154,7 +154,7 @@ async def test_topics_that_are_made_in_passing_are_paid_for_and_made_when_they_a
         assert await ask() == NONE
 
 
-async def test_a_topic_that_is_planned_anew_is_paid_for_once(autojump_clock: MockClock) -> None:
+async def test_a_topic_planned_repeatedly_is_charged_once(autojump_clock: MockClock) -> None:
     quotas = some_quotas()
     change = QuotaChange(entity=QuotaEntity(user="ANONYMOUS"), values={CONTROLLER_MUTATION_RATE: RATE})
     await quotas.client_quotas.alter([change])

@@ -52,7 +52,7 @@ async def alter(
 
 
 @pytest.mark.parametrize("version", range(2))
-async def test_the_replicas_that_a_partition_has_are_no_change(services: Any, version: int) -> None:
+async def test_reassigning_a_partition_to_its_current_replicas_succeeds(services: Any, version: int) -> None:
     asked: list[tuple[str, int, list[int] | None]] = [("a", 0, [7]), ("a", 2, [7]), ("copied", 0, [7, 7, 7])]
     answers = await alter(services, asked, version=version)
     assert answers == {("a", 0): (0, None), ("a", 2): (0, None), ("copied", 0): (0, None)}
@@ -163,9 +163,7 @@ async def test_a_reassignment_can_be_cancelled(several: Any) -> None:
     assert (await alter(several, [("a", 0, None)]))["a", 0][0] == error_codes.NO_REASSIGNMENT_IN_PROGRESS
 
 
-async def test_what_moves_is_looked_up_once_for_all_partitions_of_a_topic(
-    several: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_moves_are_looked_up_once_per_topic(several: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """To stop the moves of 10,000 partitions all of them were looked at for each."""
     looked: list[str] = []
     targets = ScriptedMover.targets

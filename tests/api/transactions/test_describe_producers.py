@@ -38,7 +38,7 @@ async def producers(client: Connection) -> dict[int, ProducerState]:
     return {each.producer_id: each for each in answer.active_producers}
 
 
-async def test_producers_are_told_with_their_last_sequence(autojump_clock: trio.testing.MockClock) -> None:
+async def test_producers_are_described_with_their_last_sequence(autojump_clock: trio.testing.MockClock) -> None:
     async with one_topic(memory_parts()) as (running, client):
         assert await producers(client) == {}
         partition = first_partition(running)
@@ -56,7 +56,9 @@ async def test_producers_are_told_with_their_last_sequence(autojump_clock: trio.
         }
 
 
-async def test_open_transactions_are_told_with_their_first_offset(autojump_clock: trio.testing.MockClock) -> None:
+async def test_producers_are_described_with_the_first_offset_of_their_open_transaction(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     async with one_topic(memory_parts()) as (running, client):
         partition = first_partition(running)
         await send(partition, b"committed", producer_id=1)
@@ -71,7 +73,7 @@ async def test_open_transactions_are_told_with_their_first_offset(autojump_clock
         assert (await producers(client))[2].current_txn_start_offset == -1
 
 
-async def test_a_transaction_is_told_though_its_producer_is_forgotten(autojump_clock: trio.testing.MockClock) -> None:
+async def test_an_open_transaction_of_a_forgotten_producer_is_described(autojump_clock: trio.testing.MockClock) -> None:
     async with one_topic(memory_parts()) as (running, client):
         partition = first_partition(running)
         await send(partition, b"open", producer_id=2, epoch=3)
@@ -81,7 +83,7 @@ async def test_a_transaction_is_told_though_its_producer_is_forgotten(autojump_c
         }
 
 
-async def test_a_producer_whose_batches_were_refused_is_not_listed(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_producer_with_only_refused_batches_is_not_listed(autojump_clock: trio.testing.MockClock) -> None:
     async with one_topic(memory_parts()) as (running, client):
         partition = first_partition(running)
         await send(partition, b"open", producer_id=2)
@@ -92,7 +94,7 @@ async def test_a_producer_whose_batches_were_refused_is_not_listed(autojump_cloc
         assert {each: found[each].current_txn_start_offset for each in found} == {2: 0}
 
 
-async def test_a_producer_that_only_a_marker_is_known_of_has_no_sequence(
+async def test_a_producer_with_only_a_marker_is_described_without_a_sequence(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with one_topic(memory_parts()) as (running, client):

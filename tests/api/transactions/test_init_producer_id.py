@@ -24,7 +24,7 @@ def asking(transactional_id: str | None = None, **has: int) -> InitProducerIdReq
 
 
 @pytest.mark.parametrize("version", range(5))
-async def test_each_producer_gets_an_id_of_its_own(services: Any, version: int) -> None:
+async def test_each_producer_gets_a_different_id(services: Any, version: int) -> None:
     responses = [await ask(API, services, asking(), version=version) for _ in range(3)]
     assert [(r.error_code, r.producer_id, r.producer_epoch) for r in responses] == [(0, 0, 0), (0, 1, 0), (0, 2, 0)]
 
@@ -35,7 +35,7 @@ async def test_a_producer_that_names_its_id_gets_a_new_one(services: Any) -> Non
     assert (response.error_code, response.producer_id, response.producer_epoch) == (0, 1, 0)
 
 
-async def test_clients_are_told_to_retry_when_all_producer_ids_are_used() -> None:
+async def test_exhausted_producer_ids_are_answered_with_coordinator_not_available() -> None:
     store = MemoryMetadataStore()
     await store.commit(Transaction(puts={NEXT_BLOCK_KEY: encode(IDS_PER_EPOCH - 1)}))
     services = some_services(producer_ids=ProducerIds(store))

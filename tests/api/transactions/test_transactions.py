@@ -97,7 +97,7 @@ async def test_a_first_batch_enrols_its_partition_on_the_short_way_too(autojump_
             assert taken == [False, True, True, True, True, True]
 
 
-async def test_who_may_not_enrol_on_the_short_way_is_told_why(autojump_clock, taken):
+async def test_a_fenced_producer_that_sends_gets_invalid_producer_epoch(autojump_clock, taken):
     async with broker() as (_, client):
         zombie = Producer(client)
         await zombie.init()
@@ -295,14 +295,14 @@ async def test_transactional_ids_are_bounded(autojump_clock):
         assert found == [e.NONE, e.NONE, e.POLICY_VIOLATION, e.NONE]
 
 
-async def test_there_is_no_coordinator_without_room_for_its_topic(autojump_clock):
+async def test_no_coordinator_is_available_without_room_for_its_internal_topic(autojump_clock):
     async with broker(limits=Limits(max_partitions_count=4)) as (_, client):
         find = FindCoordinatorRequest(key_type=1, coordinator_keys=["x"])
         (found,) = (await Producer(client).call(find, FindCoordinatorResponse, 4)).coordinators
         assert (found.error_code, found.node_id) == (e.COORDINATOR_NOT_AVAILABLE, -1)
 
 
-async def test_clients_are_told_which_protocol_there_is(autojump_clock):
+async def test_api_versions_advertises_transaction_version_2(autojump_clock):
     async with broker() as (_, client):
         request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
         for version in (3, 4):

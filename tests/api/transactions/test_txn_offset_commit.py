@@ -132,7 +132,7 @@ async def test_offsets_count_with_the_records_of_their_transaction(autojump_cloc
 
 
 @EVERY_MODE
-async def test_a_transaction_goes_on_over_a_restart(autojump_clock, durability):
+async def test_a_transaction_with_offsets_continues_after_a_restart(autojump_clock, durability):
     parts = memory_parts()
     async with broker(durability, parts) as (_, client):
         producer = await started(client)
@@ -242,7 +242,7 @@ async def test_a_member_that_has_lost_its_partitions_commits_nothing(autojump_cl
         assert await fetch(client) == {0: 1}
 
 
-async def test_a_group_that_is_deleted_takes_what_is_pending_along(autojump_clock):
+async def test_deleting_a_group_removes_its_pending_offsets(autojump_clock):
     parts = memory_parts()
     async with broker(parts=parts) as (_, client):
         producer = await started(client)
@@ -258,7 +258,7 @@ async def test_a_group_that_is_deleted_takes_what_is_pending_along(autojump_cloc
         assert await fetch(client) == {1: 1}
 
 
-async def test_a_topic_that_is_deleted_takes_what_is_pending_along(autojump_clock):
+async def test_deleting_a_topic_removes_its_pending_offsets(autojump_clock):
     async with broker() as (running, client):
         producer = await started(client)
         await producer.commit_offsets(GROUP, {0: 1})
@@ -271,7 +271,7 @@ async def test_a_topic_that_is_deleted_takes_what_is_pending_along(autojump_cloc
 
 
 @EVERY_MODE
-async def test_an_administrator_ends_what_hangs_in_the_offsets_of_groups(autojump_clock, durability):
+async def test_an_abort_marker_from_an_administrator_clears_pending_offsets(autojump_clock, durability):
     async with broker(durability, offsets_topic_partitions_count=1) as (_, client):
         producer = await started(client)
         await producer.commit_offsets(GROUP, {0: 1})
@@ -289,7 +289,7 @@ async def test_an_administrator_ends_what_hangs_in_the_offsets_of_groups(autojum
         assert await fetch(client) == {}
 
 
-async def test_offsets_do_not_expire_while_a_transaction_may_replace_them(autojump_clock):
+async def test_offsets_do_not_expire_while_a_transaction_has_pending_offsets(autojump_clock):
     async with broker(coordinator=CoordinatorSettings(offsets_retention_ms=60_000)) as (running, client):
         groups = running.broker.services.groups
         began_ms, began = groups.wall_clock_ms(), trio.current_time()
@@ -338,7 +338,7 @@ async def _logged(services: Any) -> tuple[dict[Any, int], set[Any]]:
 
 @EVERY_MODE
 @pytest.mark.parametrize("seed", range(3))
-async def test_known_offsets_equal_those_that_a_restart_reads(autojump_clock, durability, seed):
+async def test_offsets_in_memory_equal_those_read_from_the_log(autojump_clock, durability, seed):
     """Whatever commits, ends, deletes and restarts in whatever order: memory and log say the same."""
     parts, random = memory_parts(), Random(seed)
     groups = ("g", "h")

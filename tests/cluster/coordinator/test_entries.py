@@ -45,7 +45,7 @@ async def states(log: MemoryLog) -> list[bytes | None]:
 
 
 @EVERY_MODE
-async def test_what_was_waited_for_is_there_after_a_crash(autojump_clock, durability):
+async def test_awaited_entries_survive_a_crash(autojump_clock, durability):
     disk, store = MemoryDisk(), MemoryStore()
     async with memory_log(store, disk, topics=TOPICS, durability=durability) as log:
         internal = InternalLog(log.log)
@@ -133,7 +133,7 @@ async def test_a_fenced_marker_keeps_all_of_its_group_out(autojump_clock):
         assert await states(log) == []
 
 
-async def test_a_marker_behind_a_later_epoch_is_left_out_where_it_may_be_late(autojump_clock):
+async def test_a_late_marker_of_an_older_epoch_is_skipped_without_an_error(autojump_clock):
     async with memory_log(MemoryStore(), MemoryDisk(), topics=TOPICS) as log:
         partition = log.partition(0, name=DATA)
         await send(partition, b"of the next transaction", epoch=5)
@@ -146,7 +146,7 @@ async def test_a_marker_behind_a_later_epoch_is_left_out_where_it_may_be_late(au
             internal.append_group([EndEntry(partition, marker)], NOW_MS)
 
 
-async def test_a_marker_that_is_there_is_left_out_and_waited_for(autojump_clock):
+async def test_a_repeated_marker_is_not_appended_again_and_waits_for_the_first(autojump_clock):
     disk = MemoryDisk()
     async with memory_log(MemoryStore(), disk, topics=TOPICS) as log:
         await send(log.partition(0, name=DATA), b"mine")
@@ -181,7 +181,7 @@ async def test_a_partition_that_has_left_is_refused(autojump_clock):
             InternalLog(log.log).append_group([entry], NOW_MS)
 
 
-async def test_what_the_disk_has_put_off_is_waited_for(autojump_clock):
+async def test_an_append_delayed_by_a_full_disk_becomes_durable_when_space_returns(autojump_clock):
     disk, store = MemoryDisk(), FaultyStore(MemoryStore())
     async with memory_log(store, disk, topics=TOPICS, wal_segment_bytes=256 << 10) as log:
         internal = InternalLog(log.log)

@@ -80,7 +80,7 @@ async def write(log: MemoryLog, *values: bytes, producer: ProducerStamp | None =
 
 @EVERY_MODE
 @pytest.mark.parametrize("flushes", [False, True])
-async def test_a_start_reads_all_of_it(autojump_clock, durability, flushes):
+async def test_a_start_loads_all_records_and_markers_of_led_partitions(autojump_clock, durability, flushes):
     disk, store, kept = MemoryDisk(), MemoryStore(), Kept()
     settings = {"topics": [SPEC], "durability": durability, "flush_interval_seconds": NEVER_SECONDS}
     async with memory_log(store, disk, **settings) as log:
@@ -105,7 +105,7 @@ async def test_a_start_reads_all_of_it(autojump_clock, durability, flushes):
         nursery.cancel_scope.cancel()
 
 
-async def test_a_partition_that_leaves_is_resigned_and_read_again_when_it_comes_back(autojump_clock):
+async def test_a_released_partition_is_resigned_and_loaded_again_when_reacquired(autojump_clock):
     kept = Kept()
     async with memory_log(MemoryStore(), MemoryDisk(), topics=[SPEC]) as log, trio.open_nursery() as nursery:
         await nursery.start(Leadership(log.log, {TOPIC: kept.led}).run)
@@ -122,7 +122,7 @@ async def test_a_partition_that_leaves_is_resigned_and_read_again_when_it_comes_
     assert not log.log.on_withdrawn
 
 
-async def test_a_partition_that_leaves_while_it_is_read_is_never_finished(autojump_clock):
+async def test_loading_a_partition_never_finishes_after_its_topic_is_closed(autojump_clock):
     disk, kept = MemoryDisk(), Kept()
     store = FaultyStore(MemoryStore())
     settings = {"topics": [SPEC], "flush_interval_seconds": NEVER_SECONDS}
@@ -140,7 +140,7 @@ async def test_a_partition_that_leaves_while_it_is_read_is_never_finished(autoju
         nursery.cancel_scope.cancel()
 
 
-async def test_a_store_that_fails_is_asked_again(autojump_clock):
+async def test_loading_is_retried_after_the_store_fails(autojump_clock):
     disk, kept = MemoryDisk(), Kept()
     store = FaultyStore(MemoryStore())
     settings = {"topics": [SPEC], "flush_interval_seconds": NEVER_SECONDS}
@@ -158,7 +158,7 @@ async def test_a_store_that_fails_is_asked_again(autojump_clock):
         nursery.cancel_scope.cancel()
 
 
-async def test_what_retention_deletes_while_it_is_read_is_left_out(autojump_clock):
+async def test_records_deleted_by_retention_during_loading_are_left_out(autojump_clock):
     """Somebody may have a topic of coordinators deleted from, too."""
     disk, kept = MemoryDisk(), Kept()
     store = FaultyStore(MemoryStore())
@@ -183,7 +183,7 @@ async def test_what_retention_deletes_while_it_is_read_is_left_out(autojump_cloc
         nursery.cancel_scope.cancel()
 
 
-async def test_what_is_appended_while_it_is_read_is_not_missed(autojump_clock):
+async def test_records_appended_during_loading_are_loaded(autojump_clock):
     disk = MemoryDisk()
     async with memory_log(MemoryStore(), disk, topics=[SPEC]) as log:
         await write(log, b"a1")
@@ -206,7 +206,7 @@ async def test_a_topic_that_is_not_coordinated_is_not_read(autojump_clock):
         nursery.cancel_scope.cancel()
 
 
-async def test_what_is_no_batch_of_records_is_left_out_told_of_once_and_counted(autojump_clock, caplog):
+async def test_an_unreadable_batch_is_skipped_logged_once_and_counted(autojump_clock, caplog):
     kept, metrics = Kept(), Metrics()
     async with memory_log(MemoryStore(), MemoryDisk(), topics=[SPEC]) as log, trio.open_nursery() as nursery:
         partition = log.partition(name=TOPIC)

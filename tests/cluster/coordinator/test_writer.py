@@ -66,9 +66,7 @@ async def bench(autojump_clock: MockClock, nursery: trio.Nursery) -> Bench:
     return Bench(log, groups)
 
 
-async def test_what_comes_in_one_turn_or_while_a_batch_is_on_its_way_shares_a_batch(
-    autojump_clock: MockClock, bench: Bench
-) -> None:
+async def test_submissions_made_during_an_append_share_the_next_batch(autojump_clock: MockClock, bench: Bench) -> None:
     bench.log.gate = trio.Event()
     bench.submit(1)
     bench.submit(2)
@@ -85,7 +83,9 @@ async def test_what_comes_in_one_turn_or_while_a_batch_is_on_its_way_shares_a_ba
     assert [each for each in bench.told if each[0] != 6] == [(1, True), (2, True), (3, True), (5, True)]
 
 
-async def test_what_was_submitted_before_it_runs_is_written(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+async def test_records_submitted_before_the_writer_runs_are_written(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
     bench = Bench(log := MemoryOffsetsLog(), RecordWriter(log))
     bench.submit(1)
     await nursery.start(bench.groups.run)
@@ -93,9 +93,7 @@ async def test_what_was_submitted_before_it_runs_is_written(autojump_clock: Mock
     assert (numbers(log), bench.told) == ([[1]], [(1, True)])
 
 
-async def test_batches_have_a_bound_and_one_submission_may_take_several(
-    autojump_clock: MockClock, bench: Bench
-) -> None:
+async def test_a_batch_is_bounded_and_a_large_submission_takes_several(autojump_clock: MockClock, bench: Bench) -> None:
     count = 2 * BATCH_RECORDS_COUNT + 1
     bench.submit(*range(count))
     bench.submit(count)
@@ -113,7 +111,7 @@ async def test_batches_have_a_bound_in_bytes(autojump_clock: MockClock, bench: B
     assert [len(each) for each in numbers(bench.log)] == [2, 2, 1]
 
 
-async def test_without_room_only_what_is_essential_waits(autojump_clock: MockClock, bench: Bench) -> None:
+async def test_only_essential_records_wait_for_room(autojump_clock: MockClock, bench: Bench) -> None:
     bench.log.full = True
     bench.submit(1)
     await wait_all_tasks_blocked()
@@ -127,7 +125,7 @@ async def test_without_room_only_what_is_essential_waits(autojump_clock: MockClo
     assert numbers(bench.log) == [[2]]
 
 
-async def test_what_waits_for_room_is_not_written_when_its_partition_has_gone_and_come_back(
+async def test_records_waiting_for_room_are_dropped_when_their_partition_is_resigned(
     autojump_clock: MockClock, bench: Bench
 ) -> None:
     """Another broker may have written of the same groups meanwhile: then this would count instead."""
@@ -145,7 +143,7 @@ async def test_what_waits_for_room_is_not_written_when_its_partition_has_gone_an
 
 
 @pytest.mark.parametrize("failure", [StorageFailed("gone"), KafkaError(NOT_LEADER_OR_FOLLOWER)])
-async def test_a_failure_is_told_and_later_ones_are_tried(
+async def test_a_failed_append_is_reported_and_later_ones_are_tried(
     autojump_clock: MockClock, bench: Bench, failure: Exception
 ) -> None:
     bench.log.failure = failure
@@ -157,7 +155,7 @@ async def test_a_failure_is_told_and_later_ones_are_tried(
     assert bench.told == [(1, False), (2, True)]
 
 
-async def test_what_takes_long_is_told_so_and_called_back_when_it_is_durable(
+async def test_a_slow_append_is_reported_late_and_called_back_when_durable(
     autojump_clock: MockClock, bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     round = Round()
@@ -186,7 +184,9 @@ class SlowLog:
         raise AssertionError("there is room")
 
 
-async def test_all_is_settled_when_what_came_before_is(autojump_clock: MockClock, bench: Bench) -> None:
+async def test_wait_settled_returns_after_earlier_submissions_are_settled(
+    autojump_clock: MockClock, bench: Bench
+) -> None:
     await bench.groups.wait_settled(0)
     bench.log.gate = trio.Event()
     bench.submit(1)
@@ -205,7 +205,7 @@ async def test_all_is_settled_when_what_came_before_is(autojump_clock: MockClock
     assert numbers(bench.log) == [[1]], "to wait writes nothing"
 
 
-async def test_what_follows_a_batch_of_somebody_else_comes_behind_what_is_before_it(
+async def test_a_callback_that_follows_another_append_runs_after_earlier_submissions(
     autojump_clock: MockClock, bench: Bench
 ) -> None:
     for _ in range(20):  # who is woken first is left to chance
@@ -231,7 +231,7 @@ async def test_what_follows_a_batch_of_somebody_else_comes_behind_what_is_before
     assert bench.told[-1] == (101, True)
 
 
-async def test_what_follows_a_batch_that_is_lost_is_told_so(autojump_clock: MockClock, bench: Bench) -> None:
+async def test_a_callback_that_follows_a_lost_append_reports_failure(autojump_clock: MockClock, bench: Bench) -> None:
     lost = Round()
     lost.fail(StorageFailed("gone"))
     bench.groups.follow(0, Appended(lost), lambda durable: bench.told.append((1, durable)))
@@ -239,7 +239,7 @@ async def test_what_follows_a_batch_that_is_lost_is_told_so(autojump_clock: Mock
     assert bench.told == [(1, False)]
 
 
-async def test_what_is_durable_knows_where_it_is_in_the_log(autojump_clock: MockClock, bench: Bench) -> None:
+async def test_a_submission_reports_the_offsets_of_its_records(autojump_clock: MockClock, bench: Bench) -> None:
     places: list[list[int]] = []
     for count in (2, 3, 1):
         records = [record(number) for number in range(count)]

@@ -192,13 +192,13 @@ def check_complete(group: GroupSpec, assignment: Mapping[str, Partitions]) -> No
 
 @settings(deadline=None)
 @given(group=st.one_of(groups(same=True), groups(same=False)), name=st.sampled_from(sorted(ASSIGNORS)))
-def test_everything_is_assigned_once_to_somebody_who_wants_it(group: GroupSpec, name: str) -> None:
+def test_each_partition_is_assigned_once_to_a_subscriber(group: GroupSpec, name: str) -> None:
     check_complete(group, ASSIGNORS[name](group))
 
 
 @settings(deadline=None)
 @given(group=groups(same=True))
-def test_uniform_is_even_and_moves_no_more_than_it_must(group: GroupSpec) -> None:
+def test_the_uniform_assignor_is_even_and_moves_as_little_as_possible(group: GroupSpec) -> None:
     assignment = ASSIGNORS["uniform"](group)
     sizes = sorted(count(each) for each in assignment.values())
     assert sizes[-1] - sizes[0] <= 1
@@ -212,7 +212,7 @@ def test_uniform_is_even_and_moves_no_more_than_it_must(group: GroupSpec) -> Non
 
 @settings(deadline=None)
 @given(group=groups(same=False))
-def test_uniform_leaves_no_topic_uneven_among_those_who_could_swap(group: GroupSpec) -> None:
+def test_the_uniform_assignor_leaves_no_improving_single_move(group: GroupSpec) -> None:
     """No single move of a partition makes two members more even, unless the rounds were over."""
     assignment = ASSIGNORS["uniform"](group)
     for given_partitions in assignment.values():
@@ -223,7 +223,7 @@ def test_uniform_leaves_no_topic_uneven_among_those_who_could_swap(group: GroupS
 
 @settings(deadline=None)
 @given(group=groups(same=True), name=st.sampled_from(sorted(ASSIGNORS)))
-def test_who_is_assigned_what_again_keeps_it(group: GroupSpec, name: str) -> None:
+def test_a_repeated_assignment_changes_nothing(group: GroupSpec, name: str) -> None:
     once = ASSIGNORS[name](group)
     members = {each: attrs.evolve(member, previous=once[each]) for each, member in group.members.items()}
     assert ASSIGNORS[name](attrs.evolve(group, members=members)) == once

@@ -119,7 +119,7 @@ async def test_members_that_join_and_sync_at_the_same_time_form_one_generation(
     assert generations == [1] * 5
 
 
-async def test_a_member_whose_connection_goes_away_stays_until_its_session_ends(
+async def test_a_member_that_loses_its_connection_stays_until_its_session_ends(
     autojump_clock: MockClock, broker: Broker
 ) -> None:
     first = await broker.stable_member()
@@ -150,7 +150,7 @@ async def test_an_assignment_survives_the_connection_of_the_leader_that_sent_it(
     assert synced.assignment == b"a"
 
 
-async def test_draining_answers_waiting_members_and_lets_nobody_wait_again(
+async def test_draining_answers_waiting_members_and_refuses_new_joins(
     autojump_clock: MockClock, broker: Broker
 ) -> None:
     member_id = await broker.stable_member()
@@ -294,9 +294,7 @@ async def test_a_start_that_takes_long_costs_members_nothing(autojump_clock: Moc
     assert coordinator.heartbeat("g", GroupMemberIdentity(member_id=member_id, generation_id=1)) == e.NONE
 
 
-async def test_an_offset_is_shown_and_acknowledged_only_when_it_is_durable(
-    autojump_clock: MockClock, broker: Broker
-) -> None:
+async def test_an_offset_is_shown_and_acknowledged_only_when_durable(autojump_clock: MockClock, broker: Broker) -> None:
     broker.log.gate = trio.Event()
     replies = [broker.coordinator.commit("g", SIMPLE, {T0: at(number)}) for number in (1, 2)]
     await wait_all_tasks_blocked()
@@ -415,7 +413,7 @@ async def test_a_commit_on_its_way_goes_with_the_group_and_a_later_one_makes_a_n
     assert list(broker.coordinator.offsets("g")["t"]) == [1]
 
 
-async def test_a_group_whose_deletion_is_lost_lives_on(autojump_clock: MockClock, broker: Broker) -> None:
+async def test_a_group_survives_when_its_deletion_fails(autojump_clock: MockClock, broker: Broker) -> None:
     await broker.coordinator.commit("g", SIMPLE, {T0: at(1)}).wait()
     broker.log.failure = KafkaError(e.NOT_LEADER_OR_FOLLOWER)
     assert await broker.coordinator.deletion.delete_group("g").wait() == e.COORDINATOR_NOT_AVAILABLE
@@ -425,7 +423,7 @@ async def test_a_group_whose_deletion_is_lost_lives_on(autojump_clock: MockClock
     assert broker.coordinator.offsets("g")["t"][0].offset == 2
 
 
-async def test_offsets_can_be_deleted_of_a_group_that_is_empty_or_whose_subscriptions_are_known(
+async def test_offset_deletion_needs_an_empty_group_or_readable_subscriptions(
     autojump_clock: MockClock,
     broker: Broker,
 ) -> None:
@@ -442,7 +440,7 @@ async def test_offsets_can_be_deleted_of_a_group_that_is_empty_or_whose_subscrip
     assert coordinator.check_offset_deletion("connect") == e.NON_EMPTY_GROUP
 
 
-async def test_a_deleted_topic_takes_its_offsets_along_also_those_on_their_way(
+async def test_deleting_a_topic_deletes_its_offsets_including_pending_commits(
     autojump_clock: MockClock, broker: Broker
 ) -> None:
     coordinator = broker.coordinator
@@ -519,7 +517,7 @@ async def test_offsets_expire(
     assert {topic for _, topic, _ in broker.log.offsets()} == left
 
 
-async def test_a_live_group_loses_the_offsets_of_topics_that_it_no_longer_reads(
+async def test_a_live_group_loses_expired_offsets_of_unsubscribed_topics(
     autojump_clock: MockClock, broker: Broker
 ) -> None:
     member_id = await broker.stable_member(session_timeout_ms=1_800_000)  # reads only "t"
@@ -532,7 +530,7 @@ async def test_a_live_group_loses_the_offsets_of_topics_that_it_no_longer_reads(
     assert set(broker.coordinator.offsets("g")) == {"t"}
 
 
-async def test_an_empty_group_without_offsets_is_forgotten_but_not_one_that_somebody_is_about_to_join(
+async def test_an_empty_group_is_removed_unless_a_pending_member_can_still_join(
     autojump_clock: MockClock,
     broker: Broker,
 ) -> None:
@@ -637,7 +635,7 @@ async def test_a_commit_of_very_many_offsets_stopped_the_event_loop(
     assert len(broker.coordinator.offsets("g")["many"]) == MANY_COUNT - 1
 
 
-async def test_of_a_commit_in_pieces_it_is_told_which_are_durable(autojump_clock: MockClock, broker: Broker) -> None:
+async def test_a_commit_in_pieces_reports_the_pieces_that_failed(autojump_clock: MockClock, broker: Broker) -> None:
     count = COMMIT_PIECE_COUNT + 5
     many = {TopicPartition("many", number): at(1) for number in range(2 * count)}
     broker.log.gate = trio.Event()
@@ -666,7 +664,7 @@ async def test_very_many_members_that_leave_stopped_the_event_loop(broker: Broke
     assert longest[0] < 0.1
 
 
-async def test_a_member_that_knows_very_many_protocols_is_refused(autojump_clock: MockClock, broker: Broker) -> None:
+async def test_a_member_with_too_many_protocols_is_refused(autojump_clock: MockClock, broker: Broker) -> None:
     """Each of them is looked for in what every other member says."""
     protocols = tuple(ClassicProtocol(str(number), b"") for number in range(PROTOCOLS_MAX_COUNT + 1))
     refused = await broker.coordinator.join("g", attrs.evolve(JOIN, protocols=protocols)).wait()

@@ -36,7 +36,7 @@ def to(group_id: str, configs: Mapping[str, str]) -> NewConfigs:
     return NewConfigs(name=group_id, overrides=lambda _old: configs)
 
 
-async def test_they_are_there_after_a_restart_and_what_was_removed_is_not() -> None:
+async def test_group_configs_and_their_removal_survive_a_restart() -> None:
     store = MemoryMetadataStore()
     configs = GroupConfigs(store)
     assert await configs.alter([to("a/ü", {SESSION_TIMEOUT: "50000"}), to("b", {HEARTBEAT_INTERVAL: "9000"})]) == [
@@ -51,7 +51,7 @@ async def test_they_are_there_after_a_restart_and_what_was_removed_is_not() -> N
         assert each.overrides == {"a/ü": GroupOverrides(session_timeout_ms=50_000)}
 
 
-async def test_configs_that_only_a_later_version_knows_end_nobody_and_what_is_known_is_in_force(
+async def test_unreadable_configs_of_a_later_version_are_ignored_and_others_apply(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     store = MemoryMetadataStore()
@@ -70,7 +70,7 @@ async def test_configs_that_only_a_later_version_knows_end_nobody_and_what_is_kn
     assert refused.code == INVALID_CONFIG
 
 
-async def test_configs_are_stored_and_read_as_what_they_mean() -> None:
+async def test_configs_are_stored_and_read_in_canonical_form() -> None:
     store = MemoryMetadataStore()
     configs = GroupConfigs(store)
     assert await configs.alter([to("a", {SESSION_TIMEOUT: " +50000 "})]) == [None]
@@ -95,7 +95,7 @@ async def test_configs_are_stored_and_read_as_what_they_mean() -> None:
         ({"share.session.timeout.ms": "45000"}, "Unknown group config name: share.session.timeout.ms"),
     ],
 )
-async def test_what_may_not_be_set_is_refused_and_the_rest_is_set(wanted: Mapping[str, str], why: str) -> None:
+async def test_an_invalid_config_is_refused_and_valid_ones_are_set(wanted: Mapping[str, str], why: str) -> None:
     configs = GroupConfigs(MemoryMetadataStore())
     refused, accepted = await configs.alter([to("a", wanted), to("b", {SESSION_TIMEOUT: "46000"})])
     assert refused is not None
@@ -122,7 +122,7 @@ async def test_there_is_a_most_of_groups_that_have_some(monkeypatch: pytest.Monk
     assert await configs.alter([to("a", {SESSION_TIMEOUT: "51000"})]) == [None]
 
 
-async def test_what_others_have_set_meanwhile_is_kept() -> None:
+async def test_concurrent_changes_by_two_brokers_are_both_kept() -> None:
     store = LateMetadataStore()
     ours, theirs = GroupConfigs(store), GroupConfigs(store)
 
@@ -138,7 +138,7 @@ async def test_what_others_have_set_meanwhile_is_kept() -> None:
     assert ours.overrides == {"a": GroupOverrides(session_timeout_ms=50_000, heartbeat_interval_ms=9_000)}
 
 
-async def test_what_the_brokers_settings_do_not_allow_any_more_does_not_act(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_group_config_outside_the_broker_limits_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
     """It would have ended every heartbeat of the group with an error."""
     store = MemoryMetadataStore()
     await GroupConfigs(store).alter([to("a", {HEARTBEAT_INTERVAL: "9000"})])
@@ -170,7 +170,7 @@ async def heartbeat_interval(broker: MemoryBroker, member_epoch: int = 0) -> int
     return answer.heartbeat_interval_ms
 
 
-async def test_members_are_told_by_their_next_heartbeat_and_after_a_restart(autojump_clock: trio.abc.Clock) -> None:
+async def test_members_receive_a_new_config_with_the_next_heartbeat(autojump_clock: trio.abc.Clock) -> None:
     parts = memory_parts()
     async with memory_broker(parts) as broker:
         assert await heartbeat_interval(broker) == 5_000

@@ -63,7 +63,7 @@ def names(coordinator: GroupCoordinator) -> set[str]:
     return {group.group_id for group in coordinator.groups()}
 
 
-async def test_a_partition_takes_its_groups_along_and_brings_them_back(
+async def test_a_resigned_partition_unloads_its_groups_and_a_reload_restores_all(
     autojump_clock: MockClock, coordinator: GroupCoordinator, log: MemoryOffsetsLog
 ) -> None:
     others = [f"g{number}" for number in range(10)]
@@ -95,7 +95,7 @@ async def test_a_partition_takes_its_groups_along_and_brings_them_back(
     assert not len(group.members), "a session counts from the hand-over on"
 
 
-async def test_whoever_waits_is_sent_elsewhere_and_nothing_is_left(
+async def test_resigning_answers_waiting_members_not_coordinator_and_frees_everything(
     autojump_clock: MockClock, coordinator: GroupCoordinator, log: MemoryOffsetsLog
 ) -> None:
     member = await stable_member(coordinator, "g")
@@ -120,7 +120,7 @@ async def test_whoever_waits_is_sent_elsewhere_and_nothing_is_left(
     assert member.generation_id == 1
 
 
-async def test_what_was_on_its_way_counts_for_nobody(
+async def test_a_commit_in_flight_across_a_reload_changes_no_state(
     autojump_clock: MockClock, coordinator: GroupCoordinator, log: MemoryOffsetsLog
 ) -> None:
     assert await coordinator.commit("g", SIMPLE, {T0: OFFSET}).wait() == e.NONE
@@ -138,7 +138,7 @@ async def test_what_was_on_its_way_counts_for_nobody(
     assert coordinator.state_bytes.used_bytes == used
 
 
-async def test_a_partition_that_is_given_up_while_it_is_read_is_not_coordinated(
+async def test_a_partition_resigned_during_loading_is_not_coordinated(
     autojump_clock: MockClock, coordinator: GroupCoordinator, log: MemoryOffsetsLog
 ) -> None:
     assert await coordinator.commit("g", SIMPLE, {T0: OFFSET}).wait() == e.NONE
@@ -161,7 +161,7 @@ async def test_offsets_of_a_topic_that_was_deleted_meanwhile_are_forgotten(
     assert log.offsets() == {("g", "t", 0): 5}
 
 
-async def test_before_there_is_a_topic_there_are_no_groups_and_none_is_made(
+async def test_requests_before_the_offsets_topic_exists_create_no_groups(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
     coordinator = GroupCoordinator(
@@ -176,7 +176,7 @@ async def test_before_there_is_a_topic_there_are_no_groups_and_none_is_made(
     assert names(coordinator) == set()
 
 
-async def test_a_record_of_a_consumer_group_that_cannot_be_read_ends_nobody(
+async def test_an_unreadable_consumer_group_record_does_not_stop_the_coordinator(
     autojump_clock: MockClock, nursery: trio.Nursery, coordinator: GroupCoordinator, log: MemoryOffsetsLog
 ) -> None:
     """Each of its records in turn is of a newer version. Others of the partition are served, and members come anew."""

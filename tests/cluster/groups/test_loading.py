@@ -180,7 +180,7 @@ def test_of_each_key_the_last_record_that_counts_counts(steps: list[Step]) -> No
 
 
 @given(STEPS, st.randoms(use_true_random=False))
-def test_a_compacted_log_says_the_same(steps: list[Step], random: Random) -> None:
+def test_a_compacted_log_loads_the_same_state(steps: list[Step], random: Random) -> None:
     """Of what no transaction has written, compaction may drop all but the last record of each key."""
     plain = [step for step in steps if isinstance(step, Write) and step.producer_id is None]
     last = {record.key: record for step in plain for record in step.records}
@@ -216,7 +216,7 @@ def test_a_transaction_that_is_committed_late_does_not_undo_a_later_commit() -> 
     assert offsets_of(load(steps)) == {("g", PLACES[0]): 9, ("g", PLACES[1]): 5}
 
 
-def test_who_takes_an_offset_back_takes_a_pending_one_along() -> None:
+def test_an_offset_tombstone_also_removes_a_pending_offset() -> None:
     steps = [
         Write((offset_record("g", PLACES[0], at(5)), offset_record("g", PLACES[1], at(6))), producer_id=1),
         Write((offset_record("g", PLACES[0], None),)),
@@ -232,7 +232,7 @@ def test_records_of_other_kinds_are_passed_over_and_counted() -> None:
     assert offsets_of(loading) == {("g", PLACES[0]): 1}
 
 
-def test_of_a_consumer_group_the_last_record_of_each_key_is_kept_until_it_is_taken_back() -> None:
+def test_the_last_record_of_each_consumer_group_key_is_kept_until_a_tombstone() -> None:
     epoch, member = ConsumerGroupMetadataKey("g"), ConsumerGroupMemberMetadataKey("g", "m")
     first = CoordinatorRecord(epoch, ConsumerGroupMetadataValue(epoch=1))
     second = CoordinatorRecord(epoch, ConsumerGroupMetadataValue(epoch=2, metadata_hash=-5))
@@ -245,7 +245,7 @@ def test_of_a_consumer_group_the_last_record_of_each_key_is_kept_until_it_is_tak
     assert load([*steps, Write(tuple(consumer_group_records(gone)))]).groups == {}
 
 
-def test_a_record_that_cannot_be_read_is_left_out_and_no_other_one_with_it() -> None:
+def test_an_unreadable_record_is_skipped_without_losing_others() -> None:
     """It kept all groups of its partition without a coordinator. What is under its key before it holds."""
     newer = attrs.evolve(offset_record("g", PLACES[0], at(2)), value=bytes.fromhex("0063"))
     no_group = Record(bytes.fromhex("0002000567726f7570"), bytes.fromhex("0003"))
@@ -276,7 +276,7 @@ EVERY_KIND = [
 
 
 @given(st.data())
-def test_whatever_bytes_a_record_has_the_others_are_read(data: st.DataObject) -> None:
+def test_damaged_records_do_not_keep_others_from_loading(data: st.DataObject) -> None:
     record = data.draw(st.sampled_from(EVERY_KIND))
     key, value = bytearray(record.key or b""), bytearray(record.value or b"")
     for part in (key, value):

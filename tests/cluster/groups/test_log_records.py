@@ -57,13 +57,13 @@ GROUPS = st.builds(
 
 
 @given(group_id=TEXT, at=PLACES, offset=st.none() | OFFSETS)
-def test_an_offset_reads_back_as_it_was(group_id: str, at: TopicPartition, offset: OffsetCommitValue | None) -> None:
+def test_an_offset_record_round_trips(group_id: str, at: TopicPartition, offset: OffsetCommitValue | None) -> None:
     record = offset_record(group_id, at, offset)
     assert read_record(record.encode()) == record
 
 
 @given(group_id=TEXT, at=PLACES, offset=OFFSETS, expires_ms=INT64)
-def test_one_that_expires_loses_only_what_version_1_does_not_have(
+def test_an_expiring_offset_loses_only_the_fields_missing_from_version_1(
     group_id: str, at: TopicPartition, offset: OffsetCommitValue, expires_ms: int
 ) -> None:
     written = attrs.evolve(offset, expire_timestamp_ms=expires_ms)
@@ -72,12 +72,12 @@ def test_one_that_expires_loses_only_what_version_1_does_not_have(
 
 
 @given(group_id=TEXT, group=st.none() | GROUPS)
-def test_a_group_reads_back_as_it_was(group_id: str, group: GroupMetadataValue | None) -> None:
+def test_a_group_record_round_trips(group_id: str, group: GroupMetadataValue | None) -> None:
     record = CoordinatorRecord(GroupMetadataKey(group_id), group)
     assert read_record(record.encode()) == record
 
 
-def test_of_several_protocols_the_record_has_the_one_that_the_group_runs(harness: GroupHarness) -> None:
+def test_a_group_record_keeps_only_the_selected_protocol(harness: GroupHarness) -> None:
     """A restart finds that one only."""
     harness.stable(1, protocols={"sticky": b"s", "range": b"r"})
     harness.restart()
@@ -85,7 +85,7 @@ def test_of_several_protocols_the_record_has_the_one_that_the_group_runs(harness
     assert member.protocols == (ClassicProtocol("sticky", b"s"),)
 
 
-def test_the_bytes_are_those_of_kafka() -> None:
+def test_encoded_records_match_the_bytes_of_kafka() -> None:
     """As in tests/wire/internal_topics/test_against_java.py, which has them from Kafka's own classes."""
     at = TopicPartition("topic", 3)
     offset = OffsetCommitValue(
@@ -155,7 +155,7 @@ def test_every_version_of_an_offset_that_kafka_ever_wrote_is_read(version: int) 
     assert read_record(record) == offset_record("g", TopicPartition("t", 0), value)
 
 
-def test_a_record_of_an_unknown_type_is_no_change() -> None:
+def test_a_record_of_an_unknown_type_is_ignored() -> None:
     assert read_record(Record(bytes.fromhex("00630001"), b"")) is None
 
 
@@ -169,6 +169,6 @@ def test_a_record_of_an_unknown_type_is_no_change() -> None:
         Record(bytes.fromhex("0002000567"), None),
     ],
 )
-def test_what_is_no_record_of_the_topic_is_refused(record: Record) -> None:
+def test_a_malformed_record_is_refused(record: Record) -> None:
     with pytest.raises(DecodeError):
         read_record(record)

@@ -104,7 +104,7 @@ async def test_a_hot_topic_is_spread_and_then_nothing_moves(autojump_clock: Mock
         assert max(counts.values()) - min(counts.values()) <= 1
 
 
-async def test_new_topics_go_to_who_has_less_to_do_whichever_broker_makes_them(autojump_clock: MockClock) -> None:
+async def test_new_topics_go_to_the_least_loaded_broker_from_any_creator(autojump_clock: MockClock) -> None:
     """What is assigned to a broker stays there, and so it has more to do than the other one, which leads as many."""
     async with running(machines(2), some_of(12, 2, 6)) as traffic:
         await move(traffic.brokers[1], some_of(12, 2, 6), 1)
@@ -121,7 +121,7 @@ async def test_new_topics_go_to_who_has_less_to_do_whichever_broker_makes_them(a
         assert Counter(traffic.leaders()) == {each: count + 3 for each, count in expected.items()}
 
 
-async def test_what_all_have_to_do_is_forgotten_when_the_controller_tells_it_no_more(
+async def test_the_surplus_expires_without_news_from_the_controller(
     autojump_clock: MockClock,
 ) -> None:
     balance = BalancePlanner(
@@ -137,7 +137,7 @@ async def test_what_all_have_to_do_is_forgotten_when_the_controller_tells_it_no_
     assert balance.surplus() == {}
 
 
-async def test_what_is_written_and_what_is_read_is_added_up(autojump_clock: MockClock) -> None:
+async def test_recent_bytes_add_up_writes_and_reads(autojump_clock: MockClock) -> None:
     async with running(machines(1), [], 1) as traffic:
         assert await produce(traffic.brokers[1], 0, BATCH) == error_codes.NONE
         (partition,) = traffic.brokers[1].broker.services.log.partitions.values()
@@ -165,7 +165,7 @@ async def test_beside_a_broker_that_tells_no_load_numbers_count(
         monkeypatch.setattr(Heartbeats, "_decides", tells)  # it is started anew, of this version
 
 
-async def test_who_joins_gets_its_part_of_the_load(autojump_clock: MockClock) -> None:
+async def test_a_joining_broker_gets_its_share_of_the_load(autojump_clock: MockClock) -> None:
     one, two, three = machines(3)
     async with running([one, two], [*some_of(12, 2, 3), 1, 3, 5]) as traffic:
         await trio.sleep(SETTLE_SECONDS)
@@ -178,7 +178,7 @@ async def test_who_joins_gets_its_part_of_the_load(autojump_clock: MockClock) ->
             del traffic.brokers[3]
 
 
-def test_what_a_dead_broker_led_goes_to_those_with_the_least_load() -> None:
+def test_partitions_of_a_dead_broker_go_to_the_least_loaded_ones() -> None:
     state = ClusterState(MemoryMetadataStore(), 1, 1)
     record = BrokerRecord(
         incarnation=1, state=BrokerState.LIVE, endpoints={}, directory_id="", acknowledges_locally=False
@@ -200,7 +200,7 @@ def test_what_a_dead_broker_led_goes_to_those_with_the_least_load() -> None:
     assert plan.moved == {(3, 1): 3, (3, 2): 1}
 
 
-async def test_who_is_no_broker_by_the_metadata_tells_no_load() -> None:
+async def test_loads_of_unregistered_brokers_are_ignored() -> None:
     """Anybody may send a heartbeat where nobody has to log in, with any broker id."""
     state = ClusterState(MemoryMetadataStore(), 1, 1)
     state.brokers = {
@@ -221,7 +221,7 @@ async def test_who_is_no_broker_by_the_metadata_tells_no_load() -> None:
     assert balance._heard.of_broker(2, 8) is None
 
 
-def test_a_broker_that_knows_no_loads_of_others_knows_those_of_what_it_leads() -> None:
+def test_a_broker_without_loads_of_others_uses_loads_of_its_led_partitions() -> None:
     """As one that is stopped, and is not the controller, which alone is told."""
     load = BrokerLoad(busiest={(b"t" * 16, 3): 7}, others_count=2, others_bytes_per_second=5, is_settled=False)
     balance = BalancePlanner(

@@ -147,7 +147,7 @@ def told(broker_id: int, offset: int = 105, **changes: Any) -> OwnHeartbeatReque
     return request
 
 
-async def test_those_of_many_brokers_take_a_few_commits(autojump_clock: MockClock) -> None:
+async def test_epoch_starts_of_many_brokers_share_a_few_commits(autojump_clock: MockClock) -> None:
     bucket = FaultyStore(MemoryStore())
     async with members_of(30, bucket) as members:
         before = bucket.count("put*")
@@ -165,7 +165,7 @@ async def test_those_of_many_brokers_take_a_few_commits(autojump_clock: MockCloc
             assert placement(member, broker_id) == Placement(broker_id, EPOCH, EPOCH, 105)
 
 
-async def test_those_of_one_broker_are_told_together(autojump_clock: MockClock) -> None:
+async def test_epoch_starts_of_one_broker_share_a_request(autojump_clock: MockClock) -> None:
     async with members_of(2) as members:
         requests: list[OwnHeartbeatRequest] = []
         take = members[CONTROLLER_ID].take
@@ -182,7 +182,7 @@ async def test_those_of_one_broker_are_told_together(autojump_clock: MockClock) 
         assert all(placement(members[2], index).is_decided_at(105) for index in (2, 3, 4))
 
 
-async def test_it_is_found_anew_what_of_a_tail_nobody_is_to_recover_any_more(autojump_clock: MockClock) -> None:
+async def test_a_tail_search_is_repeated_after_streams_to_recover_have_changed(autojump_clock: MockClock) -> None:
     """A word that was given up came late, and a segment behind it was damaged by then: IndexError."""
     async with members_of(2) as members:
         await members[CONTROLLER_ID].take(told(2, recover=STREAMS[:1]))
@@ -191,7 +191,7 @@ async def test_it_is_found_anew_what_of_a_tail_nobody_is_to_recover_any_more(aut
         assert placement(members[2], 2) == Placement(2, EPOCH, EPOCH, 105, recover=STREAMS[:1])
 
 
-async def test_what_many_brokers_have_flushed_takes_a_few_commits(autojump_clock: MockClock) -> None:
+async def test_finished_recoveries_of_many_brokers_share_a_few_commits(autojump_clock: MockClock) -> None:
     """Each heir of a dead broker wrote the head, one behind the other, to say that it needs its stream no more."""
     bucket = FaultyStore(MemoryStore())
     async with members_of(30, bucket) as members:
@@ -211,7 +211,7 @@ async def test_what_many_brokers_have_flushed_takes_a_few_commits(autojump_clock
         assert placement(members[CONTROLLER_ID], 2).recover == ()
 
 
-async def test_who_has_flushed_and_does_not_reach_the_controller_commits_by_itself(autojump_clock: MockClock) -> None:
+async def test_a_broker_cut_off_from_the_controller_commits_a_finished_recovery(autojump_clock: MockClock) -> None:
     async with members_of(3) as members:
         await members[CONTROLLER_ID].take(told(2))
         await members[2].metadata.refresh()
@@ -221,7 +221,9 @@ async def test_who_has_flushed_and_does_not_reach_the_controller_commits_by_itse
 
 
 @pytest.mark.parametrize("is_slow", [False, True])
-async def test_who_does_not_reach_the_controller_commits_by_itself(autojump_clock: MockClock, *, is_slow: bool) -> None:
+async def test_a_broker_cut_off_from_the_controller_commits_an_epoch_start(
+    autojump_clock: MockClock, *, is_slow: bool
+) -> None:
     async with members_of(3) as members:
         members[2].calls = Calls(members[2].state, None, is_slow=is_slow)
         began = trio.current_time()
@@ -230,7 +232,7 @@ async def test_who_does_not_reach_the_controller_commits_by_itself(autojump_cloc
         assert trio.current_time() - began < TOLD_SECONDS + 0.5
 
 
-async def test_a_controller_of_a_version_that_knows_nothing_of_it_is_done_without(autojump_clock: MockClock) -> None:
+async def test_a_broker_commits_epoch_starts_alone_under_an_older_controller(autojump_clock: MockClock) -> None:
     async def pass_over(_request: OwnHeartbeatRequest) -> None:
         await trio.lowlevel.checkpoint()
 
@@ -241,7 +243,7 @@ async def test_a_controller_of_a_version_that_knows_nothing_of_it_is_done_withou
         assert placement(members[2], 2).is_decided_at(105)
 
 
-async def test_a_word_of_an_earlier_attempt_that_comes_late_has_it_be_looked_for_anew(
+async def test_a_late_report_of_an_earlier_attempt_forces_another_search(
     autojump_clock: MockClock,
 ) -> None:
     """What was listed the second time and not the first is not part of the log then: all others know that already."""
@@ -252,7 +254,7 @@ async def test_a_word_of_an_earlier_attempt_that_comes_late_has_it_be_looked_for
         assert await members[2].commit(found(2, next_offset=100))
 
 
-async def test_one_that_comes_while_it_commits_by_itself_does_so_too(autojump_clock: MockClock) -> None:
+async def test_a_late_report_during_a_local_commit_forces_another_search(autojump_clock: MockClock) -> None:
     async with members_of(2) as members:
         members[2].calls = Calls(members[2].state, None)
         async with trio.open_nursery() as nursery:
@@ -270,7 +272,7 @@ async def test_one_that_comes_while_it_commits_by_itself_does_so_too(autojump_cl
     ],
 )
 @pytest.mark.parametrize("is_decided", [False, True])
-async def test_nothing_is_committed_for_who_must_not(
+async def test_the_controller_ignores_epoch_starts_of_other_brokers_or_epochs(
     autojump_clock: MockClock, request_of_another: OwnHeartbeatRequest, is_decided: bool
 ) -> None:
     async with members_of(3) as members:
@@ -282,7 +284,7 @@ async def test_nothing_is_committed_for_who_must_not(
         assert placement(members[CONTROLLER_ID], 2) == before
 
 
-async def test_nothing_is_committed_for_who_is_fenced_meanwhile(autojump_clock: MockClock) -> None:
+async def test_the_controller_commits_nothing_for_a_broker_fenced_meanwhile(autojump_clock: MockClock) -> None:
     async with members_of(3) as members:
         fenced = attrs.evolve(members[3].state.brokers[2], state=BrokerState.FENCED)
         async with trio.open_nursery() as nursery:
@@ -294,14 +296,14 @@ async def test_nothing_is_committed_for_who_is_fenced_meanwhile(autojump_clock: 
         assert not placement(members[CONTROLLER_ID], 2).is_decided
 
 
-async def test_what_is_decided_is_decided_once_and_streams_are_needed_as_told(autojump_clock: MockClock) -> None:
+async def test_an_epoch_start_is_decided_once_and_repeats_change_nothing(autojump_clock: MockClock) -> None:
     async with members_of(2) as members:
         for offset, recover in ((105, STREAMS[1:]), (90, ()), (105, STREAMS)):
             await members[CONTROLLER_ID].take(told(2, offset=offset, recover=recover))
             assert placement(members[CONTROLLER_ID], 2) == Placement(2, EPOCH, EPOCH, 105, recover=STREAMS[1:])
 
 
-async def test_who_is_fenced_by_then_leads_nothing(autojump_clock: MockClock) -> None:
+async def test_a_broker_fenced_before_its_commit_does_not_lead(autojump_clock: MockClock) -> None:
     async with members_of(2) as members:
         fenced = attrs.evolve(members[2].state.brokers[2], state=BrokerState.FENCED)
         await members[CONTROLLER_ID].take(told(2))

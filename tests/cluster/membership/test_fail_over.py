@@ -113,7 +113,7 @@ async def check_goes_on(running: Cluster, partition_count: int, by: Sequence[int
 
 @pytest.mark.parametrize("durability", MODES)
 @pytest.mark.parametrize("dies", ["a member", "the controller"])
-async def test_what_a_dead_broker_led_is_led_by_the_others_at_once(
+async def test_partitions_of_a_dead_broker_fail_over_at_once(
     autojump_clock: MockClock, durability: Durability, dies: str
 ) -> None:
     async with cluster(3, durability) as running:
@@ -160,9 +160,7 @@ async def test_a_broker_that_comes_back_takes_part_again(autojump_clock: MockClo
 
 
 @pytest.mark.parametrize("durability", MODES)
-async def test_a_cluster_that_is_stopped_and_started_leads_what_it_led(
-    autojump_clock: MockClock, durability: Durability
-) -> None:
+async def test_a_restarted_cluster_keeps_its_leaders(autojump_clock: MockClock, durability: Durability) -> None:
     async with cluster(2, durability) as running:
         await topic_of(running, 4)
         former = {broker_id: led_by(each.broker) for broker_id, each in running.brokers.items()}
@@ -178,9 +176,7 @@ async def test_a_cluster_that_is_stopped_and_started_leads_what_it_led(
 
 
 @pytest.mark.parametrize("durability", MODES)
-async def test_what_a_stopped_broker_led_is_led_by_the_others(
-    autojump_clock: MockClock, durability: Durability
-) -> None:
+async def test_partitions_of_a_stopped_broker_fail_over(autojump_clock: MockClock, durability: Durability) -> None:
     async with cluster(2, durability, shutdown_timeout_seconds=0.0) as running:  # no time to hand over
         await topic_of(running, 4)
         running.brokers[2].broker.stop()
@@ -190,7 +186,7 @@ async def test_what_a_stopped_broker_led_is_led_by_the_others(
         await check_goes_on(running, 4, [1])
 
 
-async def test_nobody_leads_what_only_the_log_of_a_dead_broker_has(autojump_clock: MockClock) -> None:
+async def test_partitions_of_a_dead_broker_with_a_local_log_stay_without_leader(autojump_clock: MockClock) -> None:
     async with cluster(3, Durability.WAL) as running:
         topic = await topic_of(running, 6)
         controller = running.controller()
@@ -206,7 +202,7 @@ async def test_nobody_leads_what_only_the_log_of_a_dead_broker_has(autojump_cloc
         await check_goes_on(running, 6, list(running.brokers))
 
 
-async def test_a_broker_with_a_log_of_its_own_that_was_cut_off_goes_on_as_it_was(autojump_clock: MockClock) -> None:
+async def test_a_broker_with_a_local_log_resumes_after_a_network_cut(autojump_clock: MockClock) -> None:
     async with cluster(3, Durability.WAL) as running:
         await topic_of(running, 6)
         controller = running.controller()
@@ -234,7 +230,9 @@ async def test_one_direction_that_is_cut_off_costs_nothing(autojump_clock: MockC
 
 
 @pytest.mark.parametrize("deaf", ["a member", "the controller"])
-async def test_two_of_whom_one_hears_nothing_go_on_as_one(autojump_clock: MockClock, deaf: str) -> None:
+async def test_one_of_two_brokers_with_a_one_way_link_ends_and_the_others_lead(
+    autojump_clock: MockClock, deaf: str
+) -> None:
     async with cluster(3) as running:
         await topic_of(running, 6)
         controller = running.controller()
@@ -261,7 +259,7 @@ async def test_a_controller_that_has_lost_most_brokers_steps_down(autojump_clock
         await check_goes_on(running, 6, others)
 
 
-async def test_a_controller_that_hears_nobody_declares_nobody_dead(autojump_clock: MockClock) -> None:
+async def test_a_controller_that_hears_no_broker_declares_none_dead(autojump_clock: MockClock) -> None:
     async with cluster(3) as running:
         await topic_of(running, 6)
         controller = running.controller()
@@ -274,7 +272,7 @@ async def test_a_controller_that_hears_nobody_declares_nobody_dead(autojump_cloc
         await check_goes_on(running, 6, others)
 
 
-async def test_one_of_three_that_is_cut_off_and_decides_first_declares_nobody_dead(autojump_clock: MockClock) -> None:
+async def test_an_isolated_broker_that_becomes_controller_declares_none_dead(autojump_clock: MockClock) -> None:
     async with cluster(0) as running:
         bucket = FaultyStore(running.bucket)
         running.machines[1] = Machine(bucket, 1)
@@ -292,7 +290,7 @@ async def test_one_of_three_that_is_cut_off_and_decides_first_declares_nobody_de
         await check_goes_on(running, 6, [1, 2])
 
 
-async def test_one_of_three_that_is_away_and_was_overtaken_takes_nobody_for_dead(autojump_clock: MockClock) -> None:
+async def test_an_isolated_former_controller_takes_no_broker_for_dead(autojump_clock: MockClock) -> None:
     """It hears of nobody, and finds only when it commits that another one decides."""
     async with cluster(0) as running:
         bucket = FaultyStore(running.bucket)
@@ -312,7 +310,7 @@ async def test_one_of_three_that_is_away_and_was_overtaken_takes_nobody_for_dead
         assert getattr(running.state(2).controller, "broker_id", None) in (2, 3)
 
 
-async def test_a_fenced_broker_that_does_not_know_it_yet_changes_no_metadata(autojump_clock: MockClock) -> None:
+async def test_a_fenced_broker_cannot_change_metadata_before_noticing(autojump_clock: MockClock) -> None:
     async with cluster(2) as running:
         bucket = FaultyStore(running.bucket)
         running.machines[3] = Machine(bucket, 3)
@@ -329,7 +327,7 @@ async def test_a_fenced_broker_that_does_not_know_it_yet_changes_no_metadata(aut
         assert running.brokers[1].broker.services.topics.get("new") is None
 
 
-async def test_the_last_of_three_declares_the_others_dead_when_nobody_else_does(autojump_clock: MockClock) -> None:
+async def test_the_last_of_three_brokers_declares_the_others_dead(autojump_clock: MockClock) -> None:
     async with cluster(3) as running:
         await topic_of(running, 6)
         controller = running.controller()
@@ -339,7 +337,7 @@ async def test_the_last_of_three_declares_the_others_dead_when_nobody_else_does(
         await check_goes_on(running, 6, [controller])
 
 
-async def test_what_one_has_committed_the_others_know_by_the_next_heartbeat(autojump_clock: MockClock) -> None:
+async def test_a_commit_reaches_other_brokers_with_the_next_heartbeat(autojump_clock: MockClock) -> None:
     """It is sent at once, and once more by the controller; they look at the head every half a second besides."""
     async with cluster(3) as running:
         await trio.sleep(5.0)
@@ -374,7 +372,7 @@ async def test_idle_brokers_write_nothing_and_the_controller_looks_for_all(autoj
         assert bucket.count("head") >= 10  # who hears of nobody looks for itself
 
 
-async def test_who_is_asked_what_others_may_know_better_looks_at_once_and_goes_on_looking(
+async def test_asking_whether_a_broker_still_leads_makes_the_broker_poll_the_head(
     autojump_clock: MockClock,
 ) -> None:
     bucket = FaultyStore(MemoryStore())
@@ -395,7 +393,7 @@ async def test_who_is_asked_what_others_may_know_better_looks_at_once_and_goes_o
         assert has_led_lately()
 
 
-async def test_who_acknowledges_for_a_while_behind_a_look_goes_on_looking(autojump_clock: MockClock) -> None:
+async def test_a_broker_that_acknowledges_locally_keeps_polling_the_bucket(autojump_clock: MockClock) -> None:
     bucket = FaultyStore(MemoryStore())
     async with AsyncExitStack() as stack:
         running = Cluster(bucket, stack)
@@ -452,7 +450,9 @@ STEPS = {
 
 
 @pytest.mark.parametrize("step", STEPS)
-async def test_a_suspended_broker_acknowledges_only_what_the_others_have(autojump_clock: MockClock, step: str) -> None:
+async def test_a_suspended_broker_acknowledges_only_records_that_the_next_leader_has(
+    autojump_clock: MockClock, step: str
+) -> None:
     on, after_effect, may_acknowledge = STEPS[step]
     async with cluster(2) as running:
         bucket = FaultyStore(running.bucket)
@@ -490,7 +490,7 @@ async def test_a_suspended_broker_acknowledges_only_what_the_others_have(autojum
         assert await values(running.brokers[last], index) == [*found, b"after"]
 
 
-async def test_a_broker_that_was_declared_dead_starts_anew_although_requests_wait_for_its_commits(
+async def test_a_broker_declared_dead_restarts_despite_requests_waiting_for_commits(
     autojump_clock: MockClock,
 ) -> None:
     """It ended with the error of such a request, "the metadata store's writer has ended", and stayed down."""
@@ -526,7 +526,7 @@ async def test_a_broker_that_was_declared_dead_starts_anew_although_requests_wai
 
 
 @pytest.mark.parametrize("is_put", [False, True])
-async def test_a_suspended_broker_acknowledges_by_its_stream_only_what_the_others_have(
+async def test_a_suspended_broker_acknowledges_only_stream_records_the_next_leader_has(
     autojump_clock: MockClock, is_put: bool
 ) -> None:
     async with cluster(2, Durability.S3_WAL) as running:
@@ -564,7 +564,7 @@ async def test_a_suspended_broker_acknowledges_by_its_stream_only_what_the_other
         assert await values(running.brokers[last], index) == [*expected, b"after"]
 
 
-async def test_only_a_broker_with_a_stream_leads_what_a_stream_has(autojump_clock: MockClock) -> None:
+async def test_only_a_broker_with_a_stream_takes_over_partitions_of_a_stream(autojump_clock: MockClock) -> None:
     async with cluster(2, Durability.S3_WAL) as running:
         await topic_of(running, 4)
         await running.start(3)
@@ -583,7 +583,7 @@ async def test_only_a_broker_with_a_stream_leads_what_a_stream_has(autojump_cloc
                 assert await values(running.brokers[each], index) == [b"before", b"after"]
 
 
-async def test_metrics_tell_who_was_declared_dead_and_what_waits(autojump_clock: MockClock) -> None:
+async def test_metrics_count_declared_brokers_and_leaderless_partitions(autojump_clock: MockClock) -> None:
     async with cluster(3) as running:
         await running.start(4, Durability.WAL)
         await topic_of(running, 8)

@@ -31,7 +31,7 @@ async def put(state: ClusterState, broker_id: int, record: BrokerRecord) -> None
 
 
 @pytest.mark.parametrize("is_started_again", [False, True])
-async def test_who_has_begun_anew_is_not_declared_dead_for_the_one_before(
+async def test_a_restarted_broker_is_not_declared_dead_for_its_former_incarnation(
     autojump_clock: MockClock, is_started_again: bool
 ) -> None:
     async with writers_of(2, 1) as (here, elsewhere):
@@ -49,7 +49,7 @@ async def test_who_has_begun_anew_is_not_declared_dead_for_the_one_before(
 
 
 @pytest.mark.parametrize("state", list(BrokerState))
-async def test_nothing_is_on_its_way_for_long_to_who_does_not_serve(
+async def test_a_move_to_a_broker_that_does_not_serve_is_cancelled(
     autojump_clock: MockClock, state: BrokerState
 ) -> None:
     """What is counts as a move, of which there are so many at once: a drain of another broker would wait for it."""

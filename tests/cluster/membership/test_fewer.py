@@ -8,7 +8,7 @@ from kafscale.wire import error_codes
 from tests.cluster.membership.test_several import create, led_by, machines, produce, topic_at, until, values
 
 
-async def test_the_last_of_several_goes_on_alone_and_is_joined_again(autojump_clock: MockClock) -> None:
+async def test_the_last_broker_of_a_cluster_continues_alone_and_can_be_joined_again(autojump_clock: MockClock) -> None:
     one, two = machines(2)
     async with one.run() as a:
         membership = a.broker.services.membership

@@ -79,7 +79,7 @@ async def produce_on(running: MemoryBroker, index: int, name: str, random: Rando
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_what_was_followed_is_in_the_log_for_good(autojump_clock: MockClock, seed: int) -> None:
+async def test_records_served_by_a_follower_survive_a_leader_failure(autojump_clock: MockClock, seed: int) -> None:
     random, bucket, acknowledged = Random(seed), MemoryStore(), list[bytes]()
     first = Machine(bucket, 3)
     async with (

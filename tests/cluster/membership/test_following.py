@@ -93,7 +93,7 @@ async def pair(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> As
         yield made
 
 
-async def test_a_consumer_is_sent_to_its_rack_for_what_is_in_the_bucket(autojump_clock: MockClock, pair: Pair) -> None:
+async def test_a_consumer_is_sent_to_its_rack_for_records_in_the_bucket(autojump_clock: MockClock, pair: Pair) -> None:
     await pair.produce()
     assert (await pair.fetch(pair.leader, 0)).preferred_read_replica == -1  # it is in no segment yet
     await pair.flush()
@@ -107,7 +107,9 @@ async def test_a_consumer_is_sent_to_its_rack_for_what_is_in_the_bucket(autojump
         assert (answer.preferred_read_replica, len(values(answer))) == (-1, COUNT)
 
 
-async def test_behind_the_bucket_the_leader_is_asked_until_more_is_there(autojump_clock: MockClock, pair: Pair) -> None:
+async def test_a_follower_sends_consumers_to_the_leader_past_the_end_of_the_bucket(
+    autojump_clock: MockClock, pair: Pair
+) -> None:
     await pair.produce()
     await pair.flush()
     await pair.fetch(pair.other, 0)
@@ -121,7 +123,7 @@ async def test_behind_the_bucket_the_leader_is_asked_until_more_is_there(autojum
     assert values(await pair.fetch(pair.other, COUNT)) == [b"0"]
 
 
-async def test_who_names_no_rack_or_another_one_is_told_the_leader(autojump_clock: MockClock, pair: Pair) -> None:
+async def test_a_follower_answers_not_leader_to_fetches_without_its_rack(autojump_clock: MockClock, pair: Pair) -> None:
     await pair.produce()
     await pair.flush()
     for rack in ("", HERE):
@@ -131,7 +133,7 @@ async def test_who_names_no_rack_or_another_one_is_told_the_leader(autojump_cloc
     assert (await pair.fetch(pair.other, 0, epoch=epoch - 1)).error_code == e.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_producers_of_what_is_only_read_take_no_room(autojump_clock: MockClock, pair: Pair) -> None:
+async def test_reading_as_a_follower_tracks_no_producers(autojump_clock: MockClock, pair: Pair) -> None:
     client = await pair.leader.connect()
     request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
     producer_id = (await client.request(request, InitProducerIdResponse)).producer_id
@@ -166,7 +168,7 @@ async def test_the_start_of_the_log_moves_here_too(autojump_clock: MockClock, pa
     assert (read.error_code, read.log_start_offset) == (e.NONE, 2)
 
 
-async def test_what_has_no_index_yet_is_not_read(autojump_clock: MockClock, pair: Pair) -> None:
+async def test_a_follower_does_not_read_a_segment_without_index(autojump_clock: MockClock, pair: Pair) -> None:
     await pair.produce(1)
     await pair.flush()
     await pair.produce(1)
@@ -201,7 +203,7 @@ async def test_a_store_that_fails_sends_consumers_to_the_leader(autojump_clock: 
     assert (await pair.fetch(pair.other, 0)).error_code == e.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_what_was_found_while_the_leader_changed_is_not_kept(autojump_clock: MockClock, pair: Pair) -> None:
+async def test_a_follower_drops_a_lookup_made_during_a_leader_change(autojump_clock: MockClock, pair: Pair) -> None:
     await pair.produce()
     await pair.flush()
     services = pair.other.broker.services
@@ -225,7 +227,9 @@ async def test_what_was_found_while_the_leader_changed_is_not_kept(autojump_cloc
     assert found == [None]
 
 
-async def test_what_was_open_at_the_last_look_is_read_once_it_is_decided(autojump_clock: MockClock, pair: Pair) -> None:
+async def test_a_follower_serves_a_transaction_once_its_end_is_in_the_bucket(
+    autojump_clock: MockClock, pair: Pair
+) -> None:
     await pair.produce(1)
     at = await coordinator_id(pair)
     coordinator = await (pair.leader if at == 1 else pair.other).connect()

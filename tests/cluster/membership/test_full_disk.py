@@ -52,7 +52,7 @@ def is_full(running: Cluster, broker_id: int) -> bool:
     return running.state(broker_id).brokers[broker_id].has_no_room
 
 
-async def test_what_a_broker_with_a_full_disk_led_is_led_by_others_until_there_is_room(
+async def test_partitions_of_a_broker_with_a_full_disk_move_until_space_returns(
     autojump_clock: MockClock,
 ) -> None:
     """It led them for as long as the disk was full, with others beside that had room."""
@@ -89,7 +89,7 @@ async def test_what_a_broker_with_a_full_disk_led_is_led_by_others_until_there_i
             assert (await values(running.brokers[2], index))[-1] == b"again"
 
 
-async def test_what_waits_for_room_on_the_disk_stays_and_can_be_read_meanwhile(
+async def test_partitions_stuck_on_a_full_disk_stay_readable(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was withdrawn for ten seconds, again and again, to be handed over."""
@@ -117,7 +117,7 @@ async def test_what_waits_for_room_on_the_disk_stays_and_can_be_read_meanwhile(
 
 @pytest.mark.parametrize("durability", list(Durability))
 @pytest.mark.parametrize("is_controller", [False, True])
-async def test_who_can_note_no_metadata_coordinates_nothing_and_is_no_controller(
+async def test_a_broker_unable_to_write_metadata_coordinates_and_controls_nothing(
     autojump_clock: MockClock, durability: Durability, is_controller: bool
 ) -> None:
     """Who coordinated a transactional id there was told to try again for as long as the disk was full."""
@@ -141,7 +141,7 @@ async def test_who_can_note_no_metadata_coordinates_nothing_and_is_no_controller
         await until(lambda: not is_full(running, full))
 
 
-async def test_at_least_half_of_the_brokers_go_on_whatever_their_disks_are_like(autojump_clock: MockClock) -> None:
+async def test_only_one_of_three_brokers_with_full_disks_gives_up_its_partitions(autojump_clock: MockClock) -> None:
     async with machines_of(3, Durability.S3_WAL) as running:
         await topic_of(running, 6)
         for each in running.machines.values():
@@ -179,7 +179,7 @@ async def test_a_log_that_is_full_as_the_bucket_is_away_moves_nothing(autojump_c
         assert await produce(b, index, b"after") == error_codes.NONE
 
 
-async def test_what_a_broker_with_a_full_disk_led_is_led_by_others_that_an_operator_wants(
+async def test_an_operator_can_drain_a_broker_with_a_full_disk(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leaving, "FULL_SECONDS", 1e9)

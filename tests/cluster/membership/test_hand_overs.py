@@ -83,7 +83,7 @@ async def forty_each() -> AsyncIterator[tuple[FaultyStore, MemoryBroker, MemoryB
 
 
 @pytest.mark.parametrize("durability", MODES)
-async def test_it_begins_where_it_was_released_and_needs_no_commit_of_the_next_leader(
+async def test_a_handed_over_partition_begins_at_its_release_without_another_commit(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, durability: Durability
 ) -> None:
     async with two(durability) as (seen, a, b, index):
@@ -102,7 +102,7 @@ async def test_it_begins_where_it_was_released_and_needs_no_commit_of_the_next_l
 
 
 @pytest.mark.parametrize("durability", MODES)
-async def test_a_batch_whose_predecessor_came_before_the_next_leader_was_ready_may_be_sent_again(
+async def test_a_batch_that_overtook_its_predecessor_in_a_hand_over_can_be_retried(
     autojump_clock: MockClock, durability: Durability
 ) -> None:
     """librdkafka has several under way. Were the second one out of order, it would take a new epoch and send again in
@@ -120,7 +120,9 @@ async def test_a_batch_whose_predecessor_came_before_the_next_leader_was_ready_m
 
 
 @pytest.mark.parametrize("durability", MODES)
-async def test_what_the_next_leader_is_told_it_need_not_read(autojump_clock: MockClock, durability: Durability) -> None:
+async def test_the_next_leader_does_not_read_the_manifest_sent_by_the_former_one(
+    autojump_clock: MockClock, durability: Durability
+) -> None:
     async with two(durability) as (seen, a, b, index):
         before = a.broker.services.log.by_name[TOPIC][index]
         assert before is not None
@@ -138,7 +140,7 @@ async def test_what_the_next_leader_is_told_it_need_not_read(autojump_clock: Moc
         assert await values(a, index) == [b"1", b"2", b"3"]
 
 
-async def test_what_was_told_is_old_for_who_has_led_since(autojump_clock: MockClock) -> None:
+async def test_a_late_hand_over_message_is_ignored_by_a_later_leader(autojump_clock: MockClock) -> None:
     """A broker that can't commit that another one leads leads again itself, with the epoch that it was told of."""
     bucket = MemoryStore()
     failing = FaultyStore(bucket)
@@ -191,7 +193,7 @@ async def test_the_next_leader_looks_at_once(autojump_clock: MockClock) -> None:
         assert trio.current_time() - began < 0.05
 
 
-async def test_those_whose_turn_has_not_come_are_served(autojump_clock: MockClock) -> None:
+async def test_partitions_waiting_for_their_hand_over_are_still_served(autojump_clock: MockClock) -> None:
     async with forty_each() as (slow, a, b, mine):
         slow.delay(On("put*"), 0.1)
         await move(a, mine, 2)
@@ -222,7 +224,7 @@ async def test_a_move_that_is_taken_back_before_its_turn_changes_nothing(autojum
 
 @pytest.mark.parametrize("goes_on", [True, False])
 @pytest.mark.parametrize("durability", MODES)
-async def test_one_that_can_not_be_committed_for_long_loses_nothing(
+async def test_a_hand_over_commit_that_fails_for_long_loses_no_records(
     autojump_clock: MockClock, durability: Durability, *, goes_on: bool
 ) -> None:
     """It was opened empty, as it was new when this broker began to lead it."""
@@ -253,7 +255,7 @@ async def test_one_that_can_not_be_committed_for_long_loses_nothing(
         assert await values(leader, index) == [b"1", b"2", b"3"]
 
 
-async def test_what_has_not_been_recovered_is_recovered_by_the_next_one(autojump_clock: MockClock) -> None:
+async def test_an_unrecovered_stream_is_recovered_by_the_next_leader(autojump_clock: MockClock) -> None:
     """Its stream was forgotten, and acknowledged records were lost."""
     bucket = MemoryStore()
     failing = FaultyStore(bucket)
@@ -293,9 +295,7 @@ class FakeCalls:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_what_is_to_be_told_while_a_broker_is_asked_is_told_together(
-    autojump_clock: MockClock, *, fails: bool
-) -> None:
+async def test_notices_during_a_pending_call_share_the_next_call(autojump_clock: MockClock, *, fails: bool) -> None:
     revision, calls = 1, FakeCalls(fails=fails)
     telling = LeaderNotices(state=STATE, calls=calls, revision=lambda: revision)  # type: ignore[arg-type]
     async with trio.open_nursery() as nursery:
@@ -322,7 +322,7 @@ def released(number: int, leader_epoch: int = 1) -> ReleasedPartition:
     )
 
 
-def test_what_is_told_counts_once_and_for_the_epoch_that_it_is_about() -> None:
+def test_released_contents_are_taken_once_by_the_matching_epoch() -> None:
     told = ReleasedContents()
     told.note([released(0), released(1), released(1, 2), released(2)])
     assert told.take((bytes(16), 0), 1) == b"1"
@@ -332,7 +332,7 @@ def test_what_is_told_counts_once_and_for_the_epoch_that_it_is_about() -> None:
     assert told.take((bytes(16), 2), 1) is None
 
 
-def test_what_is_told_takes_no_more_memory_than_so_much() -> None:
+def test_released_contents_have_a_memory_limit() -> None:
     """Whoever may send a heartbeat could send a thousand that are as large as a request may be."""
     told = ReleasedContents()
     large = [attrs.evolve(released(number), contents=bytes(TOLD_MAX_BYTES // 4)) for number in range(3)]
@@ -346,7 +346,7 @@ def test_what_is_told_takes_no_more_memory_than_so_much() -> None:
     assert told.take((bytes(16), 6), 1) is None
 
 
-async def test_no_more_is_kept_of_what_nobody_takes_than_so_much(autojump_clock: MockClock) -> None:
+async def test_released_contents_and_notices_have_a_count_limit(autojump_clock: MockClock) -> None:
     told, calls = ReleasedContents(), FakeCalls()
     told.note(map(released, range(TOLD_MAX_COUNT + 1)))
     assert told.take((bytes(16), 0), 1) is None
@@ -380,9 +380,7 @@ async def test_nothing_is_released_while_the_bucket_is_away(autojump_clock: Mock
 
 
 @pytest.mark.parametrize("durability", MODES)
-async def test_who_is_being_stopped_by_then_does_not_get_what_was_on_its_way(
-    autojump_clock: MockClock, durability: Durability
-) -> None:
+async def test_a_hand_over_to_a_stopping_broker_is_reverted(autojump_clock: MockClock, durability: Durability) -> None:
     """It serves no more of what comes, and nobody would have others lead it before it has stopped."""
     bucket = MemoryStore()
     slow = FaultyStore(bucket)

@@ -22,7 +22,9 @@ from tests.devtools.fakes.transactional_producer import NEW, Producer, committed
 
 
 @pytest.mark.parametrize("version", PROTOCOLS)
-async def test_what_was_enrolled_on_a_lost_disk_only_is_aborted(autojump_clock: MockClock, version: int) -> None:
+async def test_a_transaction_of_a_coordinator_lost_with_its_disk_is_aborted(
+    autojump_clock: MockClock, version: int
+) -> None:
     async with cluster(3, Durability.WAL, flush_interval_seconds=3600.0, **SETTINGS) as running:
         brokers = running.brokers
         await create(brokers[1].broker, 3)
@@ -59,7 +61,7 @@ async def test_what_was_enrolled_on_a_lost_disk_only_is_aborted(autojump_clock: 
 
 @pytest.mark.parametrize("durability", MODES)
 @pytest.mark.parametrize("version", PROTOCOLS)
-async def test_what_another_broker_coordinates_stays_open_until_it_ends(
+async def test_a_transaction_coordinated_by_another_broker_stays_open_until_its_end(
     autojump_clock: MockClock, durability: Durability, version: int
 ) -> None:
     async with two_brokers(durability) as two:

@@ -73,7 +73,7 @@ def heartbeats_by(connect: Connect) -> Heartbeats:
 
 
 @pytest.mark.parametrize(("seconds", "is_answering"), [(1.0, True), (2.0, False)])
-async def test_who_answers_what_was_asked_long_ago_may_not_be_heard_of_any_more(
+async def test_heartbeat_answers_that_come_too_late_do_not_count(
     autojump_clock: MockClock, seconds: float, is_answering: bool
 ) -> None:
     async def connect(_broker_id: int, _record: BrokerRecord) -> PeerConnection:
@@ -115,7 +115,7 @@ async def test_a_connection_that_is_of_no_use_is_not_made_again_at_once(
     assert count <= SECONDS / INTERVAL_SECONDS + 1
 
 
-async def test_who_hears_of_the_controller_knows_what_is_committed(autojump_clock: MockClock) -> None:
+async def test_a_broker_is_up_to_date_when_the_controller_reports_its_revision(autojump_clock: MockClock) -> None:
     heartbeats = heartbeats_by(no_line)
     heartbeats.state.controller = ControllerRecord(broker_id=2, incarnation=20, term=3)
     assert not heartbeats.is_told_of_all()
@@ -130,7 +130,7 @@ async def test_who_hears_of_the_controller_knows_what_is_committed(autojump_cloc
     assert not heartbeats.is_told_of_all()
 
 
-async def test_whatever_is_committed_is_told_at_once(autojump_clock: MockClock) -> None:
+async def test_each_commit_sends_a_heartbeat_at_once(autojump_clock: MockClock) -> None:
     """Topics, settings and users as well, which concern no broker."""
     told: list[tuple[float, int]] = []
 

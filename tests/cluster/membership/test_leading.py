@@ -54,7 +54,7 @@ class Noting(Leading):
             self.note([SECOND])
 
 
-async def test_what_is_noted_before_it_runs_or_while_it_looks_is_not_missed(autojump_clock: MockClock) -> None:
+async def test_notes_made_before_or_during_a_look_are_not_missed(autojump_clock: MockClock) -> None:
     state = ClusterState(MemoryMetadataStore(), 1, 1)
     state.placements[FIRST] = [Placement(1, 1, 1, 0)]
     leading = leading_of(Noting, state)
@@ -73,7 +73,7 @@ class GivingAway(Leading):
         return True
 
 
-async def test_a_topic_that_is_deleted_while_a_hand_over_is_committed_ends_nobody() -> None:
+async def test_deleting_a_topic_during_a_hand_over_commit_causes_no_error() -> None:
     state = ClusterState(MemoryMetadataStore(), 1, 1)
     state.placements[FIRST] = [Placement(1, 1, 1, 0, target=2)]
 
@@ -101,7 +101,7 @@ class Older(Leading):
         raise StartupError("a newer KafScale has written it; start that version, or a newer one")
 
 
-async def test_what_a_newer_version_has_written_does_not_end_who_is_to_lead_it(
+async def test_unreadable_records_of_a_newer_version_do_not_stop_the_next_leader(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It leads other partitions, too, while brokers are upgraded one by one."""

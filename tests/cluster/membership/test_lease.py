@@ -71,7 +71,7 @@ async def fence(state: ClusterState, broker_id: int) -> None:
     await state.follower.commit(Transaction(puts={record_key(broker_id): encode(given_up)}, essential=True))
 
 
-async def test_while_the_bucket_is_away_producing_goes_on(autojump_clock: MockClock) -> None:
+async def test_producing_continues_while_the_bucket_is_unreachable(autojump_clock: MockClock) -> None:
     async with three_with_logs() as (running, buckets):
         for bucket in buckets:
             bucket.fail(On())
@@ -97,7 +97,7 @@ async def test_a_broker_that_reaches_neither_the_bucket_nor_the_others_waits(aut
 
 
 @pytest.mark.parametrize("is_heard", [False, True], ids=["hears nobody", "hears the others"])
-async def test_who_was_given_up_acknowledges_nothing_when_others_lead(
+async def test_a_given_up_broker_stops_acknowledging_before_others_lead(
     autojump_clock: MockClock, is_heard: bool
 ) -> None:
     async with three_with_logs() as (running, buckets):
@@ -129,7 +129,7 @@ async def test_who_was_given_up_acknowledges_nothing_when_others_lead(
         assert back.broker.services.log.kept.superseded.total() >= 1 + len(acknowledged_at)  # kept for the operator
 
 
-async def test_who_was_replaced_and_alone_is_cut_off_from_the_bucket_acknowledges_nothing_more(
+async def test_a_replaced_broker_cut_off_from_the_bucket_stops_acknowledging(
     autojump_clock: MockClock,
 ) -> None:
     """It hears of the others, who go on as ever."""
@@ -159,7 +159,9 @@ async def test_who_was_replaced_and_alone_is_cut_off_from_the_bucket_acknowledge
         await replaced.ended.wait()
 
 
-async def test_who_knows_of_no_other_broker_and_does_not_reach_the_bucket_waits(autojump_clock: MockClock) -> None:
+async def test_a_broker_that_reaches_neither_peers_nor_the_bucket_stops_acknowledging(
+    autojump_clock: MockClock,
+) -> None:
     """One that has joined meanwhile may have it given up, and nothing but the bucket would tell of that."""
     async with lone() as (running, bucket):
         bucket.fail(On())
@@ -176,7 +178,7 @@ async def test_who_knows_of_no_other_broker_and_does_not_reach_the_bucket_waits(
         assert not late.is_acknowledged
 
 
-async def test_a_lone_broker_waits_for_the_bucket_and_goes_on_when_it_is_back(autojump_clock: MockClock) -> None:
+async def test_a_lone_broker_acknowledges_again_when_the_bucket_is_back(autojump_clock: MockClock) -> None:
     async with lone() as (running, bucket):
         bucket.fail(On())
         await trio.sleep(LEASE_SECONDS + RETRY_SECONDS)
@@ -190,7 +192,7 @@ async def test_a_lone_broker_waits_for_the_bucket_and_goes_on_when_it_is_back(au
         assert await values(running.brokers[3], 0) == [b"before", b"late", b"after"]
 
 
-async def test_who_may_not_acknowledge_tells_no_offsets_and_no_outcome(autojump_clock: MockClock) -> None:
+async def test_a_broker_without_a_lease_reveals_no_offsets_and_no_outcome(autojump_clock: MockClock) -> None:
     """Whoever leads in its place may have acknowledged later ones."""
     async with lone() as (running, bucket):
         assert await commit_offset(running, "group", 1) == error_codes.NONE
@@ -214,7 +216,7 @@ async def test_who_may_not_acknowledge_tells_no_offsets_and_no_outcome(autojump_
         assert await before.end(committed=True) == error_codes.NONE
 
 
-async def test_who_hears_of_the_others_tells_offsets_while_the_bucket_is_away(autojump_clock: MockClock) -> None:
+async def test_a_broker_in_touch_with_peers_serves_offsets_without_the_bucket(autojump_clock: MockClock) -> None:
     async with three_with_logs() as (running, buckets):
         assert await commit_offset(running, "group", 1) == error_codes.NONE
         for bucket in buckets:
@@ -235,7 +237,7 @@ async def lone() -> AsyncIterator[tuple[Cluster, FaultyStore]]:
         yield running, bucket
 
 
-async def test_who_was_given_up_while_it_was_suspended_acknowledges_nothing_when_it_goes_on(
+async def test_a_broker_given_up_while_suspended_acknowledges_nothing_on_resume(
     autojump_clock: MockClock,
 ) -> None:
     """It has heard of nobody since, though all that it knows of that is older by a time in which it did not run."""
@@ -279,7 +281,7 @@ async def test_who_was_given_up_while_it_was_suspended_acknowledges_nothing_when
         assert not is_acknowledged
 
 
-async def test_a_replacement_that_ends_while_it_waits_leaves_that_to_the_next_one(autojump_clock: MockClock) -> None:
+async def test_a_second_replacement_waits_when_the_first_ended_during_its_wait(autojump_clock: MockClock) -> None:
     """The one before both may go on all that time, as the second knows of the first alone."""
     async with three_with_logs() as (running, buckets):
         buckets[2].fail(On())

@@ -35,7 +35,7 @@ from tests.devtools.fakes.broker_network import RunningBroker
 
 
 @pytest.mark.parametrize("durability", MODES)
-async def test_others_lead_what_a_stopped_broker_led_and_it_leads_again_when_it_is_back(
+async def test_partitions_of_a_stopped_broker_move_away_and_return_with_the_broker(
     autojump_clock: MockClock, durability: Durability
 ) -> None:
     one, two, three = machines(3)
@@ -92,7 +92,7 @@ async def test_a_stop_waits_for_no_hand_over_that_takes_too_long(autojump_clock:
             assert await values(a, index) == [b"x"]
 
 
-async def test_a_drained_broker_is_given_nothing_by_one_that_leaves(autojump_clock: MockClock) -> None:
+async def test_a_leaving_broker_gives_no_partitions_to_a_drained_one(autojump_clock: MockClock) -> None:
     one, two, three = machines(3)
     async with one.run() as a, three.run() as c:
         async with two.run() as b:
@@ -115,7 +115,7 @@ def targets_count(running: RunningBroker, broker_id: int) -> int:
 LONG_SECONDS, SHORT_SECONDS = 120.0, 15.0
 
 
-async def test_what_is_on_its_way_to_a_broker_that_is_stopped_does_not_come(autojump_clock: MockClock) -> None:
+async def test_moves_to_a_stopping_broker_are_cancelled(autojump_clock: MockClock) -> None:
     """Nobody would have it led by others: it would wait for the time of the shutdown, and then for this broker."""
     one, two = machines(2)
     slow = FaultyStore(one.bucket)
@@ -134,7 +134,7 @@ async def test_what_is_on_its_way_to_a_broker_that_is_stopped_does_not_come(auto
             assert await values(a, index) == [b"x"]
 
 
-async def test_a_broker_that_leaves_names_others_where_an_heir_is_stopped_as_well(autojump_clock: MockClock) -> None:
+async def test_a_leaving_broker_picks_other_targets_when_a_target_is_stopped_too(autojump_clock: MockClock) -> None:
     one, two, three = machines(3)
     slow = FaultyStore(two.bucket)
     async with one.run() as a, three.run(shutdown_timeout_seconds=LONG_SECONDS) as c:
@@ -157,7 +157,7 @@ BUSY = Loads({bytes([1] * 16): {0: 1e9}, bytes([3] * 16): {0: 1e9}}, {2: 0.0})
 
 
 @pytest.mark.parametrize(("loads", "is_shared"), [(UNKNOWN, False), (BUSY, True)], ids=["number", "load"])
-async def test_no_heir_gets_all_that_is_busy(loads: Loads, is_shared: bool) -> None:
+async def test_a_leaving_broker_spreads_busy_partitions_over_its_targets(loads: Loads, is_shared: bool) -> None:
     state = ClusterState(MemoryMetadataStore(), 2, 1)
     record = BrokerRecord(
         incarnation=1, state=BrokerState.LIVE, endpoints={}, directory_id="", acknowledges_locally=False

@@ -33,7 +33,7 @@ class Watcher:
         return 2 in self.liveness.lost()
 
 
-def test_a_broker_is_lost_when_nothing_was_heard_of_it_for_the_session_timeout() -> None:
+def test_a_broker_is_lost_after_a_session_timeout_of_silence() -> None:
     watcher = Watcher()
     watcher.run_for(60.0, hears=True)
     assert not watcher.is_lost()
@@ -46,7 +46,7 @@ def test_a_broker_is_lost_when_nothing_was_heard_of_it_for_the_session_timeout()
     assert not watcher.is_lost()
 
 
-def test_one_that_refuses_connections_is_lost_when_it_sends_no_heartbeats_either() -> None:
+def test_a_broker_that_refuses_connections_is_lost_when_silent_too() -> None:
     watcher = Watcher()
     watcher.run_for(5.0, hears=True)
     for _ in range(10):  # it is being stopped
@@ -59,7 +59,7 @@ def test_one_that_refuses_connections_is_lost_when_it_sends_no_heartbeats_either
     assert watcher.is_lost()
 
 
-def test_one_that_was_never_heard_of_has_longer_to_begin_with_heartbeats() -> None:
+def test_a_broker_never_heard_of_gets_longer_before_being_lost() -> None:
     watcher = Watcher()
     watcher.liveness.failed(2, 20, "no", is_refusing=True)
     watcher.run_for(1.5)
@@ -68,7 +68,7 @@ def test_one_that_was_never_heard_of_has_longer_to_begin_with_heartbeats() -> No
     assert watcher.is_lost()
 
 
-def test_why_no_heartbeat_reaches_it_is_told() -> None:
+def test_the_reason_of_a_loss_includes_the_last_connection_error() -> None:
     watcher = Watcher()
     watcher.liveness.failed(2, 20, "its certificate has expired")
     watcher.run_for(3.0)
@@ -91,7 +91,7 @@ def test_time_in_which_the_watcher_did_not_run_does_not_count() -> None:
     assert watcher.is_lost()
 
 
-def test_what_an_earlier_incarnation_says_does_not_count() -> None:
+def test_heartbeats_of_an_earlier_incarnation_do_not_count() -> None:
     watcher = Watcher()
     watcher.run_for(2.5)
     watcher.liveness.heard(2, 19)
@@ -101,7 +101,7 @@ def test_what_an_earlier_incarnation_says_does_not_count() -> None:
     assert not watcher.is_lost()
 
 
-def test_who_has_never_heard_of_the_controller_waits_longer_to_replace_it() -> None:
+def test_a_broker_that_never_heard_the_controller_waits_longer_to_replace_one() -> None:
     watcher = Watcher()
     watcher.run_for(3.0)
     assert watcher.is_lost()
@@ -114,13 +114,13 @@ def test_who_has_never_heard_of_the_controller_waits_longer_to_replace_it() -> N
     assert other.liveness.is_replaceable(2)
 
 
-def test_where_nobody_watches_everybody_counts_as_heard_of() -> None:
+def test_without_watching_every_broker_counts_as_heard() -> None:
     liveness = Liveness(TIMEOUT_SECONDS, lambda: 0.0)
     assert liveness.is_heard(2)
     assert not liveness.lost()
 
 
-def test_who_watches_nobody_does_not_hear_half() -> None:
+def test_a_broker_that_watches_no_other_does_not_hear_half() -> None:
     watcher = Watcher()
     watcher.run_for(5.0, hears=True)
     assert watcher.liveness.hears_half()
@@ -129,7 +129,7 @@ def test_who_watches_nobody_does_not_hear_half() -> None:
     assert not Liveness(TIMEOUT_SECONDS, lambda: watcher.now).hears_half()
 
 
-def test_a_process_that_was_suspended_hears_half_when_what_it_asks_then_is_answered() -> None:
+def test_a_resumed_process_hears_half_only_by_answers_to_later_requests() -> None:
     """Others may have declared it dead meanwhile; what they had sent before says nothing of that."""
     watcher = Watcher()
     watcher.run_for(5.0, hears=True)

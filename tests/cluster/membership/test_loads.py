@@ -36,7 +36,7 @@ def load(*partitions: tuple[PartitionId, int], others: int = 0, is_settled: bool
     return BrokerLoad(busiest=dict(partitions), others_count=10, others_bytes_per_second=others, is_settled=is_settled)
 
 
-def test_loads_are_known_when_all_have_told_theirs() -> None:
+def test_loads_are_complete_when_every_broker_has_reported() -> None:
     heard = HeardLoads(Clock())
     heard.take(1, 11, load(((TOPIC, 0), 5000), others=100))
     assert heard.look(TWO) is None
@@ -52,7 +52,7 @@ def test_loads_are_known_when_all_have_told_theirs() -> None:
     assert loads.others == {1: 10.0, 2: 0.0}
 
 
-def test_who_does_not_tell_its_load_is_waited_for_and_then_numbers_count() -> None:
+def test_a_missing_load_report_is_awaited_and_then_counts_are_used() -> None:
     heard = HeardLoads(clock := Clock())
     for _ in range(int(PATIENCE_SECONDS) + 1):
         heard.take(1, 11, load())
@@ -68,7 +68,7 @@ def test_who_does_not_tell_its_load_is_waited_for_and_then_numbers_count() -> No
     assert heard.look(TWO) is None  # neither has told anything for a while
 
 
-def test_of_what_has_moved_it_counts_what_its_former_leader_told_until_the_next_one_does() -> None:
+def test_a_moved_partition_keeps_its_former_load_until_its_next_leader_reports() -> None:
     heard = HeardLoads(clock := Clock())
     heard.take(1, 11, load(((TOPIC, 0), 5000)))
     for _ in range(40):
@@ -90,7 +90,7 @@ def test_of_what_has_moved_it_counts_what_its_former_leader_told_until_the_next_
     assert found.busiest == {}
 
 
-def test_a_heartbeat_carries_a_load_and_earlier_versions_pass_over_it() -> None:
+def test_a_heartbeat_carries_a_load_that_earlier_versions_ignore() -> None:
     told = load(((TOPIC, 0), 5000), ((TOPIC, 7), 4000), ((OTHER, 1), 3000), others=77)
     request = heartbeat(ClusterState(MemoryMetadataStore(), 1, 11), 5)
     without = b"".join(encode(request, 0))
@@ -120,7 +120,7 @@ def test_a_heartbeat_stays_small_and_no_more_is_taken() -> None:
     assert len(load_of(load_message(load(*many))).busiest) == TOLD_MOST_COUNT
 
 
-def test_whoever_tells_ever_new_partitions_takes_no_more_memory() -> None:
+def test_reported_loads_have_a_count_limit() -> None:
     """Nobody looks at what was heard, where that is not the controller."""
     heard = HeardLoads(Clock())
     for number in range(CARRIED_MOST_COUNT + 10):

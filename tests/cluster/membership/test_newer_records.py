@@ -35,7 +35,7 @@ async def commit(running: Cluster, transaction: Transaction) -> None:
     await trio.sleep(2.0)
 
 
-async def test_what_a_later_version_writes_ends_nobody_and_who_can_not_read_it_decides_nothing(
+async def test_unreadable_records_of_a_later_version_make_brokers_stop_deciding(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A state of brokers that is not known ended all that did not know it, and so did a row of placements."""
@@ -80,7 +80,7 @@ async def test_what_a_later_version_writes_ends_nobody_and_who_can_not_read_it_d
         await until(lambda: running.all_led(6, running.others(dead)))
 
 
-async def test_who_can_not_read_who_the_controller_is_is_none(
+async def test_a_broker_that_cannot_read_the_controller_record_steps_down(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The last that it could read was itself: it wrote checkpoints and balanced, and stepped down again and again."""
@@ -104,7 +104,7 @@ async def checkpoints_count(running: Cluster) -> int:
     return max(key.number for key in await list_versions(running.bucket, "default", "checkpoint"))
 
 
-async def test_who_can_not_read_its_own_record_goes_on_and_changes_nothing(autojump_clock: MockClock) -> None:
+async def test_a_broker_that_cannot_read_its_record_serves_and_commits_nothing(autojump_clock: MockClock) -> None:
     async with cluster(3, Durability.S3_WAL) as running:
         await topic_of(running, 6)
         mine = json.loads(encode(running.state(1).brokers[2]))
@@ -122,7 +122,7 @@ async def test_who_can_not_read_its_own_record_goes_on_and_changes_nothing(autoj
         await create(running.brokers[2].broker, 1, "more")
 
 
-async def test_what_a_later_version_has_added_outlives_each_change_that_is_made_here(autojump_clock: MockClock) -> None:
+async def test_fields_of_a_later_version_survive_each_change(autojump_clock: MockClock) -> None:
     """A broker of the earlier version wrote the row of a hundred partitions, or a topic, back without it."""
     async with cluster(3, Durability.S3_WAL) as running:
         topic = await topic_of(running, 6)

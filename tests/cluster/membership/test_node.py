@@ -76,7 +76,7 @@ async def test_a_given_cluster_id_is_kept_and_must_stay() -> None:
         await register(store, "other")
 
 
-def test_a_client_is_told_the_address_of_the_listener_that_it_used() -> None:
+def test_a_client_gets_the_address_of_the_listener_that_received_its_request() -> None:
     advertised = {"INTERNAL": Endpoint("broker", 9094), "EXTERNAL": None}
     node = Node(node_id=1, cluster_id="c", broker_epoch=0, advertised=advertised)
     assert node.endpoint(Reached("INTERNAL")) == Endpoint("broker", 9094)

@@ -30,7 +30,7 @@ def deleted_by(store: FaultyStore, keys: set[str]) -> set[str]:
     return {key for call in store.calls if call.operation == "delete" for key in call.keys} & keys
 
 
-async def test_orphans_of_a_partition_are_deleted_by_who_leads_it(autojump_clock: MockClock) -> None:
+async def test_orphans_of_a_partition_are_deleted_only_by_its_leader(autojump_clock: MockClock) -> None:
     bucket = MemoryStore(clock_ms=lambda: OLD_MS)
     stores = {broker_id: FaultyStore(bucket) for broker_id in (1, 2)}
     one, two = (Machine(store, broker_id) for broker_id, store in stores.items())

@@ -100,7 +100,7 @@ async def test_kinds_of_requests_do_not_wait_for_each_other(autojump_clock: Mock
         nursery.cancel_scope.cancel()
 
 
-async def test_what_is_not_answered_in_time_ends_the_connection(autojump_clock: MockClock) -> None:
+async def test_a_call_that_times_out_closes_the_connection(autojump_clock: MockClock) -> None:
     async with world() as here:
         here.stuck = True
         began = trio.current_time()
@@ -113,7 +113,7 @@ async def test_what_is_not_answered_in_time_ends_the_connection(autojump_clock: 
         assert len(here.lines) == 2
 
 
-async def test_a_connection_that_answers_nobody_ends_though_nobody_waits_so_long(autojump_clock: MockClock) -> None:
+async def test_a_stuck_connection_closes_although_no_single_caller_waits_so_long(autojump_clock: MockClock) -> None:
     """Each produce gave up before the time was up, and the next one asked by the same connection, for ever."""
     async with world() as here:
         here.stuck = True
@@ -128,7 +128,7 @@ async def test_a_connection_that_answers_nobody_ends_though_nobody_waits_so_long
         assert await here.ask() == "asked"
 
 
-async def test_an_answer_that_nobody_has_waited_for_is_no_failure_of_what_is_asked_much_later(
+async def test_an_abandoned_answer_does_not_fail_a_much_later_call(
     autojump_clock: MockClock,
 ) -> None:
     async with world() as here:
@@ -149,7 +149,7 @@ async def test_an_answer_that_nobody_has_waited_for_is_no_failure_of_what_is_ask
 @pytest.mark.parametrize(
     ("incarnation", "state"), [(2, BrokerState.LIVE), (1, BrokerState.STOPPED), (1, BrokerState.AWAY)]
 )
-async def test_who_waits_for_an_incarnation_that_has_ended_hears_of_it_at_once(
+async def test_a_call_to_an_ended_incarnation_fails_at_once(
     autojump_clock: MockClock, incarnation: int, state: BrokerState
 ) -> None:
     async with world() as here:
@@ -167,7 +167,7 @@ async def test_who_waits_for_an_incarnation_that_has_ended_hears_of_it_at_once(
         assert trio.current_time() - began < 2.0
 
 
-async def test_who_does_not_serve_is_not_asked(autojump_clock: MockClock) -> None:
+async def test_a_stopped_broker_is_not_called(autojump_clock: MockClock) -> None:
     async with world() as here:
         await here.put(1, BrokerState.STOPPED)
         with pytest.raises(BrokerUnavailable):

@@ -43,7 +43,7 @@ def test_without_settings_of_a_client_a_listener_without_tls_and_sasl_is_taken(
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_a_broker_warns_that_it_reaches_no_other_only_with_several_brokers(tmp_path: Path, several: bool) -> None:
+def test_only_a_broker_of_several_warns_about_missing_inter_broker_security(tmp_path: Path, several: bool) -> None:
     """Each start of a broker that is alone and secured told of others that it can't reach."""
     (tmp_path / "bucket").mkdir()
     shown = make_authority(tmp_path).issue("broker")
@@ -69,7 +69,7 @@ def test_the_settings_of_a_client_say_which_listener(tmp_path: Path) -> None:
         lines(BOTH, inter_broker_config=properties(tmp_path, "security.protocol=NONE"))
 
 
-def test_a_login_is_read_again_with_the_files_that_it_names(tmp_path: Path) -> None:
+def test_a_login_reload_also_reloads_its_files(tmp_path: Path) -> None:
     authority = make_authority(tmp_path)
     ca = f"ssl.ca.location={authority.ca_file}"
     user = ("security.protocol=SASL_SSL", "sasl.mechanism=PLAIN", "sasl.username=broker")
@@ -92,7 +92,7 @@ def test_a_login_is_read_again_with_the_files_that_it_names(tmp_path: Path) -> N
     assert login.paths == [path]
 
 
-async def test_an_address_that_refuses_connections_says_so() -> None:
+async def test_a_refused_connection_is_recognized() -> None:
     bound = await bind("PLAINTEXT", Address("127.0.0.1", 0), option="--listen")
     for socket in bound.sockets:
         await socket.aclose()

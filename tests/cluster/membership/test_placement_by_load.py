@@ -93,7 +93,7 @@ def test_moves_end_and_nothing_moves_twice(scene: Scene) -> None:
 
 
 @given(scenes())
-def test_each_move_is_worth_it(scene: Scene) -> None:
+def test_each_balance_move_is_an_improvement(scene: Scene) -> None:
     began = max(scene.weights())
     for move in scene.moves():
         before = scene
@@ -110,7 +110,7 @@ def test_each_move_is_worth_it(scene: Scene) -> None:
 
 
 @given(scenes(), st.randoms(use_true_random=False))
-def test_what_is_balanced_stays_whatever_the_noise(scene: Scene, noise: Random) -> None:
+def test_a_balanced_cluster_stays_put_under_noise(scene: Scene, noise: Random) -> None:
     for _ in range(6):
         scene = scene.done(scene.moves())
     assert not scene.moves()
@@ -175,20 +175,20 @@ def test_a_difference_is_not_turned_round() -> None:
     assert not scene.moves()  # the other broker would have as much more as this one has now
 
 
-def test_who_joins_gets_load_and_number() -> None:
+def test_a_joining_broker_gets_load_and_partitions() -> None:
     rows = {TOPIC: [(1, 8.0 * MIB)] * 6 + [(2, 8.0 * MIB)] * 6, OTHER: [(1, 0.0)] * 30 + [(2, 0.0)] * 30}
     after = _scene(rows).done(_scene(rows).moves())
     assert after.of_brokers() == [32.0 * MIB] * 3
     assert after.led() == [24] * 3
 
 
-def test_a_drained_broker_gives_its_busiest_to_who_has_least_to_do() -> None:
+def test_a_drained_broker_gives_its_busiest_partition_to_the_least_loaded_broker() -> None:
     scene = _scene({TOPIC: [(1, 9.0 * MIB)], OTHER: [(1, 1.0 * MIB), (2, 9.0 * MIB), (3, 0.0)]})
     moves = moves_for_balance(scene.found, [2, 3], [1, 2, 3], 10, loads=scene.loads())
     assert [(move.topic_id, move.target) for move in moves] == [(TOPIC, 3), (OTHER, 3)] or moves[0].target == 3
 
 
-def test_nothing_is_evened_while_loads_are_not_known_yet() -> None:
+def test_partitions_are_not_balanced_before_loads_have_arrived() -> None:
     row = [Placement(1, 0, 0, 0)] * 4 + [Placement(4, 0, 0, 0)]
     found = {TOPIC: row}
     assert moves_for_balance(found, [1, 2], [1, 2], 10)
@@ -202,7 +202,7 @@ def test_new_leaders_are_chosen_by_weight() -> None:
     assert leaders_of_new(1, [1, 2], {1: 3.0, 2: 7.5}, {1: 1}) == [2]  # those of a topic are spread first
 
 
-def test_what_weighs_more_than_it_counts_is_what_has_load() -> None:
+def test_the_surplus_counts_only_partitions_with_load() -> None:
     found = {TOPIC: [Placement(1, 0, 0, 0), Placement(1, 0, 0, 0)], OTHER: [Placement(2, 0, 0, 0)] * 30}
     loads = Loads({TOPIC: {0: 20.0 * MIB}}, {2: 1.0 * MIB})
     weights = Weights.of(found, (1, 2, 3), loads)

@@ -26,7 +26,7 @@ topics = st.dictionaries(st.binary(min_size=16, max_size=16), st.lists(placement
 
 
 @given(st.lists(placements, max_size=100))
-def test_a_row_is_read_as_it_was_written(row: list[Placement]) -> None:
+def test_a_placement_row_round_trips(row: list[Placement]) -> None:
     assert decode_row(encode_row(row)) == row
 
 
@@ -79,12 +79,12 @@ def test_a_broker_that_is_drained_gives_everything_away() -> None:
     assert Counter(move.target for move in moves) == {2: 2, 3: 2}
 
 
-def test_what_a_dead_broker_leads_stays() -> None:
+def test_partitions_of_a_dead_broker_are_not_balanced() -> None:
     row = [Placement(1, 0, 0, 0)] * 4
     assert not moves_for_balance({bytes(16): row}, [2, 3], [2, 3], 100)
 
 
-def test_what_is_assigned_to_a_broker_is_led_there_and_stays() -> None:
+def test_a_partition_assigned_to_a_broker_moves_there_and_stays() -> None:
     free, here, there = (
         Placement(1, 0, 0, 0),
         Placement(1, 0, 0, 0, replicas=(1,)),
@@ -95,14 +95,14 @@ def test_what_is_assigned_to_a_broker_is_led_there_and_stays() -> None:
     assert sorted((move.index, move.target) for move in moves) == [(3, 3), (4, 2)]
 
 
-def test_what_is_assigned_to_a_broker_that_may_not_lead_is_balanced_like_any_other() -> None:
+def test_partitions_assigned_to_an_ineligible_broker_are_balanced() -> None:
     row = [Placement(1, 0, 0, 0, replicas=(2, 1))] * 4
     moves = moves_for_balance({bytes(16): row}, [1, 3], [1, 2, 3], 100)
     assert Counter(move.target for move in moves) == {3: 2}
     assert not moves_for_balance({bytes(16): [Placement(2, 0, 0, 0, replicas=(2, 1))] * 4}, [1, 2, 3], [1, 2, 3], 100)
 
 
-def test_a_broker_full_of_what_is_assigned_to_it_keeps_nobody_else_from_balance() -> None:
+def test_assigned_partitions_of_a_full_broker_do_not_block_balancing_of_others() -> None:
     row = [Placement(1, 0, 0, 0, replicas=(1,))] * 9 + [Placement(2, 0, 0, 0)] * 4
     moves = moves_for_balance({bytes(16): row}, [1, 2, 3], [1, 2, 3], 100)
     assert Counter(move.target for move in moves) == {3: 2}

@@ -95,7 +95,7 @@ async def test_a_leader_epoch_is_given_once_also_to_brokers_that_ask_at_once(aut
         assert epochs >= {NUMBER, NUMBER + 1}
 
 
-async def test_what_nobody_waits_for_any_more_is_not_made_by_a_later_commit(autojump_clock: MockClock) -> None:
+async def test_a_cancelled_change_is_not_made_by_a_later_commit(autojump_clock: MockClock) -> None:
     """A client has gone that asked for a move, and much later somebody else changes something."""
     async with writers_of(1, 3) as (writer,):
         async with trio.open_nursery() as nursery:

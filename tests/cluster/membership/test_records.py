@@ -26,7 +26,7 @@ RECORD = BrokerRecord(
 @pytest.mark.parametrize(
     ("state", "is_leaving", "is_draining"), list(itertools.product(BrokerState, [False, True], [False, True]))
 )
-def test_partitions_go_to_who_serves_and_stays_and_should_go_to_who_is_not_drained(
+def test_partitions_go_to_live_brokers_that_stay_and_preferably_are_not_drained(
     state: BrokerState, is_leaving: bool, is_draining: bool
 ) -> None:
     record = attrs.evolve(RECORD, state=state, is_leaving=is_leaving, is_draining=is_draining)
@@ -34,7 +34,7 @@ def test_partitions_go_to_who_serves_and_stays_and_should_go_to_who_is_not_drain
     assert record.may_lead == (state is BrokerState.LIVE and not is_leaving and not is_draining)
 
 
-def test_a_record_keeps_what_a_later_version_has_added() -> None:
+def test_a_record_keeps_fields_added_by_a_later_version() -> None:
     """As a controller of the earlier version would have taken it away, when it declared the broker away and back."""
     later = encode(RECORD)[:-1] + b',"is_quarantined":true}'
     found = decode(BrokerRecord, later)
@@ -43,13 +43,13 @@ def test_a_record_keeps_what_a_later_version_has_added() -> None:
     assert b"others" not in encode(RECORD)
 
 
-def test_so_does_an_endpoint_in_it() -> None:
+def test_an_endpoint_keeps_fields_added_by_a_later_version() -> None:
     later = encode(RECORD).replace(b'"port":1', b'"port":1,"protocol":"SSL"')
     found = decode(BrokerRecord, later)
     assert json.loads(encode(attrs.evolve(found, is_draining=True)))["endpoints"]["PLAIN"]["protocol"] == "SSL"
 
 
-def test_each_placement_keeps_what_a_later_version_has_added_to_its_row() -> None:
+def test_each_placement_keeps_columns_added_by_a_later_version() -> None:
     """As a broker of the earlier version would have taken it away from a hundred partitions, when it moved one."""
     row = [Placement(1, 2, 2, 0), Placement(1, 2, 2, 0, 3), Placement(1, 2, 2, 0, recover=(1,))]
     later = json.loads(encode_row(row)) | {"pinned": {"0": True, "2": [1, {"x": 2}]}, "notes": {"0": None}}
@@ -64,7 +64,7 @@ def test_each_placement_keeps_what_a_later_version_has_added_to_its_row() -> Non
 
 
 @pytest.mark.parametrize("column", [[1, 2], 1, "text", {"2": 1}, {"all": 1}])
-def test_a_row_with_what_no_placement_could_keep_can_not_be_read(column: object) -> None:
+def test_a_row_with_a_column_not_keyed_by_index_is_unreadable(column: object) -> None:
     row = json.loads(encode_row([Placement(1, 2, 2, 0), Placement(1, 2, 2, 0)]))
     with pytest.raises(DamagedObject, match="a column added that is not by place"):
         decode_row(json.dumps(row | {"added": column}).encode())

@@ -137,7 +137,7 @@ async def test_a_silent_broker_is_not_kept_alive_by_forged_heartbeats(autojump_c
         assert running.state(controller).brokers[silent].state is BrokerState.FENCED
 
 
-async def test_an_outdated_incarnation_is_told_so_and_changes_nothing(autojump_clock: MockClock) -> None:
+async def test_a_heartbeat_of_an_outdated_incarnation_is_fenced_and_changes_nothing(autojump_clock: MockClock) -> None:
     running, seen = await three()
     async with running.stack:
         await start_all(running)
@@ -153,7 +153,7 @@ async def test_an_outdated_incarnation_is_told_so_and_changes_nothing(autojump_c
         assert looks(seen) - began <= 1
 
 
-async def test_each_start_has_a_secret_of_its_own_which_is_not_in_the_bucket(autojump_clock: MockClock) -> None:
+async def test_each_start_has_a_distinct_secret_that_never_enters_the_bucket(autojump_clock: MockClock) -> None:
     async with cluster(2) as running:
         hear = running.brokers[1].broker.services.heard_of
         assert hear is not None
@@ -181,7 +181,7 @@ async def test_each_start_has_a_secret_of_its_own_which_is_not_in_the_bucket(aut
                 assert not any(each in data for each in (secret, b85encode(secret), secret.hex().encode()))
 
 
-async def test_enrolled_partitions_are_told_to_brokers_alone(autojump_clock: MockClock) -> None:
+async def test_enrolled_partitions_are_revealed_to_brokers_only(autojump_clock: MockClock) -> None:
     async with cluster(2) as running:
         client = await running.brokers[1].connect()
         response = await client.request(

@@ -150,7 +150,7 @@ async def until(condition: object) -> None:
 
 
 @pytest.mark.parametrize("durability", MODES)
-async def test_each_leads_its_part_and_says_who_leads_the_others(
+async def test_each_broker_leads_a_share_and_names_the_leaders_of_the_rest(
     autojump_clock: MockClock, durability: Durability
 ) -> None:
     one, two, three = machines(3)
@@ -174,7 +174,7 @@ async def test_each_leads_its_part_and_says_who_leads_the_others(
         assert {node.node_id for node in a.broker.services.assignment.brokers()} == {1, 2, 3}
 
 
-async def test_a_broker_that_comes_back_leads_what_it_led(autojump_clock: MockClock) -> None:
+async def test_a_returning_broker_leads_its_former_partitions(autojump_clock: MockClock) -> None:
     one, two = machines(2)
     async with one.run() as a:
         async with two.run(shutdown_timeout_seconds=0.0) as b:  # no time to hand over
@@ -226,7 +226,7 @@ async def test_partitions_move_to_a_broker_that_joins_with_all_that_they_have(
                     assert await values(running, index) == [b"%d" % index, b"more"]
 
 
-async def test_a_producer_id_of_one_broker_is_known_at_the_others_at_once(autojump_clock: MockClock) -> None:
+async def test_a_producer_id_of_one_broker_is_accepted_by_others_at_once(autojump_clock: MockClock) -> None:
     one, two = machines(2)
     async with one.run() as a, two.run() as b:
         await create(a.broker, 2)
@@ -276,7 +276,7 @@ async def test_where_that_directory_is_lost_another_one_is_started_alone_before(
         assert (await topic_at(b.broker)).name == TOPIC
 
 
-async def test_who_is_started_again_elsewhere_is_superseded(autojump_clock: MockClock) -> None:
+async def test_a_broker_started_again_on_another_machine_is_superseded(autojump_clock: MockClock) -> None:
     bucket = MemoryStore()
     ended: list[KafScaleError] = []
 
@@ -326,7 +326,7 @@ async def keys_of(bucket: ObjectStore) -> list[str]:
     return [info.key async for page in bucket.list(f"default/{TOPIC}/") for info in page]
 
 
-async def test_a_topic_that_another_broker_has_just_created_is_known_at_once(autojump_clock: MockClock) -> None:
+async def test_a_topic_created_by_another_broker_is_visible_at_once(autojump_clock: MockClock) -> None:
     one, two = machines(2)
     async with one.run() as a, two.run() as b:
         await create(a.broker, 2)
@@ -337,7 +337,7 @@ async def test_a_topic_that_another_broker_has_just_created_is_known_at_once(aut
         assert sorted(each.leader_id for each in topic.partitions) == [1, 2]
 
 
-async def test_partitions_are_moved_by_who_asks_for_it(autojump_clock: MockClock) -> None:
+async def test_a_requested_move_changes_the_leader(autojump_clock: MockClock) -> None:
     one, two = machines(2)
     async with one.run() as a, two.run() as b:
         topic = await create(a.broker, 2)
@@ -368,7 +368,7 @@ async def test_brokers_that_are_started_at_once_the_first_time_all_serve(autojum
         stopping.set()
 
 
-async def test_who_finds_the_claim_of_another_first_broker_late_is_not_refused(
+async def test_a_first_broker_that_finds_a_concurrent_claim_late_is_not_refused(
     autojump_clock: MockClock,
 ) -> None:
     first, second = machines(2)
@@ -424,7 +424,7 @@ async def test_two_that_write_the_first_checkpoint_of_several_at_once_both_serve
         assert [node.node_id for node in running.broker.services.assignment.brokers()] == [1]
 
 
-async def test_a_transaction_that_began_before_goes_on_beside_others(autojump_clock: MockClock) -> None:
+async def test_an_open_transaction_survives_the_switch_to_several_brokers(autojump_clock: MockClock) -> None:
     one, two = machines(2)
     one.broker_id, two.broker_id = 0, 1
     async with one.run(several_brokers=False) as a:
@@ -446,7 +446,7 @@ async def test_a_transaction_that_began_before_goes_on_beside_others(autojump_cl
         assert await committed_values(await b.connect(), 4) == [b"y"]
 
 
-async def test_commands_see_what_was_committed_since_the_last_checkpoint(autojump_clock: MockClock) -> None:
+async def test_commands_see_commits_made_after_the_last_checkpoint(autojump_clock: MockClock) -> None:
     (one,) = machines(1)
     async with one.run() as a:
         await trio.sleep(30.0)
@@ -463,7 +463,7 @@ async def test_commands_see_what_was_committed_since_the_last_checkpoint(autojum
         assert [(each.damage, each.can_repair) for each in own.findings] == [(True, False)]
 
 
-async def test_a_listener_that_others_can_tell_nobody_of_is_refused(autojump_clock: MockClock) -> None:
+async def test_a_wildcard_listener_without_advertised_address_is_refused(autojump_clock: MockClock) -> None:
     (one,) = machines(1)
     everywhere = (Listener("PLAINTEXT", "0.0.0.0", 9092),)
     with pytest.raises(StartupError, match="--advertised-listener PLAINTEXT=HOST:PORT"):
@@ -485,7 +485,7 @@ async def late_by_verify(bucket: ObjectStore) -> int:
     return len(verifier.report.findings)
 
 
-async def test_what_a_superseded_broker_uploads_late_is_not_read(autojump_clock: MockClock) -> None:
+async def test_a_late_upload_of_a_superseded_broker_is_not_read(autojump_clock: MockClock) -> None:
     bucket = MemoryStore()
     late = FaultyStore(bucket)
     gate = late.hold(On("put*", "*.kfs"))
@@ -517,7 +517,7 @@ async def test_what_a_superseded_broker_uploads_late_is_not_read(autojump_clock:
         clients.cancel_scope.cancel()
 
 
-async def test_groups_are_coordinated_by_who_leads_their_partition(autojump_clock: MockClock) -> None:
+async def test_a_group_is_coordinated_by_the_leader_of_its_offsets_partition(autojump_clock: MockClock) -> None:
     one, two = machines(2)
     async with one.run() as a, two.run() as b:
         await create(a.broker, 1, "__consumer_offsets_not")
@@ -532,7 +532,7 @@ async def test_groups_are_coordinated_by_who_leads_their_partition(autojump_cloc
         assert set(coordinators) == {1, 2}
 
 
-async def test_who_can_not_look_whether_it_leads_tells_no_consumer_to_begin_anew(autojump_clock: MockClock) -> None:
+async def test_a_broker_unable_to_confirm_leadership_answers_not_leader_past_the_end(autojump_clock: MockClock) -> None:
     store = FaultyStore(MemoryStore())
     async with Machine(store, 1).run(Durability.SEGMENT) as a:
         topic = await create(a.broker, 1)
@@ -554,7 +554,7 @@ async def test_who_can_not_look_whether_it_leads_tells_no_consumer_to_begin_anew
         assert await code_behind_the_end() == error_codes.OFFSET_OUT_OF_RANGE
 
 
-async def test_who_can_not_look_whether_it_leads_tells_no_offsets_of_groups(autojump_clock: MockClock) -> None:
+async def test_a_broker_unable_to_confirm_leadership_answers_no_group_offsets(autojump_clock: MockClock) -> None:
     store = FaultyStore(MemoryStore())
     async with Machine(store, 1).run(Durability.SEGMENT) as a:
         await create(a.broker, 1)
@@ -639,7 +639,7 @@ async def test_a_topic_that_others_delete_while_a_broker_starts_does_not_end_tha
             await has_started.wait()
 
 
-async def test_a_topic_whose_objects_go_while_a_broker_starts_is_no_damage(autojump_clock: MockClock) -> None:
+async def test_objects_of_a_topic_deleted_during_a_start_are_not_damage(autojump_clock: MockClock) -> None:
     """Its log goes on behind segments that have been deleted with the topic since it has read the metadata."""
     bucket = FaultyStore(MemoryStore())
     one, two = (Machine(bucket, broker_id) for broker_id in (1, 2))
@@ -678,7 +678,7 @@ async def test_a_topic_whose_objects_go_while_a_broker_starts_is_no_damage(autoj
             await has_started.wait()
 
 
-async def test_topics_are_deleted_where_no_broker_may_lead_new_ones(autojump_clock: MockClock) -> None:
+async def test_topics_can_be_deleted_when_all_brokers_are_drained(autojump_clock: MockClock) -> None:
     (one,) = machines(1)
     async with one.run() as a:
         await create(a.broker, 2)

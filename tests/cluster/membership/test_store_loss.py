@@ -86,7 +86,7 @@ def states(running: Cluster, at: int) -> Collection[BrokerState]:
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize("loses", ["a member", "the controller"])
 @pytest.mark.parametrize("durability", MODES)
-async def test_what_a_broker_led_that_alone_loses_the_store_is_led_by_others(
+async def test_partitions_of_a_broker_that_alone_lost_the_store_fail_over(
     autojump_clock: MockClock, durability: Durability, loses: str, cut: Cut
 ) -> None:
     """Nothing of it was acknowledged for as long as it had lost the store, as it was heard of all the time."""
@@ -152,7 +152,7 @@ async def test_the_last_that_reaches_the_store_leads_everything(autojump_clock: 
         await check_goes_on(running, 6, [last])
 
 
-async def test_a_controller_with_a_log_of_its_own_that_loses_the_store_is_replaced_and_leads_what_it_led(
+async def test_a_controller_with_a_local_log_that_loses_the_store_is_replaced_but_leads_on(
     autojump_clock: MockClock,
 ) -> None:
     async with far_cluster(3, Durability.WAL) as running:

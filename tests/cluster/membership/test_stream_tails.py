@@ -57,7 +57,7 @@ async def test_the_tail_is_read_in_ones_own_rack(autojump_clock: MockClock, pair
         assert (await pair.fetch(pair.other, 0, rack)).error_code == e.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_a_fetch_that_waits_gets_what_comes(autojump_clock: MockClock, pair: Pair) -> None:
+async def test_a_waiting_fetch_returns_newly_produced_records(autojump_clock: MockClock, pair: Pair) -> None:
     await pair.produce()
     await pair.fetch(pair.other, 0)
     for number in range(3, 6):
@@ -76,7 +76,7 @@ async def test_a_fetch_that_waits_gets_what_comes(autojump_clock: MockClock, pai
         assert trio.current_time() - began <= following.TAIL_LOOK_MOST_SECONDS
 
 
-async def test_what_was_flushed_since_goes_on_with_the_tail(autojump_clock: MockClock, pair: Pair) -> None:
+async def test_reading_continues_from_flushed_segments_to_the_tail(autojump_clock: MockClock, pair: Pair) -> None:
     wanted = [b"%d" % number for number in range(12)]
     for number, value in enumerate(wanted):
         assert await produce(pair.leader, 0, value) == e.NONE
@@ -126,7 +126,9 @@ async def test_nothing_behind_a_fence_is_read(autojump_clock: MockClock, pair: P
     assert stream.next_number == number
 
 
-async def test_a_look_is_one_get_for_all_partitions_and_only_while_somebody_waits(autojump_clock: MockClock) -> None:
+async def test_all_partitions_share_one_tail_request_made_only_during_a_waiting_fetch(
+    autojump_clock: MockClock,
+) -> None:
     count = 40
     async with a_pair(Durability.S3_WAL, partition_count=2 * count) as pair:
         await until(lambda: len(led_by(pair.leader.broker)) == count)
@@ -152,7 +154,7 @@ async def test_a_look_is_one_get_for_all_partitions_and_only_while_somebody_wait
         assert [each for each in pair.store.calls if "/wal/" in str(each)] == []
 
 
-async def test_what_went_from_memory_is_read_from_the_object(
+async def test_tail_contents_evicted_from_memory_are_read_from_the_object(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(following, "CONTENTS_MAX_BYTES", 600)
@@ -169,7 +171,7 @@ async def test_what_went_from_memory_is_read_from_the_object(
         assert [each for each in pair.store.calls if "/wal/" in str(each)] == []
 
 
-async def test_after_a_pause_in_which_all_was_flushed_and_deleted_it_begins_anew(
+async def test_the_tail_is_found_after_its_former_objects_were_flushed_and_deleted(
     autojump_clock: MockClock, pair: Pair
 ) -> None:
     await pair.produce()
@@ -209,7 +211,9 @@ async def test_a_wait_ends_when_another_broker_leads(autojump_clock: MockClock, 
     assert values(await pair.fetch(pair.other, 0)) == [b"0", b"1", b"2"]
 
 
-async def test_only_what_is_decided_in_the_stream_is_committed(autojump_clock: MockClock, pair: Pair) -> None:
+async def test_only_transactions_decided_in_the_stream_are_read_as_committed(
+    autojump_clock: MockClock, pair: Pair
+) -> None:
     await pair.produce(1)
     at = await coordinator_id(pair)
     coordinator = await (pair.leader if at == 1 else pair.other).connect()
@@ -229,7 +233,9 @@ async def test_only_what_is_decided_in_the_stream_is_committed(autojump_clock: M
         assert [each.first_offset for each in read.aborted_transactions or ()] == ([] if committed else [end])
 
 
-async def test_who_comes_back_at_once_is_served_by_the_leader(autojump_clock: MockClock, pair: Pair) -> None:
+async def test_a_consumer_that_returns_from_a_follower_at_once_is_served_by_the_leader(
+    autojump_clock: MockClock, pair: Pair
+) -> None:
     await pair.produce()
     client = await pair.leader.connect()
     wanted = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
@@ -283,7 +289,7 @@ async def read_from(running: MemoryBroker, topic_id: bytes, index: int, count: i
     return found
 
 
-async def test_a_stream_of_which_too_much_is_kept_is_read_again(
+async def test_a_stream_that_outgrew_its_cache_is_served_again_after_a_flush(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(followed_stream, "KEPT_MAX_COUNT", 2)
@@ -353,7 +359,7 @@ async def test_more_partitions_than_are_kept_are_the_leaders_to_serve(
         assert await codes(mine[2]) == [e.NONE]
 
 
-async def test_who_waits_for_a_stream_that_can_not_be_read_is_sent_to_the_leader(
+async def test_a_fetch_waiting_on_an_unreadable_stream_is_sent_to_the_leader(
     autojump_clock: MockClock, pair: Pair
 ) -> None:
     await pair.produce()

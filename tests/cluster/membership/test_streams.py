@@ -102,7 +102,7 @@ async def produce_all(running: MemoryBroker, index: int, wanted: list[bytes]) ->
         assert await produce(running, index, each) == error_codes.NONE
 
 
-async def test_what_a_killed_broker_acknowledged_is_there_on_an_empty_directory(autojump_clock: MockClock) -> None:
+async def test_records_of_a_killed_broker_are_recovered_into_an_empty_directory(autojump_clock: MockClock) -> None:
     one, two, three = machines(3)
     async with one.run(Durability.S3_WAL) as a, three.run(Durability.S3_WAL) as c:
         await create(a.broker, 6)
@@ -222,7 +222,7 @@ async def test_a_superseded_incarnation_opens_no_new_partition(autojump_clock: M
         nursery.cancel_scope.cancel()
 
 
-async def test_nothing_is_needed_of_a_stream_that_was_flushed_and_it_goes(autojump_clock: MockClock) -> None:
+async def test_a_flushed_stream_becomes_unneeded_and_is_deleted(autojump_clock: MockClock) -> None:
     one, two = machines(2)
     async with one.run(Durability.S3_WAL) as a:
         async with crashing(two) as b:
@@ -245,7 +245,7 @@ async def test_nothing_is_needed_of_a_stream_that_was_flushed_and_it_goes(autoju
                 assert await values(b, index) == [b"x", b"y"]
 
 
-async def test_what_a_stream_has_is_deleted_by_its_broker_when_it_is_flushed(autojump_clock: MockClock) -> None:
+async def test_a_broker_deletes_flushed_objects_of_its_stream(autojump_clock: MockClock) -> None:
     (one,) = machines(1)
     async with one.run(Durability.S3_WAL, flush_interval_seconds=0.5) as a:
         await create(a.broker, 1)
@@ -258,7 +258,7 @@ async def test_what_a_stream_has_is_deleted_by_its_broker_when_it_is_flushed(aut
         assert len(await values(a, 0)) == 20
 
 
-async def test_what_a_broker_alone_left_in_its_log_only_is_there_when_it_is_the_first_of_several(
+async def test_records_in_the_local_log_of_a_lone_broker_survive_the_switch_to_several(
     autojump_clock: MockClock,
 ) -> None:
     one, two = machines(2)
@@ -330,7 +330,7 @@ async def test_a_start_that_is_killed_at_any_step_is_done_again(autojump_clock: 
                 assert await values(b, index) == [b"x", b"y", b"z"]
 
 
-async def test_a_partition_that_is_handed_over_takes_along_what_was_recovered(autojump_clock: MockClock) -> None:
+async def test_recovered_records_survive_a_hand_over(autojump_clock: MockClock) -> None:
     one, two, three = machines(3)
     async with one.run(Durability.S3_WAL) as a:
         async with crashing(two) as b:
@@ -392,7 +392,7 @@ async def fail_over(by: MemoryBroker, dead: int, *heirs: int) -> None:
             nursery.start_soon(writer.change, topic_id, index, placement.epoch, elsewhere)
 
 
-async def test_others_lead_what_a_broker_led_that_has_failed_with_all_that_it_acknowledged(
+async def test_partitions_of_a_failed_broker_fail_over_with_all_acknowledged_records(
     autojump_clock: MockClock,
 ) -> None:
     one, two, three = machines(3)
@@ -415,7 +415,7 @@ async def test_others_lead_what_a_broker_led_that_has_failed_with_all_that_it_ac
                 assert await values(running, index) == [*expected[index], b"more"]
 
 
-async def test_a_start_that_takes_so_long_that_others_have_done_its_work_says_so(autojump_clock: MockClock) -> None:
+async def test_a_start_overtaken_by_a_fail_over_ends_as_declared_dead(autojump_clock: MockClock) -> None:
     """Of seed 35647: it failed for an object of its stream that an heir had recovered, and deleted."""
     one, two = machines(2)
     async with crashing(one, flush_seconds=0.5) as a:
@@ -483,7 +483,7 @@ async def test_verify_finds_streams_whole_that_are_written_trimmed_and_taken_ove
         assert await damage_of(one.bucket) == []
 
 
-async def test_a_broker_that_fails_while_it_recovers_hands_on_what_it_has_not_flushed(
+async def test_a_broker_that_fails_during_recovery_hands_on_its_unflushed_streams(
     autojump_clock: MockClock,
 ) -> None:
     """The stream of an older incarnation comes behind that of a younger one: order is that of leading."""
@@ -583,7 +583,7 @@ async def test_a_partition_that_is_damaged_keeps_no_other_one_from_being_led(aut
             assert await values(a, index) == [b"y"]
 
 
-async def test_what_a_failed_broker_uploads_late_says_what_the_next_leader_has(autojump_clock: MockClock) -> None:
+async def test_a_late_upload_of_a_failed_broker_agrees_with_the_next_leader(autojump_clock: MockClock) -> None:
     bucket = MemoryStore()
     late = FaultyStore(bucket)
     settings = memory_settings(
@@ -616,7 +616,7 @@ async def test_what_a_failed_broker_uploads_late_says_what_the_next_leader_has(a
             assert await values(again, index) == expected
 
 
-async def test_who_takes_over_a_part_reads_that_part_only(
+async def test_a_takeover_of_some_partitions_reads_only_their_part_of_the_stream(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wal_index, "GAP_MAX_BYTES", 0)

@@ -28,7 +28,7 @@ class Bucket:
             raise self.failure
 
 
-async def test_who_runs_all_the_time_never_looks(autojump_clock: MockClock) -> None:
+async def test_a_process_that_was_never_suspended_does_not_look(autojump_clock: MockClock) -> None:
     bucket = Bucket()
     wakefulness = SuspensionCheck(bucket.look)
     async with trio.open_nursery() as nursery:
@@ -41,7 +41,7 @@ async def test_who_runs_all_the_time_never_looks(autojump_clock: MockClock) -> N
 
 
 @pytest.mark.parametrize("failure", [None, StoreUnavailable("away")])
-def test_who_was_suspended_answers_when_it_has_looked_once(failure: Exception | None) -> None:
+def test_a_resumed_process_looks_once_before_all_its_answers(failure: Exception | None) -> None:
     process, bucket, answered = Process(), Bucket(failure=failure), list[float]()
 
     async def serve() -> None:
@@ -73,14 +73,14 @@ def test_who_was_suspended_answers_when_it_has_looked_once(failure: Exception | 
     assert bucket.look_count == 1
 
 
-async def test_who_was_declared_dead_meanwhile_does_not_answer(autojump_clock: MockClock) -> None:
+async def test_a_process_declared_dead_meanwhile_does_not_answer(autojump_clock: MockClock) -> None:
     wakefulness = SuspensionCheck(Bucket(failure=Fenced("declared dead")).look)
     await trio.sleep(2 * PAUSE_SECONDS)
     with pytest.raises(Fenced):
         await wakefulness.wait()
 
 
-async def test_nobody_answers_who_waited_for_the_look_of_another_that_was_declared_dead(
+async def test_all_callers_that_share_a_fenced_look_are_refused(
     autojump_clock: MockClock,
 ) -> None:
     wakefulness, refused_count = SuspensionCheck(Bucket(failure=Fenced("declared dead")).look), 0
@@ -98,7 +98,7 @@ async def test_nobody_answers_who_waited_for_the_look_of_another_that_was_declar
     assert refused_count == 3
 
 
-async def test_a_look_whose_client_went_away_is_taken_up_by_another(autojump_clock: MockClock) -> None:
+async def test_a_look_of_a_cancelled_caller_is_repeated_by_another(autojump_clock: MockClock) -> None:
     bucket = Bucket(seconds=0.5)
     wakefulness = SuspensionCheck(bucket.look)
     await trio.sleep(2 * PAUSE_SECONDS)
@@ -130,7 +130,7 @@ async def test_a_machine_that_was_suspended_looks_as_well(
     assert bucket.look_count == 1
 
 
-async def test_nobody_waits_for_a_bucket_that_is_away(autojump_clock: MockClock) -> None:
+async def test_answers_wait_only_briefly_for_an_unreachable_bucket(autojump_clock: MockClock) -> None:
     wakefulness = SuspensionCheck(Bucket(seconds=100.0).look)
     await trio.sleep(2 * PAUSE_SECONDS)
     began = trio.current_time()

@@ -97,7 +97,7 @@ async def two_brokers(durability: Durability, ours: list[Machine] | None = None)
 
 @pytest.mark.parametrize("durability", MODES)
 @pytest.mark.parametrize("version", PROTOCOLS)
-async def test_a_transaction_ends_everywhere_as_it_was_decided(
+async def test_a_transaction_ends_with_the_same_outcome_on_every_broker(
     autojump_clock: MockClock, durability: Durability, version: int
 ) -> None:
     async with two_brokers(durability) as two:
@@ -117,7 +117,7 @@ async def test_a_transaction_ends_everywhere_as_it_was_decided(
 
 @pytest.mark.parametrize("durability", MODES)
 @pytest.mark.parametrize("version", PROTOCOLS)
-async def test_offsets_are_committed_with_what_another_broker_coordinates(
+async def test_offsets_are_committed_with_a_transaction_coordinated_by_another_broker(
     autojump_clock: MockClock, durability: Durability, version: int
 ) -> None:
     async with two_brokers(durability) as two:
@@ -135,7 +135,7 @@ async def test_offsets_are_committed_with_what_another_broker_coordinates(
 
 
 @pytest.mark.parametrize("version", PROTOCOLS)
-async def test_what_is_not_enrolled_is_refused_where_it_is_written(autojump_clock: MockClock, version: int) -> None:
+async def test_a_write_without_enrolment_is_refused_by_the_leader(autojump_clock: MockClock, version: int) -> None:
     async with two_brokers(Durability.WAL) as two:
         producer = await two.producer(version)
         _, there = two.places()
@@ -214,7 +214,7 @@ async def test_a_partition_moves_in_the_middle_of_a_transaction(
 
 
 @pytest.mark.parametrize("version", PROTOCOLS)
-async def test_a_batch_whose_transaction_ended_while_it_was_enrolled_opens_none(
+async def test_a_batch_that_arrives_after_the_end_of_its_transaction_opens_none(
     autojump_clock: MockClock, version: int
 ) -> None:
     """The coordinator's answer is late: by then the transaction was committed, and its marker is here."""

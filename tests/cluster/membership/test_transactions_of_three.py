@@ -148,7 +148,7 @@ async def test_transactions_commit_and_abort_over_all_brokers(
             assert await clients.committed(index) == [b"0", b"2"]
 
 
-async def test_a_producer_is_fenced_by_one_that_asks_another_broker(autojump_clock: MockClock) -> None:
+async def test_a_producer_is_fenced_by_an_init_at_another_broker(autojump_clock: MockClock) -> None:
     async with three(Durability.WAL) as running:
         first, second = Clients(running, "t"), Clients(running, "t")
         await first.begin()

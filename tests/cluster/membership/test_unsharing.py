@@ -85,7 +85,7 @@ async def objects(bucket: ObjectStore, prefix: str) -> list[str]:
 
 
 @pytest.mark.parametrize("durability", MODES)
-async def test_the_last_of_several_has_the_bucket_to_itself_and_others_join_it_again(
+async def test_the_last_broker_can_take_the_bucket_alone_and_be_joined_again(
     autojump_clock: MockClock, durability: Durability
 ) -> None:
     one, two = machines(2)
@@ -138,7 +138,7 @@ async def kill(killed: trio.CancelScope, writes: Iterator[int], passed_count: in
 
 @pytest.mark.parametrize("starts", ["alone", "as one of several"])
 @pytest.mark.parametrize("on", ["the same directory", "an empty one"])
-async def test_ended_at_any_write_it_is_finished_by_the_next_start(
+async def test_an_unsharing_interrupted_at_any_write_is_finished_by_the_next_start(
     autojump_clock: MockClock, starts: str, on: str
 ) -> None:
     durability, passed_count, has_ended = Durability.S3_WAL, 0, True
@@ -164,7 +164,7 @@ async def test_ended_at_any_write_it_is_finished_by_the_next_start(
     assert passed_count > 5  # otherwise nothing was tried
 
 
-async def test_it_is_done_once_and_again_changes_nothing(autojump_clock: MockClock) -> None:
+async def test_a_repeated_unsharing_changes_nothing(autojump_clock: MockClock) -> None:
     one, two = machines(2)
     with pytest.raises(StartupError, match="is not shared"):
         await ending(one).run(1, "directory")
@@ -181,7 +181,9 @@ async def test_it_is_done_once_and_again_changes_nothing(autojump_clock: MockClo
     assert await objects(one.bucket, "") == before
 
 
-async def test_what_is_not_the_last_or_has_not_stopped_in_order_is_refused(autojump_clock: MockClock) -> None:
+async def test_unsharing_is_refused_for_a_broker_that_is_not_last_or_not_cleanly_stopped(
+    autojump_clock: MockClock,
+) -> None:
     one, two = machines(2)
     async with one.run(Durability.S3_WAL, flush_interval_seconds=3600.0) as a:
         async with two.run(Durability.S3_WAL):
@@ -217,7 +219,7 @@ async def test_what_is_not_the_last_or_has_not_stopped_in_order_is_refused(autoj
         assert await values(a, 0) == [b"x", b"y"]
 
 
-async def test_who_joins_at_that_moment_is_not_left_alone(autojump_clock: MockClock) -> None:
+async def test_unsharing_is_refused_when_a_broker_joins_meanwhile(autojump_clock: MockClock) -> None:
     """Its commit comes between the look and the end of the head."""
     one, two = machines(2)
     await from_two_to_one(one, two, Durability.WAL)
@@ -241,7 +243,7 @@ async def test_who_joins_at_that_moment_is_not_left_alone(autojump_clock: MockCl
     assert head.claim is None
 
 
-async def test_who_wakes_up_late_is_fenced_and_can_commit_nothing(autojump_clock: MockClock) -> None:
+async def test_a_late_broker_is_fenced_after_unsharing_and_cannot_commit(autojump_clock: MockClock) -> None:
     one, two = machines(2)
     await from_two_to_one(one, two, Durability.WAL)
     late = await SharedMetadataStore.join(MemoryMetadataStore(), one.bucket, "default")

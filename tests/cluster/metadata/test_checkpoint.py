@@ -107,7 +107,7 @@ async def test_the_log_is_kept_behind_the_older_of_the_two_that_are_kept() -> No
     assert bench.kept == [WalPosition(3, 1), WalPosition(3, 2), WalPosition(3, 3)]
 
 
-async def test_those_of_earlier_epochs_go_when_there_are_two_of_ours() -> None:
+async def test_checkpoints_of_earlier_epochs_are_deleted_after_two_of_the_present_epoch() -> None:
     store = MemoryStore()
     for epoch in range(3):
         await Bench(store, epoch=epoch).checkpointer.write()
@@ -119,7 +119,7 @@ async def test_those_of_earlier_epochs_go_when_there_are_two_of_ours() -> None:
     assert await bench.keys() == [key(0), key(1)]
 
 
-async def test_what_changes_of_the_epoch_before_are_of_stays_until_there_are_two_of_ours() -> None:
+async def test_a_base_checkpoint_stays_until_two_of_the_next_epoch_exist() -> None:
     store = MemoryStore()
     before = Bench(store, epoch=2)
     for number in range(5):
@@ -135,7 +135,7 @@ async def test_what_changes_of_the_epoch_before_are_of_stays_until_there_are_two
     assert await bench.keys() == [key(0), key(1)]
 
 
-async def test_a_checkpoint_has_what_changed_and_makes_the_whole_with_a_full_one() -> None:
+async def test_a_delta_checkpoint_has_the_changes_since_the_full_one() -> None:
     bench = Bench()
     await bench.commit(Transaction(puts=PUTS | {"groups/g/1": b"", "groups/g/2": b"", "local/id": b""}))
     for number in range(2):
@@ -152,7 +152,7 @@ async def test_a_checkpoint_has_what_changed_and_makes_the_whole_with_a_full_one
 
 
 @pytest.mark.parametrize("damaged", range(4))
-async def test_any_one_object_may_be_damaged(damaged: int) -> None:
+async def test_any_single_damaged_checkpoint_leaves_a_usable_one(damaged: int) -> None:
     """And what is found then is not older than where the log is kept behind."""
     bench = Bench()
     states: list[dict[str, bytes]] = []
@@ -199,7 +199,7 @@ async def test_changes_are_not_made_of_a_full_one_from_before_their_base() -> No
 
 
 @pytest.mark.parametrize("seed", range(10))
-async def test_a_transaction_is_whole_in_the_changes_or_not_at_all(tmp_path: Path, seed: int) -> None:
+async def test_a_delta_checkpoint_contains_whole_transactions(tmp_path: Path, seed: int) -> None:
     """One that was applied before the snapshot, and that its task had not heard of yet, was there in part."""
     bucket = MemoryStore()
     async with SqliteMetadataStore.open(tmp_path / "metadata.db") as store, trio.open_nursery() as nursery:
@@ -230,7 +230,7 @@ async def test_a_transaction_is_whole_in_the_changes_or_not_at_all(tmp_path: Pat
         nursery.cancel_scope.cancel()
 
 
-async def test_what_a_failed_write_was_to_have_is_in_the_next_one() -> None:
+async def test_changes_of_a_failed_write_are_in_the_next_checkpoint() -> None:
     store = FaultyStore(MemoryStore())
     bench = Bench(store)
     succeeded = 0
@@ -261,7 +261,7 @@ async def test_a_checkpoint_that_comes_cut_off_once_is_not_passed_over() -> None
     assert cut.met_count == 1
 
 
-async def test_one_that_has_ended_remembers_nothing_and_writes_nothing() -> None:
+async def test_a_closed_checkpointer_records_and_writes_nothing() -> None:
     """A broker that writes them no more may run for months; and what it does not know of is in none of its changes."""
     bench = Bench()
     for number in range(3):
@@ -275,7 +275,7 @@ async def test_one_that_has_ended_remembers_nothing_and_writes_nothing() -> None
     assert await bench.keys() == keys
 
 
-async def test_a_checkpoint_that_goes_while_it_is_read_is_looked_for_again() -> None:
+async def test_a_checkpoint_deleted_during_reading_triggers_another_search() -> None:
     store = FaultyStore(MemoryStore())
     bench = Bench(store)
     for number in range(3):
@@ -303,7 +303,7 @@ async def test_one_is_written_when_something_changed_and_two_after_the_last_chan
     assert store.count("put_if_absent") == 4
 
 
-async def test_what_a_full_disk_refused_is_no_change(autojump_clock, nursery) -> None:
+async def test_changes_refused_by_a_full_disk_cause_no_checkpoint(autojump_clock, nursery) -> None:
     store = FaultyStore(MemoryStore())
     bench = Bench(store)
     nursery.start_soon(bench.checkpointer.run)
@@ -325,7 +325,7 @@ async def test_an_outage_is_waited_for(autojump_clock, nursery) -> None:
     assert len(await bench.keys()) == 2
 
 
-async def test_one_is_written_before_its_time_where_the_log_goes_far_beyond_it(autojump_clock, nursery) -> None:
+async def test_a_checkpoint_is_written_early_when_the_log_grows_far_beyond_the_last(autojump_clock, nursery) -> None:
     store = FaultyStore(MemoryStore())
     bench = Bench(store)
     bench.checkpointer.objects_max_count = 16
@@ -349,7 +349,7 @@ async def test_one_is_written_before_its_time_where_the_log_goes_far_beyond_it(a
     assert bench.kept[-1].number == 600
 
 
-async def test_one_changed_offset_of_200000_writes_little_and_holds_nobody_up(tmp_path: Path) -> None:
+async def test_one_changed_offset_of_200000_writes_little_and_does_not_block_the_loop(tmp_path: Path) -> None:
     """It wrote 31 MB every 10 s, and held the event loop for 0.66 s."""
     bucket = MemoryStore()
     value = b'{"offset":%d,"leader_epoch":3,"metadata":"","commit_timestamp_ms":1795409335293}'

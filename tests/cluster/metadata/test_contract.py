@@ -80,7 +80,7 @@ async def test_a_new_store_is_empty(store: MetadataStore) -> None:
     assert list(await store.list("")) == []
 
 
-async def test_what_was_put_is_there_with_the_revision_of_its_transaction(store: MetadataStore) -> None:
+async def test_a_put_is_read_back_with_the_revision_of_its_transaction(store: MetadataStore) -> None:
     first = await store.commit(Transaction(puts={"topics/a": b"1", "topics/b": b"2"}))
     second = await store.commit(Transaction(puts={"topics/a": b"3"}))
 
@@ -125,7 +125,7 @@ async def test_deletes_and_puts_of_a_transaction_take_effect_together(store: Met
     assert [entry.key for entry in await store.list("")] == ["g/2/a", "y"]
 
 
-async def test_a_transaction_whose_expectation_fails_changes_nothing(store: MetadataStore) -> None:
+async def test_a_transaction_with_a_failed_expectation_changes_nothing(store: MetadataStore) -> None:
     revision = await store.commit(Transaction(puts={"a": b"1"}))
 
     for expect in ({"a": 0}, {"a": revision + 1}, {"missing": revision}, {"a": revision, "missing": 1}):
@@ -135,7 +135,7 @@ async def test_a_transaction_whose_expectation_fails_changes_nothing(store: Meta
     assert [(entry.key, entry.value, entry.revision) for entry in await store.list("")] == [("a", b"1", revision)]
 
 
-async def test_a_transaction_whose_expectation_holds_takes_effect(store: MetadataStore) -> None:
+async def test_a_transaction_with_a_met_expectation_takes_effect(store: MetadataStore) -> None:
     first = await store.commit(Transaction(puts={"a": b"1"}, expect={"a": 0}))
     second = await store.commit(Transaction(puts={"a": b"2"}, expect={"a": first, "missing": 0}))
 
@@ -189,7 +189,7 @@ async def test_transactions_take_effect_in_the_order_of_the_calls(store: Metadat
     assert (entry.value, entry.revision) == (b"%d" % last, revisions[last])
 
 
-async def test_a_transaction_that_changes_nothing_gets_no_revision_of_its_own(store: MetadataStore) -> None:
+async def test_a_transaction_without_changes_gets_no_new_revision(store: MetadataStore) -> None:
     revision = await store.commit(Transaction(puts={"a": b"1"}))
 
     assert await store.commit(Transaction(deletes=["x"], delete_prefixes=["y/"])) == revision
@@ -203,7 +203,7 @@ async def test_deletes_come_before_the_puts_of_the_same_transaction(store: Metad
     assert [(entry.key, entry.value) for entry in await store.list("p/")] == [("p/2", b"new")]
 
 
-async def test_a_prefix_ends_after_every_character_that_can_follow_it(store: MetadataStore) -> None:
+async def test_a_prefix_covers_every_following_character(store: MetadataStore) -> None:
     await store.commit(Transaction(puts=dict.fromkeys(("p\U0010ffff", "p\U0010ffff\U0010ffff", "q"), b"")))
 
     assert len(await store.list("p")) == 2
@@ -227,7 +227,7 @@ async def plan_is_carried_out(store: MetadataStore, plan: PlannedFrom) -> bool:
     return False
 
 
-async def test_of_two_who_have_planned_from_the_same_state_the_second_is_refused(store: MetadataStore) -> None:
+async def test_the_second_of_two_plans_from_the_same_state_is_refused(store: MetadataStore) -> None:
     planned_from = PlannedFrom(revision=store.revision, prefixes=["topics/"])
     await store.commit(Transaction(puts={"topics/a_b": b""}, planned_from=planned_from))
     with pytest.raises(PlanOutdated) as caught:  # though no key is the same
@@ -237,9 +237,7 @@ async def test_of_two_who_have_planned_from_the_same_state_the_second_is_refused
 
 
 @pytest.mark.parametrize("change", ["put", "put again", "delete", "delete by prefix"])
-async def test_whatever_changes_outdates_a_plan_and_what_it_has_not_looked_at_does_not(
-    store: MetadataStore, change: str
-) -> None:
+async def test_a_change_outdates_only_plans_that_depend_on_the_changed_keys(store: MetadataStore, change: str) -> None:
     planned_at = await store.commit(Transaction(puts={"a/1": b"", "a/10": b"", "a/2/x": b"", "ab/1": b""}))
     changed = {
         "put": Transaction(puts={"a/2/y": b""}),
@@ -256,9 +254,7 @@ async def test_whatever_changes_outdates_a_plan_and_what_it_has_not_looked_at_do
     assert await plan_is_carried_out(store, PlannedFrom(revision=store.revision, prefixes=["a/"]))
 
 
-async def test_a_plan_is_carried_out_though_others_change_much_beside_it(
-    store: MetadataStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_plan_survives_many_unrelated_changes(store: MetadataStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Groups commit offsets all the time: what has changed is forgotten, and that nothing else has is known."""
     monkeypatch.setattr(base, "REMEMBERED_MAX_BYTES", 1000)
     planned_at = await store.commit(Transaction(puts={"topics/a": b""}))
@@ -267,7 +263,7 @@ async def test_a_plan_is_carried_out_though_others_change_much_beside_it(
     assert await plan_is_carried_out(store, PlannedFrom(revision=planned_at, prefixes=["topics/"]))
 
 
-async def test_a_plan_from_before_what_is_remembered_is_refused_if_its_part_has_changed_at_all(
+async def test_a_plan_older_than_the_remembered_changes_is_refused_if_its_keys_changed(
     store: MetadataStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(base, "REMEMBERED_MAX_BYTES", 1000)
@@ -283,7 +279,7 @@ async def test_a_plan_from_a_revision_that_there_is_not_is_refused(store: Metada
     assert not await plan_is_carried_out(store, PlannedFrom(revision=revision + 1, prefixes=["a/"]))
 
 
-async def test_of_plans_that_are_committed_at_once_each_is_looked_at_after_what_came_before_it(
+async def test_each_concurrent_plan_is_checked_after_the_commits_before(
     store: MetadataStore,
 ) -> None:
     """Each adds to a number that it has read; of those that have read the same one is carried out."""
@@ -315,7 +311,7 @@ def changes_of(store: MetadataStore) -> list[Change]:
     return seen
 
 
-async def test_changes_are_what_was_put_and_deleted(store: MetadataStore) -> None:
+async def test_followers_receive_the_keys_put_and_deleted(store: MetadataStore) -> None:
     changes = changes_of(store)
     first = await store.commit(Transaction(puts={"a": b"1", "p/1": b"", "p/2": b"", "q": b""}))
     second = await store.commit(Transaction(puts={"a": b"2", "p/2": b"new"}, deletes=["q"], delete_prefixes=["p/"]))
@@ -331,7 +327,7 @@ async def test_changes_are_what_was_put_and_deleted(store: MetadataStore) -> Non
     ]
 
 
-async def test_what_is_refused_or_changes_nothing_is_no_change(store: MetadataStore) -> None:
+async def test_refused_and_empty_transactions_publish_no_change(store: MetadataStore) -> None:
     revision = await store.commit(Transaction(puts={"a": b"1"}))
     changes = changes_of(store)
     await store.commit(Transaction(deletes=["x"], delete_prefixes=["y/"]))
@@ -358,7 +354,7 @@ async def test_changes_come_in_order_without_a_gap_and_before_their_commits_retu
     assert seen[-1].puts == {"k": entry.value}
 
 
-async def test_a_change_is_there_to_be_read_when_it_is_seen(store: MetadataStore) -> None:
+async def test_a_published_change_can_be_read_at_once(store: MetadataStore) -> None:
     """Whoever hears of a change and then lists or takes a snapshot finds it."""
     seen = trio.Event()
     store.follow(lambda change: seen.set())
@@ -388,7 +384,7 @@ async def test_a_snapshot_has_nothing_that_is_not_published(store: MetadataStore
             assert not found or int(found.pop()) <= before
 
 
-async def test_what_is_listed_is_not_newer_than_what_has_been_published(store: MetadataStore) -> None:
+async def test_a_list_is_not_newer_than_the_published_changes(store: MetadataStore) -> None:
     """Or who lists and then follows would see something go back."""
 
     async def count() -> None:
@@ -417,14 +413,14 @@ async def test_plans_from_before_the_remembered_changes_are_outdated(
     await store.commit(Transaction(planned_from=PlannedFrom(revision=5, keys=["l/other"])))
 
 
-async def test_who_follows_gets_a_change_however_large(store: MetadataStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_follower_receives_a_change_of_any_size(store: MetadataStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "REMEMBERED_MAX_BYTES", 1000)
     seen = changes_of(store)
     await store.commit(Transaction(puts={"large": bytes(20_000)}))
     assert [change.revision for change in seen] == [1]
 
 
-async def test_who_follows_no_more_is_not_told(store: MetadataStore) -> None:
+async def test_a_removed_follower_receives_no_changes(store: MetadataStore) -> None:
     told: list[Change] = []
     store.follow(told.append)
     await store.commit(Transaction(puts={"a": b""}))
@@ -464,7 +460,7 @@ async def test_several_transactions_applied_at_once_have_revisions_and_outcomes_
             assert isinstance(outdated, PlanOutdated)
 
 
-async def test_a_transaction_sees_the_ones_before_it_that_are_applied_at_once_with_it(tmp_path: Path) -> None:
+async def test_a_transaction_sees_earlier_ones_of_the_same_batch(tmp_path: Path) -> None:
     async with SqliteMetadataStore.open(tmp_path / "metadata.db") as sqlite:
         for local in (MemoryMetadataStore(), sqlite):
             plan = PlannedFrom(revision=0, prefixes=["a/"])
@@ -481,7 +477,7 @@ async def test_a_transaction_sees_the_ones_before_it_that_are_applied_at_once_wi
             assert outcomes[2].revision == 2
 
 
-async def test_a_commit_that_is_cancelled_before_it_began_has_no_effect(store: MetadataStore) -> None:
+async def test_a_commit_cancelled_before_its_start_has_no_effect(store: MetadataStore) -> None:
     with trio.CancelScope() as scope:
         scope.cancel()
         await store.commit(Transaction(puts={"a": b"1"}))

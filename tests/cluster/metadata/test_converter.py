@@ -22,7 +22,7 @@ class Sample:
 @pytest.mark.parametrize(
     "sample", [Sample("ä"), Sample("a", bytes(range(256)), (1, -(2**63)), {"k": "v"}, 0)], ids=["defaults", "all"]
 )
-def test_what_was_encoded_decodes_equal(sample: Sample) -> None:
+def test_an_encoded_value_decodes_to_an_equal_one(sample: Sample) -> None:
     assert decode(Sample, encode(sample)) == sample
 
 
@@ -49,7 +49,7 @@ class Kept:
     others: Mapping[str, object] = others_field()
 
 
-def test_what_a_later_version_has_added_is_written_back_where_it_is_to_be_kept() -> None:
+def test_fields_of_a_later_version_are_written_back() -> None:
     later = b'{"name":"a","added":{"x":[1]},"count":1}'
     found = decode(Kept, later)
     assert found == Kept(name="a", count=1)

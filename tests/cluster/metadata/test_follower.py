@@ -50,7 +50,7 @@ async def put(store: MemoryMetadataStore | GroupCommit, key: str, value: bytes =
     return await store.commit(Transaction(puts={key: value}))
 
 
-async def test_what_one_commits_all_see_in_order_of_revision() -> None:
+async def test_all_followers_apply_each_commit_in_order_of_revision() -> None:
     store = MemoryMetadataStore()
     one, other = Registry(store), Registry(store)
     await one.follower.commit(Transaction(puts={"r/a": b"1"}))
@@ -62,7 +62,7 @@ async def test_what_one_commits_all_see_in_order_of_revision() -> None:
     assert one.revisions == other.revisions == [1, 2, 4]
 
 
-async def test_what_is_loaded_is_with_what_came_meanwhile_one_change() -> None:
+async def test_a_load_and_the_changes_made_meanwhile_are_one_change() -> None:
     """A key that was listed and then deleted, before the list was applied, stayed for ever."""
 
     @attrs.define(eq=False)
@@ -83,7 +83,7 @@ async def test_what_is_loaded_is_with_what_came_meanwhile_one_change() -> None:
     assert registry.held.keys() == {"r/kept", "r/new", "r/later"}
 
 
-async def test_a_commit_returns_when_it_is_applied_though_the_change_comes_late() -> None:
+async def test_a_commit_returns_after_its_change_was_applied() -> None:
     """As from a store that is elsewhere, whose changes come by another way than its answers."""
     store = LateMetadataStore()
     registry = Registry(store)
@@ -104,7 +104,7 @@ async def test_a_commit_returns_when_it_is_applied_though_the_change_comes_late(
     assert returned.is_set()
 
 
-async def test_a_commit_whose_caller_was_cancelled_is_applied_when_it_comes(autojump_clock, nursery) -> None:
+async def test_a_cancelled_commit_is_applied_when_its_change_arrives(autojump_clock, nursery) -> None:
     """And whoever decides on what is in memory waits for it first."""
     local = MemoryMetadataStore(gate=trio.Event())
     store = GroupCommit(local)
@@ -131,7 +131,7 @@ async def test_a_commit_whose_caller_was_cancelled_is_applied_when_it_comes(auto
     assert settled.is_set()
 
 
-async def test_a_commit_whose_outcome_was_unknown_is_applied_when_it_comes() -> None:
+async def test_a_commit_of_unknown_outcome_is_applied_when_its_change_arrives() -> None:
     @attrs.define(eq=False)
     class Unreachable(MemoryMetadataStore):
         loses_replies: bool = False
@@ -153,7 +153,7 @@ async def test_a_commit_whose_outcome_was_unknown_is_applied_when_it_comes() -> 
 
 
 @pytest.mark.parametrize("refusal", [StorageFull, PreconditionFailed])
-async def test_a_commit_that_was_refused_changes_nothing_and_nobody_waits_for_it(refusal: type[Exception]) -> None:
+async def test_a_refused_commit_changes_nothing_and_delays_no_settling(refusal: type[Exception]) -> None:
     store = MemoryMetadataStore(full=refusal is StorageFull)
     registry = Registry(store)
     expect = {"r/a": 7} if refusal is PreconditionFailed else {}
@@ -184,7 +184,7 @@ class Numbers:
                 self.held[key] = number
 
 
-async def test_what_only_a_later_version_can_read_stays_as_it_was_and_is_not_overwritten(
+async def test_an_entry_of_a_later_version_keeps_its_old_value_and_cannot_be_overwritten(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """It ended the broker, in the middle of telling the others of the change."""
@@ -208,7 +208,7 @@ async def test_what_only_a_later_version_can_read_stays_as_it_was_and_is_not_ove
     assert numbers.held == {"r/a": 6, "r/b": 4}
 
 
-async def test_what_only_a_later_version_can_read_stops_a_start() -> None:
+async def test_an_entry_of_a_later_version_stops_a_start() -> None:
     store = MemoryMetadataStore()
     await put(store, "r/a", b"one")
     with pytest.raises(DamagedObject, match=r"r/a: .* start the version of KafScale that wrote it"):

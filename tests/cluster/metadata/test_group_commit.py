@@ -60,7 +60,7 @@ async def test_changes_during_a_commit_share_the_next_one(nursery: trio.Nursery)
     assert sorted(callers.done) == [(str(number), True) for number in range(5)]
 
 
-async def test_a_store_that_cannot_be_reached_fails_these_changes_and_not_the_next(nursery: trio.Nursery) -> None:
+async def test_an_unreachable_store_fails_waiting_changes_but_not_later_ones(nursery: trio.Nursery) -> None:
     store = MemoryMetadataStore(failure=StoreUnavailable("no route"))
     callers = Callers(GroupCommit(store), nursery)
     nursery.start_soon(callers.commits.run)
@@ -71,7 +71,7 @@ async def test_a_store_that_cannot_be_reached_fails_these_changes_and_not_the_ne
     assert callers.done == [("a", "StoreUnavailable"), ("b", True)]
 
 
-async def test_a_lost_disk_ends_the_task_and_everyone_is_told(nursery: trio.Nursery) -> None:
+async def test_a_lost_disk_ends_the_task_and_fails_every_caller(nursery: trio.Nursery) -> None:
     store = MemoryMetadataStore(gate=trio.Event())
     callers = Callers(GroupCommit(store), nursery)
     with pytest.RaisesGroup(StorageFailed):
@@ -87,7 +87,7 @@ async def test_a_lost_disk_ends_the_task_and_everyone_is_told(nursery: trio.Nurs
     assert sorted(callers.done) == [(key, "StorageFailed") for key in "abc"]
 
 
-async def test_a_full_disk_refuses_what_is_not_essential(nursery: trio.Nursery) -> None:
+async def test_a_full_disk_refuses_all_but_essential_changes(nursery: trio.Nursery) -> None:
     store = MemoryMetadataStore(full=True, reserved_count=1)
     callers = Callers(GroupCommit(store), nursery)
     await callers.put("plain")
@@ -100,7 +100,7 @@ async def test_a_full_disk_refuses_what_is_not_essential(nursery: trio.Nursery) 
     assert await store.get("plain") is None
 
 
-async def test_who_waits_for_a_commit_is_told_when_nobody_writes_any_more(nursery: trio.Nursery) -> None:
+async def test_waiting_and_later_commits_fail_when_the_writer_has_ended(nursery: trio.Nursery) -> None:
     """One that the stop cut off, and one that came after it."""
     store = MemoryMetadataStore(gate=trio.Event())
     callers = Callers(GroupCommit(store), nursery)
@@ -121,7 +121,7 @@ async def test_who_waits_for_a_commit_is_told_when_nobody_writes_any_more(nurser
     assert store.commits == []
 
 
-async def test_a_batch_is_not_larger_than_it_should_be(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_batch_is_bounded_by_its_target_count(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_commit, "BATCH_TARGET_COUNT", 5)
     sizes: list[int] = []
 
@@ -165,7 +165,7 @@ async def test_a_batch_is_not_larger_than_it_should_be(nursery: trio.Nursery, mo
         (Transaction(planned_from=PlannedFrom(revision=0, keys=["a/1"])), Transaction(puts={"a/1": b""}), True),
     ],
 )
-async def test_what_touches_what_another_one_expects_is_written_before_that_is_looked_at(
+async def test_a_change_to_an_expected_key_is_written_before_the_expectation_is_checked(
     nursery: trio.Nursery, earlier: Transaction, later: Transaction, *, shares: bool
 ) -> None:
     """All others share a write, whether they expect something or not."""

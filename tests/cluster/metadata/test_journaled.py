@@ -52,7 +52,7 @@ async def journaled(bench: Bench) -> list[str]:
     return keys
 
 
-async def test_a_commit_is_in_the_bucket_before_it_is_in_the_local_store(autojump_clock) -> None:
+async def test_a_commit_reaches_the_bucket_before_the_local_store(autojump_clock) -> None:
     async with running() as bench, trio.open_nursery() as nursery:
         gate = bench.bucket.hold(On(PUT), after_effect=True)
         nursery.start_soon(bench.put, "a")
@@ -66,7 +66,7 @@ async def test_a_commit_is_in_the_bucket_before_it_is_in_the_local_store(autojum
         assert bench.store.revision == 1
 
 
-async def test_a_full_disk_refuses_what_is_not_essential_before_it_is_in_the_log(autojump_clock) -> None:
+async def test_a_full_disk_refuses_all_but_essential_changes_before_they_are_logged(autojump_clock) -> None:
     async with running() as bench:
         await bench.put("a")
         bench.local.full, bench.local.reserved_count = True, 1
@@ -79,7 +79,7 @@ async def test_a_full_disk_refuses_what_is_not_essential_before_it_is_in_the_log
         assert await journaled(bench) == ["a", "essential", "c"]
 
 
-async def test_what_is_in_the_log_waits_for_room_and_what_comes_behind_it_is_refused(autojump_clock) -> None:
+async def test_a_logged_change_waits_for_disk_space_and_later_ones_are_refused(autojump_clock) -> None:
     async with running() as bench, trio.open_nursery() as nursery:
         gate = bench.bucket.hold(On(PUT), after_effect=True)
         nursery.start_soon(bench.put, "in the log")
@@ -117,7 +117,7 @@ async def test_a_commit_alone_takes_one_put(autojump_clock) -> None:
         assert trio.current_time() - began == pytest.approx(0.02)
 
 
-async def test_what_is_refused_is_not_in_the_log(autojump_clock) -> None:
+async def test_a_refused_transaction_is_not_logged(autojump_clock) -> None:
     async with running() as bench:
         await bench.put("a")
         with pytest.raises(PreconditionFailed):
@@ -126,7 +126,7 @@ async def test_what_is_refused_is_not_in_the_log(autojump_clock) -> None:
         assert await journaled(bench) == ["a", "c"]
 
 
-async def test_what_is_expected_is_looked_at_after_all_earlier_commits(autojump_clock) -> None:
+async def test_an_expectation_is_checked_after_all_earlier_commits(autojump_clock) -> None:
     outcomes: list[str] = []
 
     async def compete(bench: Bench, name: str) -> None:
@@ -179,7 +179,7 @@ async def test_of_two_plans_from_the_same_state_only_the_first_is_in_the_log(aut
         assert [entry.key for entry in await bench.local.list("")] == [winner]
 
 
-async def test_a_commit_that_is_cancelled_while_it_waits_has_no_effect(autojump_clock) -> None:
+async def test_a_commit_cancelled_while_queued_has_no_effect(autojump_clock) -> None:
     async with running() as bench, trio.open_nursery() as nursery:
         gate = bench.bucket.hold(On(PUT))
         nursery.start_soon(bench.put, "a")
@@ -229,7 +229,7 @@ async def test_when_the_log_is_fenced_nothing_is_applied(autojump_clock) -> None
     assert bench.local.commits == []
 
 
-async def test_of_what_is_in_the_log_each_transaction_is_applied_once_though_there_was_room_for_a_part(
+async def test_each_logged_transaction_is_applied_once_after_the_disk_was_full(
     autojump_clock,
 ) -> None:
     revisions: list[int] = []

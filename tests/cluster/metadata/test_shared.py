@@ -81,7 +81,7 @@ async def contents(store: SharedMetadataStore) -> dict[str, bytes]:
     return {entry.key: entry.value for entry in await store.list("") if not entry.key.startswith("local/")}
 
 
-async def test_what_one_commits_the_others_have_when_they_look(autojump_clock) -> None:
+async def test_a_commit_reaches_other_brokers_at_their_refresh(autojump_clock) -> None:
     async with cluster() as made:
         one, other = await made.join(), await made.join()
         await one.commit(put("a", b"1"))
@@ -90,7 +90,7 @@ async def test_what_one_commits_the_others_have_when_they_look(autojump_clock) -
         assert await contents(other) == {"a": b"1"}
 
 
-async def test_a_commit_that_was_overtaken_is_made_behind_what_overtook_it(autojump_clock) -> None:
+async def test_an_overtaken_commit_is_retried_on_top_of_the_other(autojump_clock) -> None:
     async with cluster() as made:
         one, other = await made.join(), await made.join()
         await one.commit(put("a", b"1"))
@@ -119,7 +119,7 @@ async def test_of_two_that_expect_the_same_one_is_refused(autojump_clock) -> Non
         assert sorted(outcomes) == ["made", *["refused"] * 7]
 
 
-async def test_a_plan_is_refused_when_another_broker_has_changed_what_it_was_made_from(autojump_clock) -> None:
+async def test_a_plan_is_refused_when_another_broker_changed_its_keys(autojump_clock) -> None:
     async with cluster() as made:
         one, other = await made.join(), await made.join()
         planned = Transaction(puts={"x": b""}, planned_from=PlannedFrom(revision=one.revision, prefixes=("topics/",)))
@@ -155,7 +155,7 @@ async def test_increments_of_many_brokers_all_count(autojump_clock) -> None:
 
 
 @pytest.mark.parametrize("others_commit", [False, True])
-async def test_a_commit_whose_reply_was_lost_is_known_by_its_nonce(autojump_clock, others_commit: bool) -> None:
+async def test_a_commit_with_a_lost_reply_is_recognized_by_its_nonce(autojump_clock, others_commit: bool) -> None:
     async with cluster() as made:
         one, other = await made.join(), await made.join()
         made.bucket.lose_reply(On("put_if_match", KEY, times=1))
@@ -202,7 +202,7 @@ async def test_a_store_that_is_away_for_long_fails_a_commit_and_not_the_next_one
         assert await contents(one) == {"b": b""}
 
 
-async def test_a_head_that_arrives_damaged_is_read_again_and_ends_nobody(autojump_clock) -> None:
+async def test_a_head_truncated_in_transit_is_read_again(autojump_clock) -> None:
     async with cluster() as made:
         one, other = await made.join(), await made.join()
         await other.commit(put("a", b"2"))
@@ -213,7 +213,7 @@ async def test_a_head_that_arrives_damaged_is_read_again_and_ends_nobody(autojum
         assert await contents(one) == {"a": b"2", "b": b"1"}
 
 
-async def test_who_has_missed_what_was_trimmed_begins_with_a_checkpoint(autojump_clock) -> None:
+async def test_a_broker_that_missed_trimmed_entries_loads_a_checkpoint(autojump_clock) -> None:
     async with cluster() as made:
         one, other = await made.join(), await made.join()
         for number in range(5):
@@ -228,7 +228,7 @@ async def test_who_has_missed_what_was_trimmed_begins_with_a_checkpoint(autojump
         assert await contents(await made.join()) == await contents(one)
 
 
-async def test_a_head_is_trimmed_when_nobody_commits_and_only_if_checkpoints_have_any_of_it(autojump_clock) -> None:
+async def test_a_head_is_trimmed_without_commits_once_a_checkpoint_covers_its_entries(autojump_clock) -> None:
     async with cluster() as made:
         one, other = await made.join(), await made.join()
         await one.commit(put("a"))
@@ -244,7 +244,7 @@ async def test_a_head_is_trimmed_when_nobody_commits_and_only_if_checkpoints_hav
         assert await contents(other) == {"a": b""}
 
 
-async def test_who_was_overtaken_reads_the_head_without_asking_first_whether_it_has_changed(autojump_clock) -> None:
+async def test_an_overtaken_broker_reads_the_head_without_a_head_request(autojump_clock) -> None:
     async with cluster() as made:
         one, other = await made.join(), await made.join()
         await one.commit(put("a"))
@@ -254,7 +254,7 @@ async def test_who_was_overtaken_reads_the_head_without_asking_first_whether_it_
         assert other.lost_race_count == 1
 
 
-async def test_who_is_told_of_a_later_revision_reads_the_head_at_once_and_once_if_it_is_not_true(
+async def test_a_newer_revision_notice_reads_the_head_at_once_and_only_once_if_false(
     autojump_clock,
 ) -> None:
     async with cluster() as made:
@@ -272,7 +272,7 @@ async def test_who_is_told_of_a_later_revision_reads_the_head_at_once_and_once_i
         assert gate.arrived_count == 1
 
 
-async def test_a_commit_that_may_be_in_a_checkpoint_has_an_unknown_outcome(autojump_clock) -> None:
+async def test_a_commit_possibly_in_a_checkpoint_has_an_unknown_outcome(autojump_clock) -> None:
     async with cluster() as made:
         one, other = await made.join(), await made.join()
         made.bucket.lose_reply(On("put_if_match", KEY, times=1))
@@ -293,7 +293,7 @@ async def test_a_commit_that_may_be_in_a_checkpoint_has_an_unknown_outcome(autoj
         assert await contents(one) == {"a": b"", "b": b""}
 
 
-async def test_a_start_finds_what_the_head_has_also_with_an_old_directory(autojump_clock) -> None:
+async def test_a_start_with_an_old_directory_catches_up_with_the_head(autojump_clock) -> None:
     async with cluster() as made:
         local = MemoryMetadataStore()
         one = await made.join(local)
@@ -315,7 +315,7 @@ async def test_a_directory_of_another_time_takes_nothing_along(autojump_clock) -
         assert await joined.get("local/directory-id") is not None
 
 
-async def test_a_head_without_the_checkpoint_that_it_needs_is_damage(autojump_clock) -> None:
+async def test_a_head_without_its_checkpoint_is_damaged(autojump_clock) -> None:
     async with cluster() as made:
         one = await made.join()
         await one.commit(put("a"))
@@ -325,7 +325,7 @@ async def test_a_head_without_the_checkpoint_that_it_needs_is_damage(autojump_cl
             await made.join()
 
 
-async def test_who_runs_goes_on_without_the_checkpoint_that_it_needs_and_finds_it_when_it_is_there(
+async def test_a_running_broker_waits_for_a_missing_checkpoint(
     autojump_clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It ended the broker, whatever it led."""
@@ -349,9 +349,7 @@ async def test_who_runs_goes_on_without_the_checkpoint_that_it_needs_and_finds_i
 
 
 @pytest.mark.parametrize("what", ["a head", "a transaction", "a checkpoint"])
-async def test_what_a_later_version_has_written_ends_nobody_who_runs_and_no_start_takes_it(
-    autojump_clock, what: str
-) -> None:
+async def test_metadata_of_a_later_version_stops_a_start_but_not_a_running_broker(autojump_clock, what: str) -> None:
     async with cluster() as made:
         one, other = await made.join(), await made.join()
         await one.commit(put("a"))
@@ -395,7 +393,7 @@ async def test_a_head_that_was_replaced_by_an_older_one_ends_the_broker(autojump
             await one.refresh()
 
 
-async def test_a_head_that_nobody_trims_takes_no_more(autojump_clock) -> None:
+async def test_an_untrimmed_head_refuses_large_commits_at_its_limit(autojump_clock) -> None:
     async with cluster() as made:
         one = await made.join()
         await one.commit(put("a", bytes(HEAD_MAX_BYTES - 1000)))

@@ -45,7 +45,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "metadata.db"
 
 
-async def test_what_was_committed_is_there_after_reopening(path: Path) -> None:
+async def test_a_committed_change_survives_reopening(path: Path) -> None:
     async with SqliteMetadataStore.open(path) as store:
         revision = await store.commit(Transaction(puts={"a": b"1"}))
     async with SqliteMetadataStore.open(path) as store:
@@ -53,7 +53,7 @@ async def test_what_was_committed_is_there_after_reopening(path: Path) -> None:
         assert await store.commit(Transaction(puts={"a": b"2"})) == revision + 1
 
 
-async def test_what_was_acknowledged_survives_a_kill(path: Path) -> None:
+async def test_acknowledged_commits_survive_a_kill(path: Path) -> None:
     script = """
 import sys, trio
 from pathlib import Path
@@ -157,7 +157,7 @@ async def test_a_commit_cancelled_on_its_way_either_returns_or_did_not_happen(pa
     assert stored == returned
 
 
-async def test_a_cancelled_block_commits_what_its_children_had_queued(path: Path) -> None:
+async def test_a_cancelled_block_commits_queued_changes_of_its_children(path: Path) -> None:
     done = trio.Event()
 
     async with trio.open_nursery() as outer:
@@ -192,7 +192,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     monkeypatch.setattr(sqlite.Database, "_apply_all", fail)
 
 
-async def test_a_full_disk_refuses_what_there_is_no_room_for_and_ends_nothing(path: Path, caplog) -> None:
+async def test_a_full_disk_refuses_large_changes_and_the_store_stays_usable(path: Path, caplog) -> None:
     """An offset commit on a full disk ended the broker."""
     async with SqliteMetadataStore.open(path) as store:
         await store.commit(Transaction(puts={"a": b"1"}))
@@ -210,7 +210,7 @@ async def test_a_full_disk_refuses_what_there_is_no_room_for_and_ends_nothing(pa
         assert [entry.key for entry in await store.list("")] == ["a", "big"]
 
 
-async def test_only_what_is_essential_gets_the_reserve_of_a_full_disk(path: Path, monkeypatch) -> None:
+async def test_only_essential_changes_use_the_reserve_of_a_full_disk(path: Path, monkeypatch) -> None:
     reserve = Reserve(path.with_name("reserve"), size_bytes=1 << 20)
     reserve.fill()
     outcomes: dict[str, int] = {}
@@ -245,7 +245,7 @@ async def test_only_what_is_essential_gets_the_reserve_of_a_full_disk(path: Path
 
 
 @pytest.mark.parametrize("has_room", [True, False])
-async def test_an_error_of_writing_is_a_full_disk_only_if_there_is_no_room(path: Path, monkeypatch, has_room) -> None:
+async def test_a_write_error_means_a_full_disk_only_without_room(path: Path, monkeypatch, has_room) -> None:
     """SQLite has no other name for a quota that is used up."""
     monkeypatch.setattr(sqlite, "has_room", lambda directory: has_room)
     async with SqliteMetadataStore.open(path) as store:
@@ -254,7 +254,7 @@ async def test_an_error_of_writing_is_a_full_disk_only_if_there_is_no_room(path:
             await store.commit(Transaction(puts={"a": b""}))
 
 
-async def test_a_start_on_a_full_disk_goes_by_the_reserve_or_says_what_to_do(path: Path, monkeypatch) -> None:
+async def test_a_start_on_a_full_disk_uses_the_reserve_or_explains_the_remedy(path: Path, monkeypatch) -> None:
     reserve = Reserve(path.with_name("reserve"), size_bytes=1 << 20)
     connect = sqlite._connect
 
@@ -275,7 +275,7 @@ async def test_a_start_on_a_full_disk_goes_by_the_reserve_or_says_what_to_do(pat
     assert not ADVICE_TO_LOSE_DATA & set(str(told.value).split())
 
 
-async def test_an_error_of_the_disk_fails_what_waits_and_everything_after_it(path: Path, monkeypatch) -> None:
+async def test_a_disk_error_fails_waiting_and_later_calls(path: Path, monkeypatch) -> None:
     failed: list[int] = []
 
     async with SqliteMetadataStore.open(path) as store:
@@ -300,7 +300,7 @@ async def test_an_error_of_the_disk_fails_what_waits_and_everything_after_it(pat
         assert [entry.key for entry in await store.list("")] == ["a"]
 
 
-async def test_a_damaged_file_is_a_startup_error_that_names_it(path: Path) -> None:
+async def test_a_damaged_file_is_a_startup_error_that_names_the_file(path: Path) -> None:
     path.write_bytes(b"this is no database" * 100)
     with pytest.raises(StartupError, match=r"metadata\.db.* put a backup in its place") as told:
         async with SqliteMetadataStore.open(path):
@@ -345,7 +345,7 @@ async def test_revisions_go_on_after_reopening(path: Path) -> None:
         assert [change.revision for change in changes] == [2]
 
 
-async def test_what_did_not_reach_the_disk_is_no_change(path: Path, monkeypatch) -> None:
+async def test_changes_that_did_not_reach_the_disk_are_not_published(path: Path, monkeypatch) -> None:
     async with SqliteMetadataStore.open(path) as store:
         fill(store)
         changes: list[Change] = []
@@ -358,7 +358,7 @@ async def test_what_did_not_reach_the_disk_is_no_change(path: Path, monkeypatch)
         assert changes == []
 
 
-def test_changes_that_are_refused_to_keep_the_reserve_were_not_told(path: Path, caplog) -> None:
+def test_refusals_that_keep_the_reserve_are_logged_once_with_their_end(path: Path, caplog) -> None:
     """A start had needed some of it, so `s3-wal` refused changes, and the log did not say so, nor that it was over.
 
     What is essential goes on meanwhile, and is no end of it.

@@ -26,7 +26,7 @@ READ_TOPIC = Right(AclOperation.READ, ResourceType.TOPIC)
 WRITE = binding("alice", AclOperation.WRITE, ResourceType.TOPIC, "orders")
 
 
-async def test_they_are_there_after_a_restart_and_what_was_removed_is_not() -> None:
+async def test_acls_and_their_removal_survive_a_restart() -> None:
     store = MemoryMetadataStore()
     registry = AclRegistry(store)
     assert await registry.create([READ, WRITE, READ]) == [None, None, None]
@@ -68,7 +68,7 @@ async def test_of_two_brokers_the_other_learns_of_a_change() -> None:
         ({"host": ""}, "a host has 1 to 255 characters"),
     ],
 )
-async def test_what_may_not_be_is_refused_and_the_others_are_added(wrong: dict[str, object], message: str) -> None:
+async def test_an_invalid_acl_is_refused_and_valid_ones_are_added(wrong: dict[str, object], message: str) -> None:
     registry = AclRegistry(MemoryMetadataStore())
     changed: AclBinding = attrs.evolve(READ, **wrong)  # type: ignore[arg-type]
     refused, accepted = await registry.create([changed, WRITE])
@@ -121,7 +121,7 @@ async def longest_turn(work: Callable[[], Awaitable[object]]) -> int:
     return longest
 
 
-async def test_many_filters_let_others_run_and_find_what_they_found() -> None:
+async def test_a_delete_with_many_filters_yields_and_finds_every_match() -> None:
     """A thousand filters for ten thousand lists held up everybody for seconds."""
     registry = AclRegistry(MemoryMetadataStore())
     await registry.create(many(300))
@@ -144,7 +144,7 @@ async def test_many_filters_let_others_run_and_find_what_they_found() -> None:
     assert len(registry.index) == 300 - 150 - 1
 
 
-async def test_what_is_added_while_filters_look_is_looked_at_too() -> None:
+async def test_an_acl_added_during_a_delete_is_matched_by_all_filters_or_none() -> None:
     store = MemoryMetadataStore()
     registry, other = AclRegistry(store), AclRegistry(store)
     await registry.load()
@@ -188,7 +188,7 @@ async def test_one_to_which_a_later_version_has_added_something_allows_nothing_h
     assert [entry.value for entry in await store.list("acls/")] == [later]
 
 
-async def test_one_that_a_later_version_has_written_ends_nobody_and_lets_nobody_in(
+async def test_an_unreadable_acl_of_a_later_version_grants_nothing_and_a_deny_blocks_all(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """What it denies can't be known. What is allowed that is not known here, nobody asks for here."""

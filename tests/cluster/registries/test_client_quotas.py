@@ -49,7 +49,7 @@ async def test_a_client_ids_own_goes_before_the_default_each_key_for_itself() ->
 
 
 @pytest.mark.parametrize("client_id", ["plain", "with/slash", "", "default-client-id", "ü %"])
-async def test_they_are_there_after_a_restart_and_what_was_removed_is_not(client_id: str) -> None:
+async def test_quotas_and_their_removal_survive_a_restart(client_id: str) -> None:
     store = MemoryMetadataStore()
     quotas = Quotas(store)
     await quotas.alter([setting(client_id, producer_byte_rate=1.0), setting("gone", producer_byte_rate=2.0)])
@@ -69,7 +69,7 @@ async def test_changes_of_one_client_id_in_one_request_follow_each_other() -> No
     assert by_client_id(quotas) == {"a": {CONSUMER_BYTE_RATE: 2.0}}
 
 
-async def test_there_is_a_most_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_number_of_quotas_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_quotas, "QUOTAS_MAX_COUNT", 2)
     quotas = Quotas(MemoryMetadataStore())
     await quotas.alter([setting(each, producer_byte_rate=1.0) for each in ("a", "b")])
@@ -79,7 +79,7 @@ async def test_there_is_a_most_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     assert by_client_id(quotas).keys() == {"a", "b"}
 
 
-async def test_what_another_broker_sets_is_followed_and_told() -> None:
+async def test_a_quota_set_by_another_broker_is_applied_and_announced() -> None:
     store = MemoryMetadataStore()
     quotas, other = Quotas(store), Quotas(store)
     told: list[float | None] = []
@@ -90,7 +90,7 @@ async def test_what_another_broker_sets_is_followed_and_told() -> None:
     assert by_client_id(quotas) == by_client_id(other) == {DEFAULT: {PRODUCER_BYTE_RATE: 5.0}}
 
 
-async def test_what_two_brokers_set_at_once_for_one_client_is_both_set() -> None:
+async def test_concurrent_quotas_of_one_client_set_by_two_brokers_are_both_kept() -> None:
     """The later one had written over the earlier one what it had known before that."""
     store = LateMetadataStore()
     quotas, other = Quotas(store), Quotas(store)
@@ -102,7 +102,7 @@ async def test_what_two_brokers_set_at_once_for_one_client_is_both_set() -> None
     assert by_client_id(quotas) == by_client_id(other) == {"a": {PRODUCER_BYTE_RATE: 1.0, CONSUMER_BYTE_RATE: 2.0}}
 
 
-async def test_two_brokers_do_not_exceed_the_most_that_there_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_two_brokers_together_respect_the_quota_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_quotas, "QUOTAS_MAX_COUNT", 1)
     store = LateMetadataStore()
     quotas, other = Quotas(store), Quotas(store)
@@ -135,7 +135,7 @@ ENTITIES = [
 ]
 
 
-async def test_every_kind_of_entity_is_there_after_a_restart() -> None:
+async def test_quotas_of_every_entity_type_survive_a_restart() -> None:
     store = MemoryMetadataStore()
     quotas = Quotas(store)
     values = {entity: {PRODUCER_BYTE_RATE: float(number + 1)} for number, entity in enumerate(ENTITIES)}
@@ -147,7 +147,7 @@ async def test_every_kind_of_entity_is_there_after_a_restart() -> None:
     assert again.all() == quotas.all() == {}
 
 
-async def test_what_versions_that_knew_client_ids_alone_have_written_is_read() -> None:
+async def test_quotas_stored_by_a_client_id_only_version_are_read() -> None:
     store = MemoryMetadataStore()
     old = {"client-quotas/client-id/a/b": 1.0, "client-quotas/client-id/": 2.0, "client-quotas/default-client-id": 3.0}
     await store.commit(Transaction(puts={key: encode({PRODUCER_BYTE_RATE: value}) for key, value in old.items()}))
@@ -166,7 +166,7 @@ async def test_an_addresss_own_rate_goes_before_the_default() -> None:
     assert [quotas.connection_rate(each) for each in ("192.0.2.1", "192.0.2.2")] == [5, 2]
 
 
-async def test_what_only_a_later_version_knows_ends_nobody_and_limits_nobody(caplog: pytest.LogCaptureFixture) -> None:
+async def test_quota_entries_of_a_later_version_are_ignored(caplog: pytest.LogCaptureFixture) -> None:
     """The quota of a user in a region was taken for that of the user."""
     store = MemoryMetadataStore()
     quotas = Quotas(store)

@@ -24,7 +24,7 @@ def values_of(settings: Settings, *advertised: Listener) -> dict[str, str | None
     return {entry.definition.name: entry.value for entry in broker_entries(settings, advertised)}
 
 
-def test_listeners_are_written_as_kafka_writes_them() -> None:
+def test_listeners_are_formatted_as_in_kafka() -> None:
     settings = Settings(
         listeners=(Listener("IN", "127.0.0.1", 9092), Listener("OUT", "::1", 9093)),
     )
@@ -33,7 +33,7 @@ def test_listeners_are_written_as_kafka_writes_them() -> None:
     assert values["advertised.listeners"] == "OUT://broker.example:19093"
 
 
-def test_what_is_set_is_told_in_kafkas_units() -> None:
+def test_settings_are_reported_in_the_units_of_kafka() -> None:
     values = values_of(
         Settings(
             compaction_check_interval_seconds=1.5,
@@ -51,13 +51,13 @@ def test_what_is_set_is_told_in_kafkas_units() -> None:
     assert values["connections.max.idle.ms"] == "3000"
 
 
-def test_times_are_told_alike_in_hours_and_in_milliseconds() -> None:
+def test_retention_and_roll_times_agree_in_hours_and_milliseconds() -> None:
     values = values_of(Settings())
     for name in ("log.retention", "log.roll"):
         assert int(values[f"{name}.hours"] or 0) * 3_600_000 == int(values[f"{name}.ms"] or 0) == 7 * 24 * 3_600_000
 
 
-def test_what_secures_listeners_is_told_without_secrets(tmp_path: Path) -> None:
+def test_listener_security_is_reported_without_secrets(tmp_path: Path) -> None:
     password_file = tmp_path / "password"
     settings = Settings(
         listeners=(Listener("SASL_SSL", "127.0.0.1", 9092), Listener("OUT", "127.0.0.1", 9093)),
@@ -91,7 +91,7 @@ def test_what_secures_listeners_is_told_without_secrets(tmp_path: Path) -> None:
     assert not any(str(tmp_path) in (value or "") for name, value in values.items() if name != "log.dirs")
 
 
-def test_what_need_not_be_set_is_null() -> None:
+def test_unset_optional_configs_are_null() -> None:
     values = values_of(Settings())
     assert values["ssl.keystore.location"] is None
     assert values["sasl.oauthbearer.expected.audience"] is None

@@ -42,7 +42,7 @@ async def loaded(store: MemoryMetadataStore, options: Settings = OPTIONS) -> Bro
     return configs
 
 
-async def test_they_outlast_a_restart_and_a_brokers_own_go_before_those_of_all() -> None:
+async def test_broker_configs_survive_a_restart_and_override_cluster_defaults() -> None:
     store = MemoryMetadataStore()
     configs = await loaded(store)
     await configs.alter(1, lambda _: {BACKOFF: "2000"})
@@ -56,7 +56,7 @@ async def test_they_outlast_a_restart_and_a_brokers_own_go_before_those_of_all()
     assert [entry.key for entry in await store.list("broker-configs/")] == ["broker-configs/default"]
 
 
-async def test_what_the_options_of_a_broker_forbid_is_refused_and_not_in_force_where_it_was_set(
+async def test_configs_that_conflict_with_broker_options_are_refused_or_ignored(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     store = MemoryMetadataStore()
@@ -73,7 +73,7 @@ async def test_what_the_options_of_a_broker_forbid_is_refused_and_not_in_force_w
     assert (await store.list("broker-configs/1"))[0].value == encode({**too_small, "max.connections": "8"})
 
 
-async def test_what_two_brokers_set_at_once_is_both_set() -> None:
+async def test_concurrent_changes_by_two_brokers_are_both_kept() -> None:
     store = LateMetadataStore()
     ours, theirs = BrokerConfigs(store, OPTIONS), BrokerConfigs(store, Settings(broker_id=2))
     await compete(
@@ -102,7 +102,7 @@ async def setting(topics: TopicRegistry, values: Mapping[str, str], options: Set
     return configs
 
 
-async def test_topics_without_a_config_of_their_own_get_it_and_their_listeners_hear(topics: TopicRegistry) -> None:
+async def test_topics_without_an_override_follow_the_cluster_default(topics: TopicRegistry) -> None:
     changed: list[Topic] = []
     topics.follow(TopicListener(on_changed=changed.append))
     configs = await setting(topics, {RETENTION: "77", "log.cleaner.min.cleanable.ratio": "0.25"})
@@ -122,7 +122,7 @@ async def test_topics_without_a_config_of_their_own_get_it_and_their_listeners_h
     assert [topic.config.retention_ms for topic in topics.all()] == [77, 77, 77]
 
 
-async def test_defaults_that_change_while_a_topic_is_created_hold_for_it() -> None:
+async def test_a_default_changed_during_a_topic_creation_applies_to_the_topic() -> None:
     """The planned transaction has the configs from before."""
     store = LateMetadataStore()
     topics = TopicRegistry(store=store)
@@ -185,7 +185,7 @@ async def alter(connection: Connection, name: str, **values: str) -> None:
     assert [each.error_code for each in answer.responses] == [NONE]
 
 
-async def test_what_is_set_is_in_force_at_once_and_after_a_restart(autojump_clock: trio.abc.Clock) -> None:
+async def test_broker_configs_apply_at_once_and_after_a_restart(autojump_clock: trio.abc.Clock) -> None:
     parts = memory_parts()
     settings = memory_settings(limits=Limits(max_connections_count=100))
     async with memory_broker(parts, settings) as broker:

@@ -98,6 +98,6 @@ async def turns_of_others(work: Work) -> int:
 
 
 @pytest.mark.parametrize("make", PASSES, ids=lambda make: make.__name__)
-async def test_a_large_change_lets_other_tasks_run(make: Callable[[Path], Awaitable[Work]], tmp_path: Path) -> None:
+async def test_a_large_change_yields_to_other_tasks(make: Callable[[Path], Awaitable[Work]], tmp_path: Path) -> None:
     work = await make(tmp_path)
     assert await turns_of_others(work) >= PASSES[make] * (COUNT // STEPS_PER_TURN - 1)

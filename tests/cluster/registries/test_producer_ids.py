@@ -70,7 +70,7 @@ async def test_the_ids_of_the_last_epoch_that_there_can_be_are_not_negative() ->
     assert await producer_ids.allocate() + IDS_PER_EPOCH == 1 << 63
 
 
-async def test_ids_go_on_behind_those_of_an_earlier_version() -> None:
+async def test_allocation_continues_after_ids_of_an_earlier_version() -> None:
     assert await (await begun(await of_an_earlier_version(5000))).allocate() == 5000
     assert await (await begun(await of_an_earlier_version(5000), 1)).allocate() == IDS_PER_EPOCH
     far = 7 * IDS_PER_EPOCH + 17  # behind an id that a client had made up
@@ -118,7 +118,7 @@ async def test_ids_that_a_client_made_up_do_not_use_up_all_that_there_are() -> N
     assert await allocated(producer_ids, 6) == [0, 1, 2, 3, 4, 6]
 
 
-async def test_an_epoch_whose_ids_are_used_up_hands_out_none_of_the_next() -> None:
+async def test_an_exhausted_epoch_hands_out_no_ids_of_the_next() -> None:
     producer_ids = await begun(await of_an_earlier_version(IDS_PER_EPOCH - BLOCK_COUNT - 1))
     assert (await allocated(producer_ids, BLOCK_COUNT + 1))[-1] == IDS_PER_EPOCH - 1
     with pytest.raises(KafkaError) as caught:
@@ -161,7 +161,7 @@ async def test_two_that_were_given_the_same_epoch_hand_out_different_ids() -> No
     assert len(set(ids)) == len(ids) == 4 * BLOCK_COUNT
 
 
-async def test_what_a_later_version_has_written_ends_nobody() -> None:
+async def test_unreadable_records_of_a_later_version_do_not_stop_allocation() -> None:
     store = MemoryMetadataStore()
     producer_ids = await begun(store, 3)
     await store.commit(Transaction(puts={NEXT_BLOCK_KEY: b'{"next":1}', "producer-ids/ends/0000000001": b"[]"}))

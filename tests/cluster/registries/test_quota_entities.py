@@ -66,7 +66,7 @@ def test_the_limit_and_its_sharers_are_kafkas(quotas: dict[QuotaEntity, float], 
 @pytest.mark.parametrize(
     ("entity", "value"), [(QuotaEntity(client_id=DEFAULT), 1.0), (QuotaEntity(user="alice", client_id=DEFAULT), 2.0)]
 )
-def test_who_gives_no_client_id_has_the_default_as_others_do(entity: QuotaEntity, value: float) -> None:
+def test_a_client_without_id_gets_the_default_quota(entity: QuotaEntity, value: float) -> None:
     """In Kafka such a client has no quota at all, however many there are."""
     found = QuotaLimits.of([(entity, value)]).limit("alice", "")
     assert found is not None

@@ -50,7 +50,7 @@ async def test_the_metadata_has_nothing_to_try_passwords_against(store, tmp_path
         assert secret not in entry.value
 
 
-async def test_what_is_kept_of_one_user_is_of_no_use_for_another_one(store, tmp_path):
+async def test_a_sealed_verifier_copied_to_another_user_is_rejected(store, tmp_path):
     users = await load(store, tmp_path / "key")
     await users.alter({KEY: VERIFIER})
     (entry,) = await store.list("")
@@ -59,7 +59,7 @@ async def test_what_is_kept_of_one_user_is_of_no_use_for_another_one(store, tmp_
     assert users.has(CredentialKey(SHA_512, "admin"))
 
 
-async def test_others_who_follow_the_metadata_see_it(store, tmp_path):
+async def test_changes_reach_other_brokers_that_follow_the_metadata(store, tmp_path):
     first = await load(store, tmp_path / "key")
     await first.alter({KEY: VERIFIER})
     second = await load(store, tmp_path / "key")
@@ -88,13 +88,13 @@ async def test_a_key_file_that_is_named_and_not_there(store, tmp_path):
     assert not (tmp_path / "key").exists()
 
 
-async def test_no_key_is_made_before_it_is_needed(store, tmp_path):
+async def test_the_key_file_is_created_only_when_needed(store, tmp_path):
     users = await load(store, tmp_path / "key")
     await users.alter({KEY: None})
     assert not (tmp_path / "key").exists()
 
 
-async def test_who_is_not_there_is_shown_the_iterations_of_those_who_are(store, tmp_path):
+async def test_a_decoy_for_an_unknown_user_has_the_iterations_of_real_users(store, tmp_path):
     users = await load(store, tmp_path / "key")
     assert users.decoy(SHA_512, "nobody").iterations == 8192
     await users.alter({KEY: VERIFIER, CredentialKey(SHA_256, ALICE): attrs.evolve(VERIFIER, iterations=5000)})
@@ -109,7 +109,7 @@ async def test_who_is_not_there_is_shown_the_iterations_of_those_who_are(store, 
     assert users.usual_mechanism == SHA_256
 
 
-async def test_there_are_only_so_many(store, tmp_path, monkeypatch):
+async def test_the_number_of_users_is_limited(store, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "USERS_MAX_COUNT", 1)
     users = await load(store, tmp_path / "key")
     await users.alter({KEY: VERIFIER})
@@ -127,7 +127,7 @@ async def test_a_mechanism_of_a_later_version_is_left_alone(store, tmp_path):
     assert users.iterations() == {}
 
 
-async def test_what_was_written_is_not_decrypted_again_here_and_is_by_other_brokers(store, tmp_path, monkeypatch):
+async def test_a_verifier_is_decrypted_only_by_other_brokers(store, tmp_path, monkeypatch):
     """Each of 10,000 passwords of a request took 40 µs more of one step of the event loop."""
     ours = await load(store, tmp_path / "key")
     await ours.alter({KEY: VERIFIER})

@@ -29,7 +29,7 @@ def test_every_default_is_valid() -> None:
         definition.parse(definition.default)
 
 
-def test_defaults_of_the_log_are_those_of_the_table() -> None:
+def test_log_config_defaults_match_the_topic_config_table() -> None:
     config = LogConfig()
     for field in attrs.fields(LogConfig):
         if (definition := TOPIC_CONFIGS.get(field.name.replace("_", "."))) is not None:
@@ -37,7 +37,7 @@ def test_defaults_of_the_log_are_those_of_the_table() -> None:
     assert log_config({}, DEFAULTS) == config
 
 
-def test_the_log_knows_what_acts() -> None:
+def test_every_effective_topic_config_has_a_log_config_field() -> None:
     attributes = {field.name.replace("_", ".") for field in attrs.fields(LogConfig)}
     assert {name for name, definition in TOPIC_CONFIGS.items() if definition.acts} <= attributes
 
@@ -93,7 +93,7 @@ def test_a_default_that_differs_from_kafkas_is_a_default_unless_an_option_was_se
     assert others == {"min.insync.replicas": ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG}  # as Kafka 4.1 tells it
 
 
-def test_a_broker_default_below_the_least_that_a_topic_may_set_is_taken() -> None:
+def test_a_broker_default_below_the_topic_config_minimum_is_accepted() -> None:
     """Settings have bounds of their own; those of the topic config are for what clients send."""
     assert log_config({}, BrokerDefaults(LogConfig(segment_bytes=1024))).segment_bytes == 1024
 
@@ -149,7 +149,7 @@ def test_an_item_that_is_not_allowed_is_named_without_the_others() -> None:
         ("leader.replication.throttled.replicas", "0:1, 1:2", "0:1,1:2"),
     ],
 )
-def test_the_canonical_text_is_what_kafka_4_1_answers(name: str, typed: str, answered: str) -> None:
+def test_the_canonical_text_matches_kafka_4_1(name: str, typed: str, answered: str) -> None:
     definition = TOPIC_CONFIGS[name]
     assert definition.canonical(typed) == answered
     assert definition.canonical(answered) == answered

@@ -50,7 +50,7 @@ def changed_by(planned: Planned, revision: int) -> Change:
     return Change(revision, planned.transaction.puts, planned.transaction.deletes)
 
 
-def test_what_was_planned_and_what_is_decoded_are_the_same() -> None:
+def test_planned_and_decoded_changes_are_equal() -> None:
     topics = [a_topic(f"t{number}", number, overrides) for number, overrides in enumerate(OVERRIDES, 1)]
     planning, following = (
         followed_topics(),
@@ -69,7 +69,7 @@ def test_what_was_planned_and_what_is_decoded_are_the_same() -> None:
     assert planning.index.by_id == following.index.by_id
 
 
-def test_what_somebody_else_has_committed_of_the_same_name_is_not_taken_for_what_was_planned() -> None:
+def test_a_commit_by_another_broker_is_not_mistaken_for_the_planned_one() -> None:
     state = followed_topics()
     ours, others = a_topic("a", 1, {}), a_topic("a", 2, {})
     state.planned = creation(ours)
@@ -77,7 +77,7 @@ def test_what_somebody_else_has_committed_of_the_same_name_is_not_taken_for_what
     assert state.index.by_name == {"a": others}
 
 
-async def test_a_registry_does_not_decode_what_it_has_committed_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_registry_does_not_decode_topics_from_local_commits(monkeypatch: pytest.MonkeyPatch) -> None:
     """It took a third of the time of a creation of 10,000 topics."""
     decoded: list[str] = []
 
@@ -96,7 +96,7 @@ async def test_a_registry_does_not_decode_what_it_has_committed_itself(monkeypat
     assert topics.deleted == other.deleted
 
 
-async def test_what_was_planned_is_forgotten_when_its_commit_has_failed() -> None:
+async def test_a_plan_is_discarded_after_a_failed_commit() -> None:
     """What comes of it later, if its outcome was unknown, is decoded like anybody's."""
     store = MemoryMetadataStore(failure=StoreUnavailable("no answer"))
     topics = TopicRegistry(store=store)

@@ -81,7 +81,7 @@ async def test_a_created_topic_is_found_by_name_and_by_id(topics: TopicRegistry)
     assert topics.index.partition_count == 3
 
 
-async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
+async def test_topics_configs_and_log_starts_survive_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "metadata.db"
     async with SqliteMetadataStore.open(path) as store:
         topics = TopicRegistry(store=store)
@@ -113,7 +113,7 @@ async def test_a_stored_config_that_is_not_accepted_any_more_stops_the_start(sto
         await TopicRegistry(store=store).load()
 
 
-async def test_configs_that_an_earlier_version_stored_as_typed_are_read_as_what_they_mean(
+async def test_configs_stored_verbatim_by_an_earlier_version_are_read_in_canonical_form(
     store: MemoryMetadataStore, topics: TopicRegistry
 ) -> None:
     await topics.create([NewTopic(name="a", overrides={"retention.ms": " +7 ", "cleanup.policy": "compact, delete"})])
@@ -130,7 +130,7 @@ async def test_configs_that_an_earlier_version_stored_as_typed_are_read_as_what_
         assert (topic.config.retention_ms, topic.config.cleanup_policy) == (7, ("compact", "delete"))
 
 
-async def test_a_config_that_only_a_later_version_knows_does_not_end_who_runs_beside_it(
+async def test_an_unknown_topic_config_of_a_later_version_suspends_retention(
     store: MemoryMetadataStore, topics: TopicRegistry, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Brokers are upgraded one by one. What they can't read may keep records, so they delete none meanwhile."""
@@ -179,7 +179,9 @@ async def test_of_two_that_create_the_same_name_at_once_one_wins(topics: TopicRe
     assert topics.index.partition_count == winner.partition_count
 
 
-async def test_a_topic_is_invisible_until_it_is_durable(store: MemoryMetadataStore, topics: TopicRegistry) -> None:
+async def test_a_topic_is_invisible_before_its_creation_is_durable(
+    store: MemoryMetadataStore, topics: TopicRegistry
+) -> None:
     created: list[Topic] = []
     topics.follow(TopicListener(on_created=created.append))
     store.gate = trio.Event()
@@ -276,7 +278,7 @@ async def test_validate_only_answers_as_if_and_changes_nothing(
         (NewTopic(name="n", overrides={"retention.ms": "-2"}), error_codes.INVALID_CONFIG, "at least -1"),
     ],
 )
-async def test_what_can_not_be_created(topics: TopicRegistry, new: NewTopic, code: int, message: str) -> None:
+async def test_an_invalid_creation_is_refused(topics: TopicRegistry, new: NewTopic, code: int, message: str) -> None:
     await create(topics, "taken")
     await create(topics, "a.b")
     error = failed(await topics.create([new]))
@@ -345,7 +347,7 @@ async def test_changes_of_an_unknown_topic(topics: TopicRegistry) -> None:
     assert {outcome.code for outcome in outcomes} == {error_codes.UNKNOWN_TOPIC_OR_PARTITION}
 
 
-async def test_alter_sees_what_is_set_and_replaces_it(topics: TopicRegistry) -> None:
+async def test_alter_receives_the_present_overrides_and_replaces_all(topics: TopicRegistry) -> None:
     topic = await create(topics, "a", overrides={"retention.ms": "1", "segment.ms": "2"})
     given: list[Mapping[str, str]] = []
 
@@ -361,7 +363,7 @@ async def test_alter_sees_what_is_set_and_replaces_it(topics: TopicRegistry) -> 
     assert topics.by_id(topic.topic_id) is changed
 
 
-async def test_callbacks_hear_of_what_happened_in_order(topics: TopicRegistry) -> None:
+async def test_listeners_receive_events_in_order(topics: TopicRegistry) -> None:
     heard = recording(topics)
     await topics.create([NewTopic(name="a"), NewTopic(name="b"), NewTopic(name="")])
     await topics.create_partitions([MorePartitions(name="a", partition_count=2)])
@@ -505,7 +507,7 @@ async def brokers() -> tuple[LateMetadataStore, TopicRegistry, TopicRegistry]:
 
 
 @pytest.mark.parametrize(("one", "other"), [("orders", "orders"), ("a.b", "a_b")])
-async def test_of_two_brokers_that_create_what_collides_one_is_refused(brokers, one: str, other: str) -> None:
+async def test_one_of_two_colliding_creations_by_different_brokers_is_refused(brokers, one: str, other: str) -> None:
     """Both succeeded: each had looked at what it knew."""
     store, *registries = brokers
     outcomes: list[Outcome] = []
@@ -529,7 +531,7 @@ async def test_two_brokers_that_create_different_topics_both_do(brokers) -> None
     assert [topic.name for topic in one.all()] == [topic.name for topic in other.all()] == ["a", "b"]
 
 
-async def test_the_most_topics_that_there_may_be_are_not_exceeded_by_two_brokers() -> None:
+async def test_two_brokers_together_respect_the_topic_limit() -> None:
     store = LateMetadataStore()
     settings = Settings(limits=Limits(max_topics_count=1))
     one, other = TopicRegistry(store=store, settings=settings), TopicRegistry(store=store, settings=settings)
@@ -561,7 +563,7 @@ async def test_log_start_offsets_of_two_brokers_never_go_back(brokers) -> None:
     assert one.log_start_offsets(topic.topic_id) == other.log_start_offsets(topic.topic_id) == {0: 10}
 
 
-async def test_who_is_always_too_late_is_told_so_and_may_try_again() -> None:
+async def test_a_creation_that_is_always_overtaken_times_out_and_can_be_retried() -> None:
     @attrs.define(eq=False)
     class Disturbed(MemoryMetadataStore):
         """Somebody is faster, whatever is planned."""
@@ -584,7 +586,7 @@ async def test_who_is_always_too_late_is_told_so_and_may_try_again() -> None:
     await create(topics, "a")
 
 
-async def test_what_another_registry_commits_is_followed_and_told_to_the_listeners(
+async def test_commits_of_another_registry_are_applied_and_announced_to_listeners(
     topics: TopicRegistry, store: MemoryMetadataStore
 ) -> None:
     """As another broker's commits will be. Both hear the same, and have the same."""
@@ -637,7 +639,7 @@ async def test_following_ends_where_a_load_would(topics: TopicRegistry, store: M
     assert topics.index.partition_count == 0
 
 
-async def test_one_request_may_adopt_a_topic_with_log_starts_that_its_listener_sees(topics: TopicRegistry) -> None:
+async def test_a_listener_sees_the_log_starts_of_an_adopted_topic(topics: TopicRegistry) -> None:
     seen: list[Mapping[int, int]] = []
     topics.follow(TopicListener(on_created=lambda topic: seen.append(dict(topics.log_start_offsets(topic.topic_id)))))
     await topics.create([NewTopic(name="a", partition_count=1, topic_id=bytes(16), log_start_offsets={0: 7})])
@@ -658,7 +660,7 @@ async def test_a_topic_of_another_id_in_the_place_of_one_is_a_new_one(
     assert topics.by_id(old.topic_id) is None
 
 
-async def test_a_creation_whose_caller_went_away_is_seen_when_it_is_durable_and_by_the_next_request(
+async def test_a_cancelled_creation_is_visible_once_durable_and_blocks_a_duplicate(
     autojump_clock, nursery: trio.Nursery, store: MemoryMetadataStore
 ) -> None:
     """It was in the metadata, but not in memory: the name was given to a second topic."""
@@ -683,7 +685,7 @@ async def test_a_creation_whose_caller_went_away_is_seen_when_it_is_durable_and_
     assert heard == [("created", "a", 1)]
 
 
-async def test_a_full_disk_refuses_a_creation_and_memory_stays_as_it_was(
+async def test_a_full_disk_refuses_a_creation_without_side_effects(
     topics: TopicRegistry, store: MemoryMetadataStore
 ) -> None:
     heard = recording(topics)
@@ -695,7 +697,7 @@ async def test_a_full_disk_refuses_a_creation_and_memory_stays_as_it_was(
     assert heard == [("created", "a", 1)]
 
 
-async def test_a_listener_is_told_what_has_changed_since_it_looked(topics: TopicRegistry) -> None:
+async def test_a_listener_first_receives_changes_since_its_snapshot(topics: TopicRegistry) -> None:
     for name in ("deleted", "grown", "kept", "replaced"):
         await create(topics, name)
     seen = topics.all()
@@ -715,7 +717,7 @@ async def test_a_listener_is_told_what_has_changed_since_it_looked(topics: Topic
     assert told[5:] == [("created", "later", 1)]
 
 
-async def test_a_change_under_a_listener_is_visible_before_it_is_told(topics: TopicRegistry) -> None:
+async def test_a_change_is_visible_before_its_listener_runs(topics: TopicRegistry) -> None:
     seen: list[tuple[bool, bool]] = []
     topics.follow(
         TopicListener(
@@ -728,9 +730,7 @@ async def test_a_change_under_a_listener_is_visible_before_it_is_told(topics: To
     assert seen == [(True, False), (True, True)]
 
 
-async def test_a_listener_finds_the_revision_of_the_change_that_it_is_told_of(
-    topics: TopicRegistry, store: MemoryMetadataStore
-) -> None:
+async def test_a_listener_reads_the_revision_of_its_change(topics: TopicRegistry, store: MemoryMetadataStore) -> None:
     """By which a deletion's objects wait until a checkpoint has it."""
     noted: list[int] = []
     topics.follow(TopicListener(on_deleted=lambda topic: noted.append(store.revision)))

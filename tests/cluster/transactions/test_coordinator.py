@@ -126,7 +126,7 @@ def test_a_new_id_begins_with_a_new_producer_id_and_epoch_0() -> None:
 
 
 @pytest.mark.parametrize("state", [S.EMPTY, S.COMPLETE_COMMIT, S.COMPLETE_ABORT])
-def test_a_known_id_gets_the_next_epoch(state: S) -> None:
+def test_an_existing_id_gets_the_next_epoch(state: S) -> None:
     outcome = init(coordinator(transaction(state)))
     assert answer(outcome) == (e.NONE, PID, 4)
     assert shape(outcome) == ["Empty 7:4"]
@@ -140,7 +140,7 @@ def test_an_ongoing_transaction_is_aborted_and_its_producer_fenced_in_the_group_
     assert add(on).reply.error_code == e.PRODUCER_FENCED
 
 
-def test_concurrent_transactions_is_answered_while_markers_are_outstanding_elsewhere_and_not_longer() -> None:
+def test_init_answers_concurrent_transactions_only_while_remote_markers_are_missing() -> None:
     on = coordinator(transaction(S.ONGOING, partitions=frozenset({P0, REMOTE})))
     outcome = init(on)
     assert shape(outcome) == ["PrepareAbort 7:5", "abort t-0 5"]
@@ -194,14 +194,14 @@ KIP_360 = [
 
 
 @pytest.mark.parametrize(("state", "epoch", "last", "named", "expected"), KIP_360)
-def test_a_producer_that_names_its_epoch_goes_on_with_the_next(
+def test_init_with_a_named_epoch_follows_kip_360(
     state: S, epoch: int, last: int, named: int, expected: tuple[int, int, int]
 ) -> None:
     on = coordinator(transaction(state, epoch, last_producer_epoch=last))
     assert answer(init(on, PID, named)) == expected
 
 
-def test_a_lost_reply_that_gave_a_new_producer_id_may_be_asked_for_again_and_again() -> None:
+def test_an_init_that_gave_a_new_producer_id_can_be_repeated() -> None:
     on = coordinator(transaction(S.EMPTY, 32_766))
     assert answer(init(on, PID, 32_766)) == (e.NONE, 99, 0)
     assert answer(init(on, PID, 32_766, new_producer_id=100)) == (e.NONE, 99, 0)
@@ -223,7 +223,7 @@ def test_a_zombie_that_names_its_epoch_aborts_nobodys_transaction() -> None:
     assert (outcome.entries, outcome.reply.error_code) == ((), e.PRODUCER_FENCED)
 
 
-def test_a_producer_that_names_its_epoch_may_abort_its_own_transaction_and_repeat_that() -> None:
+def test_init_with_a_current_epoch_aborts_the_open_transaction_and_can_be_repeated() -> None:
     on = coordinator(transaction(S.ONGOING, 3))
     assert answer(init(on, PID, 3)) == (e.NONE, PID, 6)
     assert answer(init(on, PID, 3)) == (e.NONE, PID, 6)
@@ -234,7 +234,7 @@ def test_a_producer_that_names_its_epoch_may_abort_its_own_transaction_and_repea
     assert answer(init(on, PID, 3)) == (e.NONE, PID, 5)
 
 
-def test_there_are_no_more_ids_than_the_setting_says() -> None:
+def test_the_number_of_transactional_ids_is_limited() -> None:
     on = coordinator(*(transaction(S.EMPTY, transactional_id=f"{each}") for each in range(3)))
     outcome = init(on)
     assert (outcome.reply.error_code, outcome.entries) == (e.POLICY_VIOLATION, ())
@@ -258,7 +258,7 @@ def test_the_first_partition_begins_a_transaction(state: S, version: int) -> Non
     assert value_of(record).client_transaction_version == version
 
 
-def test_what_is_enrolled_already_is_not_written_again_and_waits_for_the_enrolment() -> None:
+def test_a_repeated_enrolment_writes_nothing_and_waits_for_the_first() -> None:
     on = coordinator(transaction(S.EMPTY))
     first = add(on)
     again = add(on)
@@ -285,7 +285,7 @@ ADDING = [
 
 
 @pytest.mark.parametrize(("state", "epoch", "pid", "error"), ADDING)
-def test_who_may_not_enrol_may_not_verify_either(state: S, epoch: int, pid: int, error: int) -> None:
+def test_a_producer_that_cannot_enrol_cannot_verify(state: S, epoch: int, pid: int, error: int) -> None:
     on = coordinator(transaction(state, partitions=frozenset({REMOTE})))
     outcome = add(on, epoch=epoch, pid=pid)
     assert (outcome.reply.error_of(P0), outcome.entries) == (error, ())
@@ -293,7 +293,7 @@ def test_who_may_not_enrol_may_not_verify_either(state: S, epoch: int, pid: int,
     assert verified.reply.error_of(P0) == error
 
 
-def test_an_unknown_id_and_an_empty_one_are_told_apart() -> None:
+def test_an_unknown_id_and_an_empty_id_get_different_errors() -> None:
     assert add(coordinator()).reply.error_code == e.INVALID_PRODUCER_ID_MAPPING
     outcome = coordinator().add_partitions(
         ProducerIdentity("", 1, 1), frozenset({P0}), transaction_version=0, now_ms=NOW
@@ -301,7 +301,7 @@ def test_an_unknown_id_and_an_empty_one_are_told_apart() -> None:
     assert outcome.reply.error_code == e.INVALID_REQUEST
 
 
-def test_verifying_tells_what_takes_part_and_enrols_nothing() -> None:
+def test_verifying_reports_enrolled_partitions_and_enrols_none() -> None:
     on = coordinator(transaction(S.ONGOING))
     outcome = on.verify_partitions(ProducerIdentity("x", PID, 3), frozenset({P0, P1}))
     assert [outcome.reply.error_of(each) for each in (P0, P1)] == [e.NONE, e.TRANSACTION_ABORTABLE]
@@ -309,7 +309,7 @@ def test_verifying_tells_what_takes_part_and_enrols_nothing() -> None:
 
 
 @pytest.mark.parametrize(("version", "error"), [(0, e.POLICY_VIOLATION), (2, e.TRANSACTION_ABORTABLE)])
-def test_a_transaction_has_no_more_partitions_than_the_setting_says(version: int, error: int) -> None:
+def test_the_number_of_partitions_in_a_transaction_is_limited(version: int, error: int) -> None:
     on = coordinator(transaction(S.ONGOING))
     assert add(on, P1, version=version).reply.error_code == e.NONE
     outcome = add(on, TopicPartition("t", 2), version=version)
@@ -391,7 +391,7 @@ def test_that_a_transaction_is_complete_is_written_once_and_later() -> None:
     assert on.is_durable(again), "what it says was true before"
 
 
-def test_an_id_that_has_gone_on_owes_nothing_for_its_former_transaction() -> None:
+def test_a_new_transaction_or_epoch_cancels_the_owed_completion_record() -> None:
     for goes_on in (lambda on: add(on, epoch=4), init):
         on = coordinator(transaction(S.ONGOING))
         end(on, committed=True)
@@ -401,7 +401,7 @@ def test_an_id_that_has_gone_on_owes_nothing_for_its_former_transaction() -> Non
         assert list(on.completions(owed)) == []
 
 
-def test_an_id_that_goes_on_while_others_are_completed_is_left_out() -> None:
+def test_an_id_that_proceeds_during_completions_is_skipped() -> None:
     ids = ("x", "y")
     on = coordinator(*(transaction(S.ONGOING, transactional_id=each) for each in ids))
     assert len(list(on.due(now_ms=NOW + 1_000_000))) == 2
@@ -411,7 +411,7 @@ def test_an_id_that_goes_on_while_others_are_completed_is_left_out() -> None:
     assert list(completions) == []
 
 
-def test_what_the_log_refuses_leaves_owed_what_was() -> None:
+def test_a_completion_is_still_owed_after_a_failed_append() -> None:
     on = coordinator(transaction(S.ONGOING))
     end(on, committed=True)
     for decide in (lambda: add(on, epoch=4), lambda: next(on.completions(on.owed()))):
@@ -432,7 +432,7 @@ V2 = [
 
 
 @pytest.mark.parametrize(("state", "abort_again", "abort", "commit_again", "commit"), V2)
-def test_a_repeated_end_of_version_2_is_known_by_the_epoch_before(
+def test_a_repeated_end_of_version_2_is_recognized_by_the_previous_epoch(
     state: S, abort_again: int | None, abort: int | None, commit_again: int | None, commit: int | None
 ) -> None:
     cases = [(False, 2, abort_again), (False, 3, abort), (True, 2, commit_again), (True, 3, commit)]
@@ -466,7 +466,9 @@ V1 = [
 
 
 @pytest.mark.parametrize(("state", "abort", "commit"), V1)
-def test_a_repeated_end_of_version_1_is_known_by_the_state(state: S, abort: int | None, commit: int | None) -> None:
+def test_a_repeated_end_of_version_1_is_recognized_by_the_state(
+    state: S, abort: int | None, commit: int | None
+) -> None:
     for committed, expected in ((False, abort), (True, commit)):
         outcome = end(coordinator(transaction(state, 3)), committed=committed, version=0)
         assert (outcome.reply.error_code, bool(outcome.entries)) == (expected or e.NONE, expected is None)
@@ -476,7 +478,7 @@ def test_a_repeated_end_of_version_1_is_known_by_the_state(state: S, abort: int 
 
 
 @pytest.mark.parametrize("version", [0, 2])
-def test_the_end_of_somebody_elses_transaction_is_refused(version: int) -> None:
+def test_the_end_of_another_producers_transaction_is_refused(version: int) -> None:
     for on in (coordinator(), coordinator(transaction(S.ONGOING, producer_id=PID + 1))):
         outcome = end(on, committed=True, version=version)
         assert (outcome.reply.error_code, outcome.entries) == (e.INVALID_PRODUCER_ID_MAPPING, ())
@@ -513,7 +515,7 @@ def test_version_1_never_needs_a_new_producer_id_at_the_end() -> None:
 # -- Markers of other brokers ----------------------------------------------------------------------------------------
 
 
-def test_the_last_marker_completes_the_transaction_and_those_of_earlier_ones_are_ignored() -> None:
+def test_the_last_marker_completes_the_transaction_and_older_markers_are_ignored() -> None:
     there = TopicPartition("elsewhere", 1)
     on = coordinator(transaction(S.ONGOING, partitions=frozenset({REMOTE, there})), leads=lambda _: False)
     end(on, committed=True)
@@ -549,7 +551,7 @@ def test_a_transaction_that_another_broker_s_clock_had_begin_in_the_future_times
     assert shape(outcome) == ["PrepareAbort 7:5", "abort t-0 5"]
 
 
-def test_an_id_that_nobody_uses_is_forgotten_and_one_with_a_transaction_is_not() -> None:
+def test_an_unused_id_expires_but_an_id_with_an_open_transaction_does_not() -> None:
     on = coordinator(
         transaction(S.COMPLETE_COMMIT),
         transaction(S.ONGOING, transactional_id="open", timeout_ms=1 << 40),
@@ -563,7 +565,7 @@ def test_an_id_that_nobody_uses_is_forgotten_and_one_with_a_transaction_is_not()
     assert [len(on), on.next_due_ms()] == [2, 40_000 + (1 << 40) + 1]
 
 
-def test_what_is_due_at_once_is_done_in_pieces() -> None:
+def test_due_work_is_bounded_in_each_round() -> None:
     on = coordinator(*(transaction(S.EMPTY, transactional_id=f"{each}") for each in range(DUE_MAX_COUNT + 1)))
     assert len(list(on.due(now_ms=1 << 40))) == DUE_MAX_COUNT
     assert len(list(on.due(now_ms=1 << 40))) == 1
@@ -582,7 +584,7 @@ def test_a_clock_that_is_set_back_does_not_set_records_back() -> None:
 
 
 @pytest.mark.parametrize(("state", "way"), [(S.PREPARE_COMMIT, "commit"), (S.PREPARE_ABORT, "abort")])
-def test_the_next_coordinator_writes_the_markers_of_what_is_decided(state: S, way: str) -> None:
+def test_the_next_coordinator_writes_the_markers_of_decided_transactions(state: S, way: str) -> None:
     on = coordinator(transaction(state, partitions=frozenset({P0, P1})))
     (outcome,) = on.resume(now_ms=NOW)
     assert shape(outcome) == [f"{way} t-0 3", f"{way} t-1 3", f"Complete{state.kafka_name[7:]} 7:3"]
@@ -630,7 +632,7 @@ def test_a_first_init_that_the_log_refuses_leaves_no_id_behind() -> None:
     assert [len(on), on.places.count, on.next_due_ms()] == [0, 0, None]
 
 
-def test_whoever_has_resigned_answers_nothing_and_writes_nothing() -> None:
+def test_a_resigned_coordinator_refuses_requests_and_writes_nothing() -> None:
     on = coordinator(transaction(S.ONGOING))
     outcome = end(on, committed=True)
     on.resign()
@@ -646,7 +648,7 @@ def test_whoever_has_resigned_answers_nothing_and_writes_nothing() -> None:
     assert list(on.due(now_ms=1 << 50)) == list(on.resume(now_ms=NOW)) == []
 
 
-def test_a_record_and_what_is_read_from_it_are_the_same_but_for_the_last_epoch() -> None:
+def test_a_state_record_round_trips_except_for_the_last_epoch() -> None:
     for state in (S.EMPTY, S.ONGOING, S.PREPARE_ABORT, S.COMPLETE_COMMIT):
         before = transaction(state, last_producer_epoch=2, next_producer_id=12)
         value = value_of(before.record())

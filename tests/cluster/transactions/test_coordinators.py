@@ -89,7 +89,7 @@ def test_a_coordinator_ends_with_the_leadership_of_its_partition(led: Led) -> No
     assert coordinator.is_resigned
 
 
-def test_the_last_record_of_an_id_counts_and_a_tombstone_forgets_it(led: Led) -> None:
+def test_the_last_record_of_an_id_wins_and_a_tombstone_removes_the_id(led: Led) -> None:
     load(
         led,
         record("x", TransactionState.ONGOING),
@@ -102,7 +102,7 @@ def test_the_last_record_of_an_id_counts_and_a_tombstone_forgets_it(led: Led) ->
     assert sum(map(len, led)) == 1
 
 
-def test_a_dead_record_is_a_tombstone_and_an_unknown_state_is_no_record(led: Led) -> None:
+def test_a_dead_record_is_a_tombstone_and_an_unknown_state_is_refused(led: Led) -> None:
     value = record("x", TransactionState.EMPTY).value
     assert value is not None
     loading = led.begin_loading(0, 1)
@@ -114,14 +114,14 @@ def test_a_dead_record_is_a_tombstone_and_an_unknown_state_is_no_record(led: Led
         loading.apply_state(StateRecord("x", attrs.evolve(value, transaction_status=9)))
 
 
-def test_more_ids_than_there_may_be_are_loaded_all_the_same() -> None:
+def test_ids_beyond_the_limit_are_still_loaded() -> None:
     few = transactions(1, limits=Limits(max_transactional_ids_count=1))
     load(few.led, *(record(f"{number}", TransactionState.EMPTY) for number in range(3)))
     assert few.places.count == 3
     assert few.places.is_full
 
 
-def test_a_description_has_all_that_kafka_says(led: Led) -> None:
+def test_a_description_has_every_field_of_kafka(led: Led) -> None:
     load(led, record("x", TransactionState.ONGOING))
     described = described_transaction(led, "x")
     assert described == DescribedTransaction(
@@ -169,7 +169,7 @@ FILTERS = [
 
 
 @pytest.mark.parametrize(("wanted", "expected"), FILTERS)
-def test_what_is_listed_fits_every_filter(led: Led, wanted: ListTransactionsRequest, expected: list[str]) -> None:
+def test_listed_transactions_match_every_filter(led: Led, wanted: ListTransactionsRequest, expected: list[str]) -> None:
     load(
         led,
         record("c", TransactionState.EMPTY, 3, start_ms=-1),
@@ -187,7 +187,7 @@ def test_nothing_is_listed_while_a_partition_is_being_loaded(led: Led) -> None:
     assert caught.value.code == e.COORDINATOR_LOAD_IN_PROGRESS
 
 
-def test_states_have_the_names_that_kafka_gives_them() -> None:
+def test_states_have_the_names_used_by_kafka() -> None:
     assert list(STATES_BY_NAME) == [
         "Empty",
         "Ongoing",

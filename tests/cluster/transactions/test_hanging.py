@@ -65,7 +65,7 @@ async def world() -> AsyncIterator[World]:
         yield World(log, transactions, [CoordinatedBy(1, each) for each in epochs])
 
 
-async def test_what_nobody_knows_of_at_two_rounds_is_aborted(autojump_clock) -> None:
+async def test_a_transaction_unknown_in_two_rounds_is_aborted(autojump_clock) -> None:
     async with world() as made:
         search = made.search()
         await search.search_once()
@@ -79,7 +79,7 @@ async def test_what_nobody_knows_of_at_two_rounds_is_aborted(autojump_clock) -> 
         assert made.asked == [1]
 
 
-async def test_what_a_coordinator_knows_is_left_to_it_for_as_long_as_it_takes(autojump_clock) -> None:
+async def test_a_transaction_with_a_coordinator_is_left_open(autojump_clock) -> None:
     async with world() as made:
         who = await init(made.transactions, timeout_ms=900_000)
         await write(made.transactions, made.log, who, 0, b"known")

@@ -44,7 +44,7 @@ class Pieces(TransactionalOffsets):
 
 
 @pytest.mark.parametrize("is_durable", [False, True])
-async def test_what_came_before_a_refusal_is_durable_or_refused_as_well(
+async def test_offsets_before_a_refused_piece_are_durable_or_refused_too(
     autojump_clock: MockClock, is_durable: bool
 ) -> None:
     round = Round()

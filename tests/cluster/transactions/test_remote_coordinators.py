@@ -44,7 +44,7 @@ class OtherBroker:
         return response
 
 
-async def test_a_broker_that_is_away_is_told_of_once_each_time(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unavailable_broker_is_logged_once_per_outage(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     other = OtherBroker()
     remote = attrs.evolve(no_peers(), ask=other.ask, leader=lambda _at: 2, coordinated_at=lambda _id: AT)

@@ -49,7 +49,7 @@ def refused(code: int):
 
 @EVERY_MODE
 @VERSIONS
-async def test_commit_and_abort_and_a_restart_that_goes_on(autojump_clock, durability, version):
+async def test_a_producer_commits_and_aborts_and_continues_after_a_restart(autojump_clock, durability, version):
     disk, store = MemoryDisk(), MemoryStore()
     async with memory_log(store, disk, topics=TOPICS, durability=durability) as log, coordinating(log) as transactions:
         who = await init(transactions)
@@ -73,7 +73,7 @@ async def test_commit_and_abort_and_a_restart_that_goes_on(autojump_clock, durab
 
 
 @ONE_LOG
-async def test_a_producer_that_goes_on_at_once_has_no_record_say_that_it_was_complete(autojump_clock, durability):
+async def test_a_producer_that_proceeds_at_once_skips_the_completion_records(autojump_clock, durability):
     settings = {"topics": TOPICS, "durability": durability}
     async with memory_log(MemoryStore(), MemoryDisk(), **settings) as log, coordinating(log) as transactions:
         who = await init(transactions)
@@ -88,9 +88,7 @@ async def test_a_producer_that_goes_on_at_once_has_no_record_say_that_it_was_com
 
 @ONE_LOG
 @VERSIONS
-async def test_what_no_record_says_to_be_complete_is_completed_by_the_next_coordinator(
-    autojump_clock, durability, version
-):
+async def test_a_decided_transaction_is_completed_by_the_next_coordinator(autojump_clock, durability, version):
     disk, store = MemoryDisk(), MemoryStore()
     settings = {"topics": TOPICS, "durability": durability}
     async with memory_log(store, disk, **settings) as log, coordinating(log) as transactions:
@@ -121,7 +119,7 @@ async def test_the_end_of_a_transaction_takes_one_round(autojump_clock, durabili
 
 
 @EVERY_MODE
-async def test_nobody_meets_concurrent_transactions(autojump_clock, durability):
+async def test_sequential_transactions_never_get_concurrent_transactions_errors(autojump_clock, durability):
     settings = {"topics": TOPICS, "durability": durability}
     async with memory_log(MemoryStore(), MemoryDisk(), **settings) as log, coordinating(log) as transactions:
         who = await init(transactions)
@@ -149,7 +147,7 @@ async def test_a_zombie_is_fenced(autojump_clock, durability):
         assert await read_committed(log, log.partition(0, name=DATA)) == [b"mine"]
 
 
-async def test_a_reply_waits_for_its_round_and_for_what_it_depends_on(autojump_clock):
+async def test_a_repeated_end_waits_until_the_first_is_durable(autojump_clock):
     disk = MemoryDisk()
     async with memory_log(MemoryStore(), disk, topics=TOPICS) as log, coordinating(log) as transactions:
         who = await init(transactions)
@@ -168,7 +166,7 @@ async def test_a_reply_waits_for_its_round_and_for_what_it_depends_on(autojump_c
         assert min(ended) >= 3.0
 
 
-async def test_what_a_client_that_went_away_had_decided_is_carried_out(autojump_clock):
+async def test_a_decision_is_carried_out_after_its_client_disconnects(autojump_clock):
     settings = {"topics": TOPICS, "durability": Durability.SEGMENT}
     store = FaultyStore(MemoryStore())
     async with memory_log(store, MemoryDisk(), **settings) as log, coordinating(log) as transactions:
@@ -184,7 +182,7 @@ async def test_what_a_client_that_went_away_had_decided_is_carried_out(autojump_
 
 
 @EVERY_MODE
-async def test_whatever_a_crash_leaves_is_finished(autojump_clock, durability):
+async def test_a_transaction_interrupted_by_a_crash_ends_alike_in_all_partitions(autojump_clock, durability):
     """Kill at many moments of a transaction's end; afterwards it is committed in all partitions, or in none."""
     outcomes = set()
     for moment in range(24):
@@ -253,7 +251,7 @@ async def test_a_transaction_that_began_while_the_clock_was_ahead_is_aborted_all
         assert not log.partition(0, name=DATA).transactions.open
 
 
-async def test_an_id_that_nobody_uses_is_forgotten(autojump_clock, monkeypatch):
+async def test_an_unused_transactional_id_expires(autojump_clock, monkeypatch):
     _use_trio_time(monkeypatch)
     async with memory_log(MemoryStore(), MemoryDisk(), topics=TOPICS) as log:
         async with coordinating(log, transactional_id_expiration_ms=100_000) as transactions:
@@ -311,7 +309,7 @@ async def test_a_partition_that_is_on_its_way_gets_its_marker_later(autojump_clo
         assert await read_committed(log, log.partition(1, name=DATA)) == [b"v"]
 
 
-async def test_another_broker_that_leads_takes_the_ids_with_it(autojump_clock):
+async def test_a_new_leader_of_the_state_partition_coordinates_its_ids(autojump_clock):
     async with memory_log(MemoryStore(), MemoryDisk(), topics=TOPICS) as log, coordinating(log) as transactions:
         who = await init(transactions)
         await write(transactions, log, who, 0, b"v")
@@ -327,7 +325,7 @@ async def test_another_broker_that_leads_takes_the_ids_with_it(autojump_clock):
         assert await read_committed(log, log.partition(1, name=DATA)) == [b"w"]
 
 
-async def test_who_asks_while_it_is_being_read_is_told_to_try_again(autojump_clock):
+async def test_a_request_during_loading_gets_coordinator_load_in_progress(autojump_clock):
     settings = {"topics": TOPICS}
     async with memory_log(MemoryStore(), MemoryDisk(), **settings) as log:
         async with coordinating(log, is_loaded=False) as transactions:
@@ -335,7 +333,7 @@ async def test_who_asks_while_it_is_being_read_is_told_to_try_again(autojump_clo
                 await add(transactions, ProducerIdentity("x", 1, 0), 0)
 
 
-async def test_without_memory_a_decision_waits_and_nothing_of_it_is_in_the_log(autojump_clock):
+async def test_a_decision_waits_for_memory_before_any_record_is_written(autojump_clock):
     async with memory_log(MemoryStore(), MemoryDisk(), topics=TOPICS, chunk_pool_bytes=2 << 20) as log:
         async with coordinating(log) as transactions:
             who = await init(transactions)
@@ -409,7 +407,7 @@ async def test_epochs_that_are_used_up_go_over_to_a_new_id_over_a_crash(autojump
         assert await end(transactions, last) == following  # which got no reply
 
 
-async def test_nobody_learns_of_an_id_by_naming_none(autojump_clock):
+async def test_an_end_without_a_producer_id_reveals_no_producer_id(autojump_clock):
     disk, store = MemoryDisk(), MemoryStore()
     async with memory_log(store, disk, topics=TOPICS) as log, coordinating(log) as transactions:
         who = await init(transactions)
@@ -425,7 +423,7 @@ async def test_nobody_learns_of_an_id_by_naming_none(autojump_clock):
 
 
 @EVERY_MODE
-async def test_what_no_coordinator_knows_of_is_aborted(autojump_clock, durability, caplog):
+async def test_a_transaction_without_a_coordinator_is_aborted(autojump_clock, durability, caplog):
     settings = {"topics": TOPICS, "durability": durability}
     async with memory_log(MemoryStore(), MemoryDisk(), **settings) as log, coordinating(log) as transactions:
         who = await init(transactions)
@@ -441,7 +439,7 @@ async def test_what_no_coordinator_knows_of_is_aborted(autojump_clock, durabilit
         assert await read_committed(log, log.partition(0, name=DATA)) == [b"known"]
 
 
-async def test_nothing_is_said_to_be_aborted_in_a_partition_that_is_led_elsewhere_by_now(autojump_clock, caplog):
+async def test_no_abort_is_logged_for_a_partition_that_has_moved_away(autojump_clock, caplog):
     async with memory_log(MemoryStore(), MemoryDisk(), topics=TOPICS) as log, coordinating(log) as transactions:
         partition = log.partition(0, name=DATA)
         await send(partition, b"unknown", producer_id=5)
@@ -451,7 +449,7 @@ async def test_nothing_is_said_to_be_aborted_in_a_partition_that_is_led_elsewher
 
 
 @EVERY_MODE
-async def test_what_a_coordinator_knows_with_an_older_epoch_is_aborted(autojump_clock, durability):
+async def test_a_transaction_newer_than_its_coordinators_epoch_is_aborted(autojump_clock, durability):
     settings = {"topics": TOPICS, "durability": durability}
     async with memory_log(MemoryStore(), MemoryDisk(), **settings) as log, coordinating(log) as transactions:
         who = await init(transactions, timeout_ms=1_000)
@@ -474,7 +472,7 @@ async def test_nothing_is_taken_to_hang_while_a_coordinator_is_missing(autojump_
         assert list(log.partition(0, name=DATA).transactions.open) == [5]
 
 
-async def test_what_has_been_read_when_all_is_cancelled_is_not_coordinated(autojump_clock):
+async def test_loading_finished_after_a_cancellation_writes_nothing(autojump_clock):
     async with memory_log(MemoryStore(), MemoryDisk(), topics=TOPICS) as log:
         async with coordinating(log) as transactions:
             who = await init(transactions)
@@ -486,7 +484,7 @@ async def test_what_has_been_read_when_all_is_cancelled_is_not_coordinated(autoj
         assert [partition.next_offset for partition in log.log.partitions.values()] == appended_to
 
 
-def test_a_record_has_what_kafka_writes_and_comes_back() -> None:
+def test_a_state_record_round_trips_in_the_format_of_kafka() -> None:
     transaction = ProducerTransaction(
         transactional_id="x",
         producer_id=7,

@@ -36,7 +36,7 @@ def encoded_by_schema(value: TransactionLogValue) -> bytes:
 
 @hypothesis.given(names, values)
 @hypothesis.settings(deadline=None)
-def test_a_record_is_what_the_schema_makes_of_the_state(transactional_id: str, value: TransactionLogValue) -> None:
+def test_an_encoded_state_record_matches_the_schema_codec(transactional_id: str, value: TransactionLogValue) -> None:
     record = encode_state(StateRecord(transactional_id, value), 7)
     assert record.key == encode_key(TransactionLogKey(transactional_id=transactional_id))
     assert record.value == encoded_by_schema(value)

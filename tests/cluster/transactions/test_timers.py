@@ -34,7 +34,7 @@ def test_the_alarms_of_deadlines_that_change_often_do_not_pile_up() -> None:
 
 
 @hypothesis.given(st.lists(st.tuples(st.sampled_from("abcdef"), st.none() | st.integers(0, 50)), max_size=60))
-def test_the_next_deadline_is_the_earliest_whatever_was_set_before(changes: list[tuple[str, int | None]]) -> None:
+def test_the_next_deadline_is_the_earliest_after_any_changes(changes: list[tuple[str, int | None]]) -> None:
     timers, expected = Timers(), dict[str, int]()
     for key, deadline_ms in changes:
         timers.set(key, deadline_ms)

@@ -32,7 +32,7 @@ def test_clients_too_old_for_producer_fenced_hear_of_an_invalid_epoch(first: int
         (v.TXN_OFFSET_COMMIT_BUMP_VERSION, 5),
     ],
 )
-def test_the_second_protocol_begins_with_these_versions(bump_version: int, since: int) -> None:
+def test_the_transaction_version_depends_on_the_request_version(bump_version: int, since: int) -> None:
     assert [v.transaction_version(each, bump_version) for each in (0, since - 1, since)] == [0, 0, 2]
 
 
@@ -56,7 +56,7 @@ def test_the_second_protocol_begins_with_these_versions(bump_version: int, since
         (e.INVALID_PRODUCER_ID_MAPPING, dict.fromkeys((10, 12), e.INVALID_PRODUCER_ID_MAPPING)),
     ],
 )
-def test_what_a_produce_answers_is_what_its_version_knows(code: int, by_version: dict[int, int]) -> None:
+def test_produce_error_codes_fit_the_request_version(code: int, by_version: dict[int, int]) -> None:
     assert {version: v.produce_code(code, version) for version in by_version} == by_version
 
 
@@ -71,7 +71,7 @@ def test_what_a_produce_answers_is_what_its_version_knows(code: int, by_version:
         (e.CONCURRENT_TRANSACTIONS, dict.fromkeys((4, 5), e.CONCURRENT_TRANSACTIONS)),
     ],
 )
-def test_what_a_txn_offset_commit_answers_is_what_its_version_knows(code: int, by_version: dict[int, int]) -> None:
+def test_txn_offset_commit_error_codes_fit_the_request_version(code: int, by_version: dict[int, int]) -> None:
     assert {version: v.txn_offset_commit_code(code, version) for version in by_version} == by_version
 
 
@@ -89,5 +89,5 @@ def test_what_a_txn_offset_commit_answers_is_what_its_version_knows(code: int, b
         (e.UNKNOWN_SERVER_ERROR, MarkerFate.RETRY),
     ],
 )
-def test_what_becomes_of_a_marker_by_the_answer_to_it(code: int, fate: MarkerFate) -> None:
+def test_the_answer_to_a_marker_decides_its_fate(code: int, fate: MarkerFate) -> None:
     assert marker_fate(code) is fate

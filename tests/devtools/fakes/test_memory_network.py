@@ -53,7 +53,7 @@ async def test_a_reset_reaches_both_ends(autojump_clock: MockClock) -> None:
     assert network.streams == []
 
 
-async def test_a_silent_connection_loses_everything_until_it_is_reset(autojump_clock: MockClock) -> None:
+async def test_a_silent_connection_loses_all_bytes_until_it_is_reset(autojump_clock: MockClock) -> None:
     network = MemoryNetwork()
     ends, broker = memory_stream_pair()
     client = network.connect(ends)
@@ -80,7 +80,7 @@ async def test_a_wait_that_is_cancelled_loses_nothing(autojump_clock: MockClock)
     assert await client.receive_some() == b"late"
 
 
-async def test_what_is_sent_arrives_in_order_and_in_pieces_as_wanted() -> None:
+async def test_sent_bytes_arrive_in_order_in_pieces_of_the_requested_size() -> None:
     ours, theirs = memory_stream_pair()
     await ours.send_all(b"one")
     await ours.send_all(bytearray(b"two"))
@@ -90,7 +90,7 @@ async def test_what_is_sent_arrives_in_order_and_in_pieces_as_wanted() -> None:
     assert await ours.receive_some() == b"three"
 
 
-async def test_who_waits_is_woken_by_what_arrives_and_by_a_close() -> None:
+async def test_a_waiting_reader_is_woken_by_arriving_bytes_and_by_a_close() -> None:
     ours, theirs = memory_stream_pair()
     received: list[bytes] = []
 
@@ -107,7 +107,7 @@ async def test_who_waits_is_woken_by_what_arrives_and_by_a_close() -> None:
         await ours.aclose()
 
 
-async def test_what_has_arrived_is_read_after_the_other_end_is_closed() -> None:
+async def test_arrived_bytes_can_be_read_after_the_peer_closes() -> None:
     ours, theirs = memory_stream_pair()
     await ours.send_all(b"x")
     ours.close()
@@ -157,7 +157,7 @@ def ends() -> Ends:
     return CutStream(near, cuts, 1, 2, late), far, cuts, late
 
 
-async def test_what_is_sent_over_a_cut_link_is_lost(ends: Ends) -> None:
+async def test_bytes_sent_over_a_cut_link_are_lost(ends: Ends) -> None:
     near, far, cuts, late = ends
     cuts.add((1, 2))
     await near.send_all(b"lost")
@@ -167,7 +167,7 @@ async def test_what_is_sent_over_a_cut_link_is_lost(ends: Ends) -> None:
     assert await far.receive_some() == b"sent"
 
 
-async def test_what_is_kept_arrives_in_order_when_the_link_is_whole_again_and_then_the_end(ends: Ends) -> None:
+async def test_bytes_kept_during_a_cut_arrive_in_order_before_the_end_of_stream(ends: Ends) -> None:
     near, far, cuts, late = ends
     late.is_kept = True
     cuts.add((1, 2))
@@ -201,7 +201,7 @@ async def test_an_answer_comes_late_or_never(ends: Ends, autojump_clock: MockClo
     assert received == [b"answer"] * is_kept
 
 
-async def test_what_is_sent_takes_its_time(autojump_clock: MockClock) -> None:
+async def test_sending_takes_the_configured_time(autojump_clock: MockClock) -> None:
     near, far = memory_stream_pair()
     await CutStream(near, set(), 1, 2, seconds=0.5).send_all(b"sent")
     assert trio.current_time() == 0.5

@@ -102,7 +102,7 @@ async def test_a_decision_that_is_written_behind_its_markers_is_found(
     assert sum("no coordinator has decided on" in fault for fault in faults) == 2 * len(PARTITIONS), faults
 
 
-async def test_an_end_that_was_told_beyond_an_open_transaction_is_found() -> None:
+async def test_a_last_stable_offset_beyond_an_open_transaction_is_reported() -> None:
     async with watched(Durability.WAL) as (running, producer, durable):
         await producer.write(0, b"v")
         durable.history.saw_stable_offset(f"{TOPIC}-0", began=0, last_stable_offset=1)

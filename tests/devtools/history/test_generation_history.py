@@ -47,7 +47,7 @@ class Scene:
         self.seen.assigned(member, got, began=self.now, latest_then=latest_then, is_known=is_known)
 
 
-def test_members_that_share_partitions_one_generation_after_the_other_are_no_problem() -> None:
+def test_members_that_share_partitions_in_later_generations_are_accepted() -> None:
     scene = Scene()
     assert scene.seen.disagreement([scene.one, scene.other], range(2)) == ""
     scene.seen.committed(scene.one, 2, latest_then=2)
@@ -109,7 +109,7 @@ def no_agreement(scene: Scene) -> None:
     ],
     ids=lambda value: getattr(value, "__name__", value),
 )
-def test_what_must_not_be_is_found(plant: Callable[[Scene], None], kind: str) -> None:
+def test_each_planted_violation_is_reported(plant: Callable[[Scene], None], kind: str) -> None:
     scene = Scene()
     plant(scene)
     assert list(kinds(scene.seen.problems)) == [kind]
@@ -149,7 +149,7 @@ def asked_before_the_rebalance(scene: Scene) -> None:
     ],
     ids=lambda play: play.__name__,
 )
-def test_what_may_be_is_no_problem(play: Callable[[Scene], None]) -> None:
+def test_late_and_repeated_answers_are_accepted(play: Callable[[Scene], None]) -> None:
     scene = Scene()
     play(scene)
     assert scene.seen.problems == []

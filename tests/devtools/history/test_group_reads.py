@@ -14,7 +14,7 @@ def reads_of(end_offset: int) -> GroupReads:
     return GroupReads(topic=topic, history=history)
 
 
-def test_what_members_read_one_after_the_other_is_all() -> None:
+def test_overlapping_reads_of_successive_members_cover_all_records() -> None:
     reads = reads_of(30)
     reads.passed(0, 20, 30)
     reads.passed(0, 0, 15)
@@ -22,20 +22,20 @@ def test_what_members_read_one_after_the_other_is_all() -> None:
     assert reads.missing() == {}
 
 
-def test_what_is_between_two_runs_is_missing() -> None:
+def test_an_unread_record_between_two_reads_is_missing() -> None:
     reads = reads_of(30)
     reads.passed(0, 0, 10)
     reads.passed(0, 11, 30)
     assert reads.missing() == {0: 10}
 
 
-def test_what_is_behind_the_last_run_is_missing() -> None:
+def test_an_unread_record_after_the_last_read_is_missing() -> None:
     reads = reads_of(30)
     reads.passed(0, 0, 29)
     assert reads.missing() == {0: 29}
 
 
-def test_a_partition_that_nobody_wrote_to_is_not_missed() -> None:
+def test_an_empty_partition_has_no_missing_records() -> None:
     assert GroupReads(topic=Topic("orders", bytes(16), 1), history=History()).missing() == {}
 
 

@@ -54,7 +54,7 @@ def placed(leader: int, epoch: int, decided_epoch: int = 0) -> Placement:
     return Placement(leader, epoch, decided_epoch, 0)
 
 
-def test_a_head_that_goes_on_is_right(writer: Writer, released: list[Grant]) -> None:
+def test_a_sound_sequence_of_heads_has_no_faults(writer: Writer, released: list[Grant]) -> None:
     writer.add(placed(1, 1), placed(2, 1))
     writer.add(placed(2, 2), placed(2, 1))
     writer.add(placed(2, 2, 2), placed(2, 1), kept_until=1)

@@ -9,7 +9,7 @@ from tests.devtools.fakes.memory_broker import memory_broker, memory_parts
 from tests.devtools.history.held import held_too_much
 
 
-async def test_memory_and_entries_that_nobody_gives_back_are_found(autojump_clock: MockClock) -> None:
+async def test_unreleased_pool_memory_and_pending_entries_are_reported(autojump_clock: MockClock) -> None:
     async with memory_broker(memory_parts()) as running:
         services = running.broker.services
         assert list(held_too_much(services)) == []

@@ -321,7 +321,7 @@ def compacted_history() -> History:
     return history
 
 
-def test_what_compaction_may_remove_is_no_anomaly() -> None:
+def test_records_removed_by_compaction_give_no_anomaly() -> None:
     history = compacted_history()
     history.polled("c", ORDERS, reads(1, "p1"))
     history.polled("c", ORDERS, reads(3, "p3"))
@@ -335,7 +335,7 @@ def test_the_latest_value_of_a_key_must_stay() -> None:
     assert {anomaly.kind for anomaly in history.anomalies()} == {Kind.GAP, Kind.LOST_WRITE}
 
 
-def test_what_was_deleted_need_not_be_read() -> None:
+def test_deleted_records_that_are_not_read_give_no_anomaly() -> None:
     history = sound_history()
     history.sent("p", ORDERS, "p3")
     history.acknowledged(ORDERS, "p3", 4)
@@ -350,7 +350,7 @@ def test_what_was_deleted_need_not_be_read() -> None:
     assert history.anomalies() == []
 
 
-def test_replies_that_cross_on_their_way_are_no_anomaly() -> None:
+def test_offsets_replies_that_arrive_out_of_order_give_no_anomaly() -> None:
     history = History()
     history.deleting(ORDERS, math.inf)
     slow, fast = history.now(), history.now()
@@ -359,7 +359,7 @@ def test_replies_that_cross_on_their_way_are_no_anomaly() -> None:
     assert history.anomalies() == []
 
 
-def test_right_answers_about_times_and_epochs_are_no_anomaly() -> None:
+def test_correct_answers_about_timestamps_and_epochs_give_no_anomaly() -> None:
     history = sound_history()
     with_times(history)
     for wanted_ms, offset, timestamp_ms in ((40, 4, 50), (55, 6, 60), (61, -1, -1)):
@@ -371,7 +371,7 @@ def test_right_answers_about_times_and_epochs_are_no_anomaly() -> None:
     assert history.anomalies() == []
 
 
-def test_an_epoch_may_end_before_what_was_read_from_the_bucket_alone() -> None:
+def test_an_epoch_end_before_a_record_read_only_from_the_bucket_gives_no_anomaly() -> None:
     """Seed 20185: the reply to the broker's PUT was still on its way."""
     history = sound_history()
     history.sent("e", ORDERS, "e4")
@@ -381,7 +381,7 @@ def test_an_epoch_may_end_before_what_was_read_from_the_bucket_alone() -> None:
     assert history.anomalies() == []
 
 
-def test_a_commit_that_nobody_has_answered_may_come_after_a_later_one() -> None:
+def test_an_unanswered_commit_that_takes_effect_after_a_later_one_gives_no_anomaly() -> None:
     history = sound_history()
     for offset in (4, 5):
         history.committing("g", ORDERS, offset)
@@ -391,7 +391,7 @@ def test_a_commit_that_nobody_has_answered_may_come_after_a_later_one() -> None:
     assert history.anomalies() == []
 
 
-def test_what_is_forgiven_or_forgotten_may_be_lost_or_differ() -> None:
+def test_forgiven_losses_and_forgotten_topics_give_no_anomaly() -> None:
     history = sound_history()
     history.forgive(ORDERS, 2)
     history.forgive_commits()
@@ -407,7 +407,7 @@ def test_what_is_forgiven_or_forgotten_may_be_lost_or_differ() -> None:
     assert history.anomalies() == []
 
 
-def test_what_is_sent_to_a_topic_that_is_forgotten_comes_behind_what_was_sent_before() -> None:
+def test_records_sent_to_a_forgotten_topic_follow_earlier_records_without_anomaly() -> None:
     """A leader goes on until it hears of the deletion, and so does the producer."""
     history = sound_history()
     history.sent("p", ORDERS, "last")
@@ -417,7 +417,7 @@ def test_what_is_sent_to_a_topic_that_is_forgotten_comes_behind_what_was_sent_be
     assert history.anomalies() == []
 
 
-def test_what_is_not_forgiven_may_not_be_lost() -> None:
+def test_a_changed_record_before_the_forgiven_offset_is_an_anomaly() -> None:
     history = sound_history()
     history.forgive(ORDERS, 2)
     history.sent("r", ORDERS, "r0")
@@ -425,7 +425,7 @@ def test_what_is_not_forgiven_may_not_be_lost() -> None:
     assert Kind.TWO_VALUES in {anomaly.kind for anomaly in history.anomalies()}
 
 
-def test_a_tombstone_that_went_with_all_that_it_deletes_is_no_anomaly() -> None:
+def test_a_tombstone_removed_together_with_its_deleted_records_gives_no_anomaly() -> None:
     history = History()
     history.tombstones_may_go = True
     for offset, value in ((0, "v"), (1, "tombstone"), (2, "other")):
@@ -437,7 +437,7 @@ def test_a_tombstone_that_went_with_all_that_it_deletes_is_no_anomaly() -> None:
     assert history.anomalies() == []
 
 
-def test_a_tombstone_that_came_behind_the_end_has_deleted_nothing_for_who_had_read_all_by_then() -> None:
+def test_a_late_tombstone_deletes_nothing_for_a_reader_that_finished_before_it() -> None:
     """The late tombstone was in a superseded broker's segment, which the next start found behind the end."""
     history = History()
     history.sent("k", ORDERS, "v", key="k", content=content(0))
@@ -452,14 +452,14 @@ def test_a_tombstone_that_came_behind_the_end_has_deleted_nothing_for_who_had_re
     assert [anomaly.kind for anomaly in history.anomalies()] == [Kind.RESURRECTED]
 
 
-def test_an_anomaly_says_what_and_where() -> None:
+def test_an_anomaly_names_its_kind_partition_record_and_offset() -> None:
     history = sound_history()
     unseen(history)
     assert history.anomalies() == [Anomaly(Kind.UNSEEN, ORDERS, "p3, acknowledged at 4")]
     assert str(history.anomalies()[0]) == "unseen in orders-0: p3, acknowledged at 4"
 
 
-def test_the_end_of_a_transaction_is_no_gap_and_a_stable_offset_does_not_go_back() -> None:
+def test_a_marker_counts_as_no_gap_and_a_decreasing_stable_offset_is_an_anomaly() -> None:
     history = sound_history()
     history.sent("p", ORDERS, "p3")
     history.polled("d", ORDERS, reads(5, "p3"))
@@ -476,7 +476,7 @@ def test_the_end_of_a_transaction_is_no_gap_and_a_stable_offset_does_not_go_back
     assert history.anomalies() == []
 
 
-def test_what_was_sent_anew_may_be_there_twice_as_what_was_lost_may_come_back() -> None:
+def test_a_record_that_was_sent_again_after_a_loss_may_appear_twice() -> None:
     """A superseded broker flushed it, late, and the next start found that behind all that was there before."""
     history = sound_history()
     history.sent("q", ORDERS, "q1")
@@ -491,7 +491,7 @@ def test_what_was_sent_anew_may_be_there_twice_as_what_was_lost_may_come_back() 
     assert [anomaly.kind for anomaly in history.anomalies()] == [Kind.DUPLICATE]
 
 
-def test_what_was_aborted_and_compacted_away_before_anybody_read_it_is_no_gap() -> None:
+def test_an_aborted_record_that_was_compacted_before_any_read_leaves_no_gap() -> None:
     history = sound_history()
     history.polled("d", ORDERS, reads(6, "p3"))
     history.sent("p", ORDERS, "p3")
@@ -500,7 +500,7 @@ def test_what_was_aborted_and_compacted_away_before_anybody_read_it_is_no_gap() 
     assert history.anomalies() == []
 
 
-def test_what_may_go_in_any_case_is_not_missed() -> None:
+def test_acknowledged_records_that_may_be_removed_are_not_missed() -> None:
     history = sound_history()
     history.sent("p", ORDERS, "p3", key="p3", may_go=True)
     history.sent("p", ORDERS, "p4", key="p4", may_go=True)
@@ -509,7 +509,7 @@ def test_what_may_go_in_any_case_is_not_missed() -> None:
     assert history.anomalies() == []
 
 
-def test_what_was_aborted_and_removed_before_anybody_saw_where_it_was_is_not_missed() -> None:
+def test_an_aborted_record_that_was_removed_with_unknown_offset_leaves_no_gap() -> None:
     history = sound_history()
     history.sent("p", ORDERS, "p3")
     history.polled("d", ORDERS, reads(6, "p3"))

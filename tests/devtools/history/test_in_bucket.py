@@ -37,7 +37,9 @@ def told(segment: BucketSegment, **changes: Any) -> BucketSegment:
     return attrs.evolve(segment, footer=attrs.evolve(segment.footer, **changes))
 
 
-async def test_what_footers_tell_is_what_batches_say(autojump_clock: trio.testing.MockClock) -> None:
+async def test_sound_footers_agree_with_the_transactions_in_their_batches(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     first, second = await two_segments()
     assert list(transaction_faults([first, second])) == []
     assert list(transaction_faults([first])) == ["transactions that never end: {2: 2}"]
@@ -74,7 +76,7 @@ async def test_a_superseded_segment_that_is_left_below_the_log_start_has_no_open
         (1, {"open_transactions": (OpenTransaction(5, 0, 3),)}, "open at 3 are {}, the footer says {5: 3}"),
     ],
 )
-async def test_what_is_told_wrongly_is_found(
+async def test_a_footer_that_contradicts_its_batches_is_reported(
     autojump_clock: trio.testing.MockClock, number: int, changes: dict[str, Any], message: str
 ) -> None:
     segments = list(await two_segments())

@@ -226,13 +226,13 @@ def gone_on_and_completed_otherwise(log: WrittenLog) -> None:
         (older_coordinator, "and 3 was there"),
     ],
 )
-def test_what_breaks_a_rule_is_found(plant: Callable[[WrittenLog], None], message: str) -> None:
+def test_each_broken_transaction_rule_is_reported(plant: Callable[[WrittenLog], None], message: str) -> None:
     log = sound()
     plant(log)
     assert any(message in fault for fault in log.rules().faults), log.rules().faults
 
 
-def test_what_a_crash_has_undone_is_not_looked_at() -> None:
+def test_records_truncated_by_a_crash_are_not_checked() -> None:
     log = WrittenLog()
     log.state(S.ONGOING, 0, X)
     log.data(X, 0)
@@ -244,7 +244,7 @@ def test_what_a_crash_has_undone_is_not_looked_at() -> None:
     assert log.rules(EpochStart(1, 0), EpochStart(2, 1)).faults == []
 
 
-def test_an_id_may_go_on_without_saying_that_its_transaction_was_complete() -> None:
+def test_a_next_transaction_may_begin_without_a_complete_record_of_the_previous_one() -> None:
     log = WrittenLog()
     log.state(S.ONGOING, 0, X)
     log.data(X, 0)
@@ -255,14 +255,14 @@ def test_an_id_may_go_on_without_saying_that_its_transaction_was_complete() -> N
     assert log.rules().faults == []
 
 
-def test_that_a_transaction_is_complete_may_arrive_when_the_next_coordinator_has_begun_without_it() -> None:
+def test_a_next_coordinator_may_repeat_the_marker_of_a_completed_transaction() -> None:
     """Seed 24626: a marker that the former coordinator had sent when it ended."""
     log = sound()
     log.marker(X, 3, is_commit=False, coordinator_epoch=4, leader_epoch=4)
     assert log.rules().faults == []
 
 
-def test_a_later_coordinator_may_repeat_a_marker_when_the_former_one_has_begun_the_next_epoch() -> None:
+def test_a_next_coordinator_may_repeat_a_marker_after_the_producer_epoch_was_raised() -> None:
     """Seed 152: the former coordinator's last records arrived after the later one had read the partition."""
     log = sound()
     log.state(S.EMPTY, 4)
@@ -276,7 +276,7 @@ def test_a_write_that_was_tried_again_is_one() -> None:
     assert log.rules().faults == []
 
 
-def test_a_batch_may_come_between_a_decision_and_its_marker() -> None:
+def test_a_batch_between_a_prepare_record_and_its_marker_is_accepted() -> None:
     log = WrittenLog()
     log.state(S.ONGOING, 0, X)
     log.state(S.PREPARE_ABORT, 2, X)
@@ -303,7 +303,7 @@ def test_an_end_beyond_a_transaction_that_was_open_then_is_found(end_offset: int
     assert bool(rules.faults) == is_wrong, rules.faults
 
 
-def test_what_was_deleted_need_not_have_been_decided() -> None:
+def test_deleted_transactions_need_no_coordinator_decision() -> None:
     rules = sound().rules()
     rules.check_stable(X, {1: 7}, "told", from_offset=1)
     assert rules.faults == []

@@ -45,7 +45,7 @@ class Scene:
         self.seen.refused(member, "FENCED_MEMBER_EPOCH", may_be_late=may_be_late)
 
 
-def test_members_that_share_partitions_leave_and_come_back_are_no_problem() -> None:
+def test_members_that_share_partitions_and_leave_are_accepted() -> None:
     scene = Scene()
     scene.seen.committed(scene.one, 0, epoch=2, began=0.0)
     assert scene.seen.disagreement([scene.one, scene.other], range(2)) == ""
@@ -143,13 +143,13 @@ def nobody_has_one(scene: Scene) -> None:
         (nobody_has_one, "no agreement"),
     ],
 )
-def test_what_must_not_be_is_found(plant: Callable[[Scene], None], kind: str) -> None:
+def test_each_planted_violation_is_reported(plant: Callable[[Scene], None], kind: str) -> None:
     scene = Scene()
     plant(scene)
     assert list(kinds(scene.seen.problems)) == [kind]
 
 
-def test_what_was_given_to_others_when_the_time_was_up_is_no_problem() -> None:
+def test_partitions_reassigned_after_a_session_timeout_are_accepted() -> None:
     scene = Scene()
     scene.now = SESSION_SECONDS
     scene.beat(scene.one, 3, {0, 1})
@@ -158,7 +158,7 @@ def test_what_was_given_to_others_when_the_time_was_up_is_no_problem() -> None:
     assert scene.seen.problems == []
 
 
-def test_one_that_takes_too_long_to_give_up_may_be_fenced() -> None:
+def test_a_member_that_revokes_too_slowly_may_be_fenced() -> None:
     scene = Scene()
     scene.now = 1.0
     scene.beat(scene.other, 2, set())
@@ -168,7 +168,7 @@ def test_one_that_takes_too_long_to_give_up_may_be_fenced() -> None:
     assert scene.seen.problems == []
 
 
-def test_answers_that_got_lost_may_have_raised_an_epoch() -> None:
+def test_refusals_after_lost_answers_that_raised_the_epoch_are_accepted() -> None:
     scene = Scene()
     scene.seen.sending(scene.one)
     scene.seen.commit_refused(scene.one, "STALE_MEMBER_EPOCH")
@@ -176,7 +176,7 @@ def test_answers_that_got_lost_may_have_raised_an_epoch() -> None:
     assert scene.seen.problems == []
 
 
-def test_what_a_lost_disk_had_is_forgiven() -> None:
+def test_differences_after_a_lost_disk_are_forgiven() -> None:
     scene = Scene()
     scene.seen.forgive()
     scene.beat(scene.one, 1, {0, 1})
@@ -196,7 +196,7 @@ def test_a_new_broker_gives_everybody_a_session_from_its_start_on() -> None:
     assert scene.seen.problems == []
 
 
-def test_who_gives_up_and_has_not_said_so_in_time_may_be_fenced() -> None:
+def test_a_member_that_reports_a_revocation_too_late_may_be_fenced() -> None:
     """Seeds 30283 and 30394: the broker that was to be told had died."""
     scene = Scene()
     scene.beat(scene.one, 2, set())
@@ -206,7 +206,7 @@ def test_who_gives_up_and_has_not_said_so_in_time_may_be_fenced() -> None:
     assert scene.seen.problems == []
 
 
-def test_who_was_told_to_give_up_by_an_answer_that_was_lost_may_be_fenced() -> None:
+def test_a_member_that_lost_the_answer_asking_it_to_revoke_may_be_fenced() -> None:
     """Seed 30351."""
     scene = Scene()
     scene.seen.sending(scene.one)
@@ -215,7 +215,7 @@ def test_who_was_told_to_give_up_by_an_answer_that_was_lost_may_be_fenced() -> N
     assert scene.seen.problems == []
 
 
-def test_who_gives_up_may_be_fenced_where_an_answer_was_lost_that_told_it_to_give_up_more() -> None:
+def test_a_revoking_member_that_lost_an_answer_asking_for_more_may_be_fenced() -> None:
     """Seed 41475: its epoch was raised as it had given up the first, and it reports the second."""
     scene = Scene()
     scene.beat(scene.one, 2, set())
@@ -223,7 +223,7 @@ def test_who_gives_up_may_be_fenced_where_an_answer_was_lost_that_told_it_to_giv
     assert scene.seen.problems == []
 
 
-def test_a_join_that_arrives_late_frees_what_the_same_member_was_given() -> None:
+def test_a_late_join_frees_only_partitions_of_the_same_member() -> None:
     scene = Scene()
     scene.seen.left(scene.one)
     third = scene.seen.joining("third")

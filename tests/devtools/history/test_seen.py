@@ -54,14 +54,14 @@ def sound() -> tuple[TransactionsSeen, Attempt]:
     return seen, first
 
 
-def test_what_can_be_true_is_no_problem() -> None:
+def test_a_sound_transactional_history_has_no_problems() -> None:
     seen, _ = sound()
     assert seen.problems() == []
     assert [attempt.end for attempt in seen.attempts] == [End.COMMITTED, End.ABORTED, End.UNKNOWN]
     assert seen.committed_count == 1
 
 
-def test_a_commit_that_was_refused_at_once_is_an_abort_and_one_that_was_repeated_is_unknown() -> None:
+def test_a_refused_commit_is_an_abort_and_a_refused_repeated_commit_is_unknown() -> None:
     attempt = Attempt(name="t")
     attempt.is_to_commit = attempt.was_refused = True
     attempt.asked_count = 1
@@ -129,7 +129,7 @@ def resurrected(seen: TransactionsSeen, first: Attempt) -> None:
         (resurrected, "resurrected"),
     ],
 )
-def test_what_is_planted_is_found(plant: Callable[[TransactionsSeen, Attempt], None], name: str) -> None:
+def test_each_planted_violation_is_reported(plant: Callable[[TransactionsSeen, Attempt], None], name: str) -> None:
     seen, first = sound()
     plant(seen, first)
     found = seen.problems(tombstones_may_go=True)
@@ -137,7 +137,7 @@ def test_what_is_planted_is_found(plant: Callable[[TransactionsSeen, Attempt], N
     assert any(name in problem for problem in found), found
 
 
-def test_what_compaction_or_deletion_has_taken_is_not_missed() -> None:
+def test_records_removed_by_compaction_or_deletion_are_not_missed() -> None:
     for is_deleted in (True, False):
         seen, _ = sound()
         read(seen, Y, (5, "new"), consumer="later")

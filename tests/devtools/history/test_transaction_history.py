@@ -134,7 +134,7 @@ BESIDE = {Kind.INT_SEND_SKIP: {Kind.G0}}  # a value between two values of anothe
 
 
 @pytest.mark.parametrize(("kind", "history"), PLANTED, ids=[kind.value for kind, _ in PLANTED])
-def test_what_is_planted_is_found_and_nothing_else(kind: Kind, history: list[Transaction]) -> None:
+def test_each_planted_anomaly_is_reported_and_no_others(kind: Kind, history: list[Transaction]) -> None:
     found = {anomaly.kind for anomaly in anomalies(history)}
     assert found == {kind} | BESIDE.get(kind, set())
     assert {anomaly.kind for anomaly in anomalies(history, {kind})} == {kind}
@@ -145,19 +145,19 @@ def test_each_kind_is_planted() -> None:
     assert {kind for kind, _ in PLANTED} == set(Kind)
 
 
-def test_an_anomaly_says_who_and_what() -> None:
+def test_an_anomaly_names_the_poll_the_record_and_the_transaction() -> None:
     history = [sent("t0", Send(X, "a", 0), end=End.ABORTED), polled("c0", poll((X, 0, "a")))]
     assert anomalies(history) == [Anomaly(Kind.G1A, "c0 polled a of t0")]
 
 
-def test_what_was_aborted_or_is_unknown_is_not_lost_and_can_be_passed_over() -> None:
+def test_unread_records_of_aborted_or_unknown_transactions_give_no_anomaly() -> None:
     history = sound_history()
     for end in (End.ABORTED, End.UNKNOWN):
         history[1] = attrs.evolve(history[1], end=end)
         assert anomalies(history) == []
 
 
-def test_a_consumer_that_sought_may_go_anywhere() -> None:
+def test_a_consumer_that_sought_may_read_from_any_offset() -> None:
     history = [
         sent("t0", Send(X, "a", 0), Send(X, "b", 1), Send(X, "c", 2)),
         polled("d0", poll((X, 0, "a"), (X, 1, "b"), (X, 2, "c")), process="d"),
@@ -169,7 +169,7 @@ def test_a_consumer_that_sought_may_go_anywhere() -> None:
 
 
 @hypothesis.given(st.frozensets(st.tuples(st.integers(0, 7), st.integers(0, 7)).filter(lambda e: e[0] != e[1])))
-def test_circles_are_what_reaches_itself(edges: frozenset[tuple[int, int]]) -> None:
+def test_circles_are_groups_of_nodes_that_reach_each_other(edges: frozenset[tuple[int, int]]) -> None:
     reach = set(edges)
     for middle in range(8):
         reach |= {(a, d) for a, b in reach if b == middle for c, d in reach if c == middle}

@@ -30,7 +30,7 @@ RESERVE_ATTEMPTS_COUNT = 100
 LEFT_OUT: Mapping[str, str] = {
     "test_end_hole.py": "a broker alone has a checkpoint of the manifests, by which it finds what is missing",
     "test_the_cluster_is_described": "it describes a cluster of one",
-    "test_a_partition_stays_where_it_is": "it moves, where there is another broker",
+    "test_partition_reassignment_to_another_broker_is_refused": "it moves, where there is another broker",
     "test_a_replica_is_in_the_only_directory": "each broker has one",
     "test_consumers_notice_nothing_of_segments_that_are_merged_and_deleted": "metrics have no label of a broker there",
 }

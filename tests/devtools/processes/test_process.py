@@ -29,13 +29,13 @@ def test_starts_again_on_the_same_ports_and_data_after_both_ends() -> None:
         assert accepts(broker)
 
 
-def test_variables_of_the_caller_do_not_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variables_of_the_caller_do_not_reach_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KAFSCALE_LOG_LEVEL", "none such")
     with broker_process() as broker:
         assert accepts(broker)
 
 
-def test_what_it_wrote_to_stderr_is_shown_when_it_does_not_start(tmp_path: Path) -> None:
+def test_a_failed_start_raises_an_error_with_the_stderr_of_the_broker(tmp_path: Path) -> None:
     broker = BrokerProcess(directory=tmp_path, environ={"KAFSCALE_LOG_LEVEL": "none such"})
     with pytest.raises(ProcessFailed, match="none such"):
         broker.start()
@@ -49,7 +49,7 @@ def test_not_ready_in_time_is_killed(tmp_path: Path) -> None:
     assert broker.returncode == -9
 
 
-def test_nobody_gets_its_port_while_it_is_down() -> None:
+def test_the_port_of_a_stopped_broker_stays_reserved() -> None:
     """A connection of another program had it as its own port once, and the broker could not start again."""
     with broker_process() as broker, socket.socket() as other:
         broker.kill()
@@ -59,7 +59,7 @@ def test_nobody_gets_its_port_while_it_is_down() -> None:
         assert accepts(broker)
 
 
-def test_stopping_what_ended_by_itself_is_told(tmp_path: Path) -> None:
+def test_stopping_a_broker_that_already_ended_raises_an_error(tmp_path: Path) -> None:
     with BrokerProcess(directory=tmp_path) as broker:
         broker.kill()
         with pytest.raises(ProcessFailed, match="does not run"):

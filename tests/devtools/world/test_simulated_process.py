@@ -19,7 +19,7 @@ async def count(process: Process, counts: list[float]) -> None:
         counts.append(trio.current_time())
 
 
-def test_a_suspended_process_takes_no_step_until_it_goes_on() -> None:
+def test_a_suspended_process_takes_no_step_until_it_resumes() -> None:
     process, counts, others = Process(), list[float](), list[float]()
 
     async def run() -> None:
@@ -39,7 +39,7 @@ def test_a_suspended_process_takes_no_step_until_it_goes_on() -> None:
     assert others == list(range(1, 13))
 
 
-def test_a_process_that_ends_while_it_is_suspended_ends_when_it_goes_on() -> None:
+def test_a_process_cancelled_while_suspended_ends_when_it_resumes() -> None:
     process, counts = Process(), list[float]()
 
     async def run() -> None:

@@ -34,7 +34,7 @@ def deleter_of(store) -> Deleter:
     return Deleter(store=store, footers=Footers(store, 1 << 20))
 
 
-async def test_objects_go_when_their_time_has_come_each_at_its_own(autojump_clock, nursery):
+async def test_dropped_segments_are_deleted_each_after_its_delay(autojump_clock, nursery):
     store = MemoryStore()
     first, second, kept = await stored(store, 0, 1, 2)
     deleter = deleter_of(store)

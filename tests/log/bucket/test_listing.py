@@ -66,7 +66,7 @@ async def listed_keys(store, prefixes=()):
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_cut_anywhere_it_finds_the_same(seed):
+async def test_a_listing_in_any_number_of_slices_finds_the_same_segments(seed):
     """Few of some partitions and pages of others; halves missing; prefixes of partitions that have nothing."""
     chance = random.Random(seed)
     keys = [
@@ -91,7 +91,7 @@ async def test_cut_anywhere_it_finds_the_same(seed):
             assert each.index_size_bytes == (1 if each.key.key in halves else None)
 
 
-async def test_an_index_whose_kfs_is_on_the_next_page_goes_with_it():
+async def test_an_index_on_the_page_before_its_kfs_is_matched_with_its_kfs():
     keys = [key_at(0, offset) for offset in range(LIST_PAGE_MAX_COUNT)]
     for without_index in (0, 1):
         store = await store_of(keys, indexes=keys[without_index:])
@@ -113,7 +113,7 @@ async def test_one_page_is_one_request_and_many_are_listed_side_by_side(caplog):
     assert len(set(store.begun)) == 1 + RANGES_MAX_COUNT
 
 
-async def test_an_index_without_its_kfs_is_told_and_left_out(caplog):
+async def test_an_index_without_its_kfs_is_logged_and_ignored(caplog):
     store = await store_of([key_at(0, 0)], indexes=[key_at(0, 0), key_at(0, 5), key_at(1, 5)])
     assert await listed_keys(store) == [key_at(0, 0).key]
     assert [record.message for record in caplog.records] == ["2 .index objects have no .kfs; they are ignored"]

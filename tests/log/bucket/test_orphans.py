@@ -178,7 +178,7 @@ async def test_a_damaged_object_stays(autojump_clock, caplog):
         assert "damaged" in caplog.text
 
 
-async def test_an_orphan_must_be_old_and_known_for_long_enough(autojump_clock):
+async def test_an_orphan_is_deleted_only_when_old_and_seen_for_the_grace_period(autojump_clock):
     async with memory_log(memory_store(), MemoryDisk()) as log:
         await flushed(log, 3)
         await trio.sleep(10 * GRACE_SECONDS)
@@ -199,7 +199,7 @@ async def test_an_orphan_must_be_old_and_known_for_long_enough(autojump_clock):
         assert collector.deleted_count.value == 2
 
 
-async def test_the_topics_own_delay_is_kept_if_it_is_longer(autojump_clock):
+async def test_an_orphan_is_kept_for_the_topics_longer_delete_delay(autojump_clock):
     topics = [topic_spec(file_delete_delay_ms=10_000_000)]
     async with memory_log(memory_store(), MemoryDisk(), topics=topics) as log:
         await flushed(log, 2)
@@ -215,7 +215,7 @@ async def test_the_topics_own_delay_is_kept_if_it_is_longer(autojump_clock):
         assert await left(log.store) == pairs("1-0")
 
 
-async def test_only_topics_whose_deletion_is_remembered_go(autojump_clock):
+async def test_only_objects_of_topics_recorded_as_deleted_are_collected(autojump_clock):
     store, unknown, deleted = memory_store(), key_of(0, topic_id=OTHER_ID), Deleted({TOPIC_ID, b"d" * 16})
     async with memory_log(store, MemoryDisk()) as log:
         await flushed(log, 2)
@@ -232,7 +232,9 @@ async def test_only_topics_whose_deletion_is_remembered_go(autojump_clock):
 
 
 @pytest.mark.parametrize("operation", ["list", "get*", "delete"])
-async def test_a_store_that_fails_is_asked_again_at_the_next_check(autojump_clock, operation, caplog):
+async def test_a_collection_that_fails_on_a_store_error_is_repeated_at_the_next_check(
+    autojump_clock, operation, caplog
+):
     store, deleted = FaultyStore(memory_store()), Deleted()
     async with memory_log(store, MemoryDisk()) as log:
         await flushed(log, 2)
@@ -249,7 +251,7 @@ async def test_a_store_that_fails_is_asked_again_at_the_next_check(autojump_cloc
         assert await left(store) == pairs("1-0")
 
 
-async def test_a_broker_collects_what_a_kill_left_of_a_deleted_topic(autojump_clock):
+async def test_a_restarted_broker_collects_leftover_objects_of_a_deleted_topic(autojump_clock):
     parts = attrs.evolve(memory_parts(), store=FaultyStore(MemoryStore(clock_ms=clock_ms)))
     settings = memory_settings(orphan_check_interval_seconds=60.0, orphan_grace_seconds=100.0)
     async with memory_broker(parts, settings) as running:

@@ -49,7 +49,7 @@ async def written(**how) -> tuple[MemoryStore, MemoryDisk]:
         return store, disk.crash()
 
 
-async def test_everything_is_there_again_and_goes_on(autojump_clock):
+async def test_a_restart_restores_all_records_and_accepts_appends(autojump_clock):
     store, disk = await written(flushed=6)
     async with memory_log(store, disk, leader_epoch=2) as log:
         partition = log.partition()
@@ -129,7 +129,7 @@ async def test_an_index_without_its_kfs_is_not_looked_at(autojump_clock, caplog)
     assert caplog.text.count("have no .kfs") == 1
 
 
-async def test_a_kfs_whose_flush_was_killed_before_the_commit_is_the_flush(autojump_clock):
+async def test_a_segment_uploaded_before_a_kill_is_kept_and_its_batches_are_not_replayed(autojump_clock):
     """Both halves are there and the WAL has the batches as well: they are not replayed, and their files go."""
     store, disk = MemoryStore(), MemoryDisk()
     faulty = FaultyStore(store)
@@ -168,7 +168,7 @@ async def test_one_half_of_a_killed_upload_is_completed(autojump_clock, half):
             assert await read_index(store, key) == await read_footer(store, key)
 
 
-async def test_a_kfs_that_arrives_after_the_restart_has_listed_is_covered_by_what_was_replayed(autojump_clock):
+async def test_a_segment_that_arrives_after_the_restart_is_covered_by_the_replayed_batches(autojump_clock):
     """The PUT of the process before, still on its way: a prefix of what the WAL has."""
     store, disk = MemoryStore(), MemoryDisk()
     async with memory_log(store, disk) as log:
@@ -195,7 +195,7 @@ async def test_a_kfs_that_arrives_after_the_restart_has_listed_is_covered_by_wha
 # ---- damage, and what is not ours ---------------------------------------------------------------------------------
 
 
-async def test_moving_a_damaged_last_segment_away_lets_the_broker_start_where_the_wal_has_what_it_held(autojump_clock):
+async def test_a_broker_starts_without_a_removed_last_segment_if_the_wal_has_its_records(autojump_clock):
     store, disk = MemoryStore(), MemoryDisk()
     async with memory_log(store, disk) as log:
         await write(log, flushed=6)
@@ -206,7 +206,7 @@ async def test_moving_a_damaged_last_segment_away_lets_the_broker_start_where_th
         assert await log.values(log.partition()) == VALUES
 
 
-async def test_a_store_that_fails_at_the_start_is_told_as_it_is(autojump_clock):
+async def test_a_store_error_at_the_start_is_raised_unchanged(autojump_clock):
     store, disk = await written()
     faulty = FaultyStore(store)
     faulty.fail(On("get_tail"))
@@ -297,7 +297,7 @@ async def test_a_segment_partly_covered_by_a_merged_one_ends_where_that_begins(a
 # ---- holes --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_hole_between_bucket_and_wal_stops_the_start_and_says_what_to_do(autojump_clock):
+async def test_a_hole_between_bucket_and_wal_stops_the_start_with_advice(autojump_clock):
     store, disk = await written(flushed=6)
     await store.delete([key_at(3).key, key_at(3).of_kind("index").key])
     async with memory_log(store, disk, leader_epoch=2) as log:  # entries that are flushed are in the WAL's file still
@@ -324,7 +324,7 @@ async def with_short_wal() -> tuple[MemoryStore, MemoryDisk]:
 
 
 @pytest.mark.parametrize("log_start_offset", [13, 14, 15, 20])
-async def test_a_wal_that_begins_behind_the_bucket_is_whole_if_what_is_missing_was_deleted(
+async def test_a_wal_that_begins_after_the_bucket_is_whole_if_the_log_start_covers_the_gap(
     autojump_clock, log_start_offset
 ):
     store, disk = await with_short_wal()
@@ -343,7 +343,7 @@ async def test_a_wal_that_begins_behind_the_bucket_is_whole_if_what_is_missing_w
         assert [each.base_offset for each in partition.manifest.segments] == [14]
 
 
-async def test_objects_missing_at_the_front_are_told(autojump_clock, caplog):
+async def test_segments_missing_at_the_front_are_logged(autojump_clock, caplog):
     store, disk = await written()
     await store.delete([key_at(0).key, key_at(0).of_kind("index").key])
     async with memory_log(store, disk, leader_epoch=2) as log:
@@ -355,7 +355,9 @@ async def test_objects_missing_at_the_front_are_told(autojump_clock, caplog):
 
 @pytest.mark.parametrize("log_start_offset", [1, 3, 7, 8, 9])
 @pytest.mark.parametrize("objects_left", [True, False])
-async def test_segments_below_the_log_start_may_be_missing(autojump_clock, log_start_offset, objects_left, caplog):
+async def test_segments_below_the_log_start_offset_can_be_missing(
+    autojump_clock, log_start_offset, objects_left, caplog
+):
     """DeleteRecords up to any offset, flushed or not; then retention has deleted what it could, or has not yet."""
     store, disk = await written(flushed=6)
     if not objects_left:
@@ -373,7 +375,7 @@ async def test_segments_below_the_log_start_may_be_missing(autojump_clock, log_s
     assert not [r for r in caplog.records if r.levelno == logging.ERROR]
 
 
-async def test_deleted_up_to_the_end_offsets_go_on_behind_it(autojump_clock):
+async def test_an_empty_partition_continues_at_its_log_start_offset(autojump_clock):
     """Everything is deleted and gone from the bucket, and no entry of the WAL is left."""
     store, topics = MemoryStore(), [topic_spec(log_start_offsets={0: 9})]
     async with memory_log(store, MemoryDisk(), topics=topics) as log:
@@ -414,7 +416,7 @@ async def deleted_after_listing(store: MemoryStore, *base_offsets: int) -> Fault
     return faulty
 
 
-async def test_a_segment_that_is_deleted_after_it_was_listed_does_not_end_the_start(autojump_clock, caplog):
+async def test_a_merged_segment_deleted_after_listing_does_not_stop_the_start(autojump_clock, caplog):
     """The broker before had merged them and decided to delete them while it led."""
     store, disk = await written()
     async with memory_log(store, disk, leader_epoch=2) as log:
@@ -441,7 +443,7 @@ async def test_the_replacement_of_deleted_segments_is_found_though_not_listed(au
         assert await log.values(log.partition()) == VALUES
 
 
-async def test_a_segment_that_is_lost_after_it_was_listed_is_missed_and_does_not_end_the_start(autojump_clock):
+async def test_a_segment_lost_after_listing_does_not_stop_the_start(autojump_clock):
     store, _ = await written()
     async with memory_log(await deleted_after_listing(store, 6), MemoryDisk(), leader_epoch=3) as log:
         assert await log.values(log.partition()) == VALUES[:6]

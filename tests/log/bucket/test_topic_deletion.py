@@ -77,7 +77,7 @@ async def test_orphans_of_a_deleted_topic_are_not_collected_before_its_delay(
         assert await topics_in(parts.store) == set()
 
 
-async def test_the_first_due_goes_first_and_what_was_adopted_again_stays(
+async def test_deleted_topics_go_in_order_of_their_deadlines_and_recreated_topics_stay(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     deleted: list[tuple[str, float]] = []

@@ -59,7 +59,7 @@ def damage(check):
     return [(finding.name, finding.position) for finding in check.findings if finding.damage]
 
 
-async def test_a_whole_log_is_whole_over_epochs_and_known_by_partition():
+async def test_a_log_over_two_epochs_is_whole_and_its_batches_are_found_by_partition():
     store = MemoryStore()
     await written(store, range(20))
     await take_over(store, "default", 1, kept_until=START)
@@ -101,7 +101,7 @@ async def written_alone(store, offset):
     await store.put(key(offset + 1), parts)
 
 
-async def test_what_is_behind_a_gap_without_proof_is_noted_and_no_part_of_the_log():
+async def test_an_object_after_an_unproven_gap_is_noted_and_not_part_of_the_log():
     store = MemoryStore()
     await written(store, range(5), lost=3)
     check = await checked(store)
@@ -117,7 +117,7 @@ async def test_trimmed_objects_are_not_missing():
     assert damage(await checked(store, kept_until=WalPosition(0, 2))) == []
 
 
-async def test_a_fence_that_came_late_hides_nothing_behind_it():
+async def test_a_late_fence_does_not_hide_the_objects_behind_the_fence():
     store = MemoryStore()
     for offset in range(5):
         await written_alone(store, offset)
@@ -141,7 +141,7 @@ async def test_an_object_that_came_late_is_noted_and_no_damage():
     assert check.entry_count == 3
 
 
-async def test_objects_that_go_while_the_log_is_read_are_no_damage():
+async def test_objects_deleted_during_the_check_are_not_damage():
     store = MemoryStore()
     await written(store, range(5))
     listed = await list_log(store, "default")
@@ -151,7 +151,7 @@ async def test_objects_that_go_while_the_log_is_read_are_no_damage():
     assert (check.findings, check.entry_count) == ([], 3)
 
 
-async def test_an_object_that_comes_while_the_log_is_listed_is_no_damage():
+async def test_an_object_that_arrives_during_the_listing_is_not_damage():
     store = MemoryStore()
     for offset in range(5):
         await written_alone(store, offset)
@@ -174,7 +174,7 @@ async def test_an_object_under_another_key_is_damage():
     assert any("says that it is object 2 of epoch 0" in finding.message for finding in check.findings)
 
 
-async def test_an_object_cut_off_behind_its_header_is_no_fence():
+async def test_an_object_cut_off_after_its_header_is_damage_and_not_a_fence():
     store = MemoryStore()
     await written(store, range(3))
     await store.put(key(3), [bytes((await store.get(key(3))).data)[:HEADER_BYTES]])

@@ -70,7 +70,7 @@ async def test_the_brokers_own_objects_are_counted_apart():
 
 
 @pytest.mark.parametrize(("is_there", "expected"), [(True, 1), (False, 3)])
-async def test_what_a_log_has_behind_the_segments_is_pending(is_there, expected):
+async def test_wal_entries_after_the_last_segment_count_as_pending_bytes(is_there, expected):
     """The last segment may be merged, and deleted, after it was listed: `kafscale storage` failed then."""
     store, disk = MemoryStore(), MemoryDisk()
     flushed = segment(0, 2)

@@ -128,7 +128,7 @@ async def test_a_damaged_batch_is_named_with_its_place_and_left_alone(objects):
 
 
 @BOTH
-async def test_a_batch_with_another_base_offset_which_its_own_crc_does_not_cover_is_found(objects):
+async def test_a_changed_base_offset_is_found_although_no_batch_crc_covers_base_offsets(objects):
     store = await store_of(attrs.evolve(objects, kfs=flipped(objects.kfs, 32 + SIZE + 6)))
     report = await verify(store)
     assert (objects.key.key, FindingKind.BATCHES, 32 + SIZE) in told(report)
@@ -155,7 +155,7 @@ async def test_a_missing_index_is_written_again(objects):
     assert (await verify(store)).findings == []
 
 
-async def test_a_rebuilt_index_of_version_2_is_the_one_that_was_there():
+async def test_a_rebuilt_version_2_index_equals_the_lost_index():
     store = await store_of(V2)
     await store.delete([V2.key.of_kind("index").key])
     await verify(store, repair=True)
@@ -223,7 +223,7 @@ async def test_a_damaged_header_is_made_again():
     assert (await store.get(V2.key.key)).data == V2.kfs
 
 
-async def test_a_rebuilt_footer_knows_producers_and_epochs_from_the_segment_before_and_the_batches():
+async def test_a_rebuilt_footer_takes_producers_and_epochs_from_the_segment_before():
     first = version_2_objects(key(100), BATCHES, leader_epoch=3)
     footer = attrs.evolve(
         decode_footer(first.index, "x"),
@@ -343,7 +343,7 @@ async def verify_with_manifests(*objects, then, log_start_offset=100, metadata_i
     return verifier.report
 
 
-async def test_a_last_segment_that_a_checkpoint_knows_and_that_is_gone_is_damage():
+async def test_a_missing_last_segment_listed_in_a_checkpoint_is_damage():
     last = version_2_objects(key(112), make_batches(112, 2))
     assert (await verify_with_manifests(V2, last, then=[V2, last])).findings == []
     (finding,) = (await verify_with_manifests(V2, last, then=[V2])).findings
@@ -353,7 +353,7 @@ async def test_a_last_segment_that_a_checkpoint_knows_and_that_is_gone_is_damage
     assert (await verify_with_manifests(V2, last, then=[])).findings != []
 
 
-async def test_a_hole_at_the_end_is_damage_whatever_the_metadata_says_as_deletion_leaves_the_last_segment():
+async def test_a_hole_at_the_end_is_damage_even_with_outdated_metadata():
     last = version_2_objects(key(112), make_batches(112, 2))
     assert not (await verify_with_manifests(V2, last, then=[V2], metadata_is_current=False)).is_whole
     assert (await verify_with_manifests(V2, last, then=[last], metadata_is_current=False)).is_whole
@@ -366,7 +366,7 @@ async def test_a_segment_that_was_merged_or_let_go_since_the_checkpoint_is_not_m
     assert (await verify_with_manifests(V2, last, then=[last], log_start_offset=112)).is_whole
 
 
-async def test_what_is_missing_at_the_beginning_may_have_been_deleted_since_the_last_checkpoint():
+async def test_a_gap_at_the_front_is_not_damage_with_outdated_metadata():
     verifier = verifier_of(await store_of(V2), topics={TOPIC_ID: VerifiedTopic("orders", 1, {0: 90})})
     verifier.metadata_is_current = False
     await verifier.list_bucket()
@@ -383,7 +383,7 @@ async def test_segments_missing_before_the_log_start_were_deleted():
     assert "offsets 90 to 99 are missing" in report.findings[0].message
 
 
-async def test_topics_and_partitions_that_no_metadata_knows_are_noted():
+async def test_topics_and_partitions_missing_in_the_metadata_are_noted():
     store = await store_of(V2, version_2_objects(key(0, partition=4), make_batches(0, 1)), V1)
     known = VerifiedTopic("orders", 2, {0: 100})
     report = await verify(store, topics={TOPIC_ID: known})
@@ -403,7 +403,7 @@ MERGED = version_2_objects(key(100, generation=1), make_batches(100, 5))
     [([MERGED], None), ([AFTER], {TOPIC_ID: ALL_DELETED}), ([], {})],
     ids=["merged", "retention", "topic deleted"],
 )
-async def test_an_orphan_index_is_removed_when_it_is_old(others, topics):
+async def test_an_orphan_index_is_removed_only_when_old(others, topics):
     store = await store_of(V2, *others)
     await store.delete([V2.key.key])
     young = await verify(store, topics=topics, repair=True)
@@ -421,7 +421,7 @@ async def test_an_orphan_index_is_removed_when_it_is_old(others, topics):
     [([], None), ([BEFORE], None), ([BEFORE, AFTER], None), ([AFTER], {TOPIC_ID: ALL_LIVE})],
     ids=["alone", "at the end", "between others", "at the start"],
 )
-async def test_an_index_whose_kfs_is_lost_is_damage_and_stays(others, topics, index):
+async def test_an_index_with_a_lost_kfs_is_damage_and_is_kept(others, topics, index):
     """A bucket that had lost records was whole."""
     store = await store_of(V2, *others)
     await store.delete([V2.key.key])
@@ -437,7 +437,7 @@ async def test_an_index_whose_kfs_is_lost_is_damage_and_stays(others, topics, in
     assert name in await contents(store)
 
 
-async def test_an_index_below_the_first_segment_may_be_of_deleted_records():
+async def test_an_index_below_the_first_segment_is_not_damage_without_current_metadata():
     """Without metadata, or with that of the last checkpoint, retention may have begun to delete it."""
     store = await store_of(V2, AFTER)
     await store.delete([V2.key.key])
@@ -447,7 +447,7 @@ async def test_an_index_below_the_first_segment_may_be_of_deleted_records():
 
 
 @pytest.mark.parametrize("logged_count", [4, 3])
-async def test_what_the_data_directory_holds_of_an_index_without_kfs_is_not_lost(logged_count):
+async def test_an_index_without_kfs_is_not_damage_if_the_wal_has_its_records(logged_count):
     disk = MemoryDisk()
     name, data = wal_file(1, *list(SAME)[:logged_count])
     await disk.create(name, len(data), data)
@@ -472,7 +472,7 @@ async def test_an_unknown_object_is_reported_and_left_alone():
     assert "default/notes.txt" in await contents(store)
 
 
-async def test_an_object_that_goes_while_it_is_verified_is_no_damage():
+async def test_an_object_deleted_during_verification_is_not_damage():
     store = await store_of(V2, version_2_objects(key(112), make_batches(112, 1)))
     verifier = verifier_of(store)
     await verifier.list_bucket()
@@ -482,7 +482,7 @@ async def test_an_object_that_goes_while_it_is_verified_is_no_damage():
     assert verifier.report.is_whole
 
 
-async def test_progress_is_told_up_to_the_end():
+async def test_verify_reports_growing_progress_up_to_the_last_byte():
     seen = []
     verifier = verifier_of(await store_of(V1, V2))
     total_bytes = await verifier.list_bucket()
@@ -523,7 +523,7 @@ async def verify_with_wal(*files, topics=KNOWN, segment=V2, deleted=()):
     return verifier.report
 
 
-async def test_a_log_that_goes_on_behind_the_bucket_is_whole():
+async def test_a_wal_that_continues_after_the_bucket_is_whole():
     report = await verify_with_wal(wal_file(1, 106, 109, 112), wal_file(4, 113))
     assert (report.findings, report.wal_entries) == ([], 4)
 
@@ -551,7 +551,7 @@ async def test_a_batch_that_reaches_beyond_the_last_segment_is_found():
     assert any("of which only the first are there already" in finding.message for finding in report.findings)
 
 
-async def test_what_a_broker_of_a_later_epoch_has_written_instead_is_no_damage():
+async def test_wal_entries_replaced_by_a_later_leader_epoch_are_not_damage():
     newer = version_2_objects(key(), BATCHES, leader_epoch=3)
     report = await verify_with_wal(wal_file(1, 109, 113, leader_epoch=2, batches={}), segment=newer)
     assert report.is_whole
@@ -616,7 +616,7 @@ async def verify_with_log(*base_offsets):
     return verifier.report
 
 
-async def test_the_log_in_the_bucket_goes_on_behind_the_segments():
+async def test_an_s3_wal_that_continues_after_the_segments_is_whole():
     report = await verify_with_log(106, 109, 112, 113)
     assert (report.findings, report.wal_objects, report.wal_entries) == ([], 4, 4)
 

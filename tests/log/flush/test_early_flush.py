@@ -58,7 +58,9 @@ async def append_in_turn(log: MemoryLog, count: int, *, partition_count: int = 1
     ("wanted_count", "dirty_count", "after"),
     [(0, 1, math.inf), (0, 10_000, math.inf), (256, 1, 256), (256, 32, 256), (256, 33, 264), (256, 10_000, 80_000)],
 )
-def test_how_far_back_the_oldest_record_may_be(wanted_count: int, dirty_count: int, after: float) -> None:
+def test_the_early_flush_threshold_grows_with_the_count_of_dirty_partitions(
+    wanted_count: int, dirty_count: int, after: float
+) -> None:
     assert early_after(wanted_count, dirty_count) == after
 
 

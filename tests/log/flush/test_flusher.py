@@ -39,7 +39,7 @@ def uploads(store: FaultyStore) -> list[int]:
     return [int(key.split("/")[3]) for key in kfs]
 
 
-async def test_a_tail_is_flushed_when_it_has_waited_for_the_interval(autojump_clock, store):
+async def test_a_tail_is_flushed_after_the_flush_interval(autojump_clock, store):
     async with memory_log(store, MemoryDisk(), topics=MANY) as log:
         began = trio.current_time()
         await log.append(log.partition(0), b"a")
@@ -123,7 +123,7 @@ async def test_under_pressure_the_largest_tails_are_flushed_until_half_is_under_
         assert sorted(uploads(store)) == [1, 4]  # two tasks that begin at once: either may upload first
 
 
-async def test_what_is_under_way_already_relieves_the_pressure_of_a_second_call(autojump_clock, store):
+async def test_flushes_under_way_count_toward_relieving_memory_pressure(autojump_clock, store):
     store.delay(KFS, 5.0)
     async with memory_log(store, MemoryDisk(), topics=MANY, **SMALL_POOL) as log:
         for index, size in enumerate((10_000, 280_000, 150_000, 5_000, 230_000, 20_000, 100_000)):
@@ -135,7 +135,7 @@ async def test_what_is_under_way_already_relieves_the_pressure_of_a_second_call(
         assert {partition.index for partition in log.log.flusher._waiting} == before == {0, 2, 3, 5, 6}
 
 
-async def test_a_producer_that_waits_for_memory_gets_it_by_a_flush(autojump_clock, store):
+async def test_a_producer_waiting_for_memory_gets_memory_from_a_flush(autojump_clock, store):
     async with memory_log(store, MemoryDisk(), topics=MANY, **SMALL_POOL) as log:
         store.fail(On("put*", "*.kfs", times=4))
         for index in range(8):
@@ -164,7 +164,7 @@ async def test_many_small_tails_count_with_the_chunks_that_they_hold(autojump_cl
         assert len(uploads(store)) == 24
 
 
-async def test_under_segment_durability_a_flush_starts_at_once_and_the_next_when_it_has_ended(autojump_clock, store):
+async def test_under_segment_durability_flushes_start_at_once_one_after_another(autojump_clock, store):
     store.delay(KFS, 1.0)
     async with memory_log(store, MemoryDisk(), topics=MANY, durability=Durability.SEGMENT) as log:
         began = trio.current_time()
@@ -220,7 +220,7 @@ async def test_a_flush_that_failed_is_tried_again_after_a_pause(autojump_clock, 
     assert [record.levelno for record in caplog.records if "is tried again" in record.message] == [logging.ERROR] * 2
 
 
-async def test_flush_all_waits_for_what_was_there_and_not_for_what_comes(autojump_clock, store):
+async def test_flush_all_waits_for_existing_records_and_not_for_later_records(autojump_clock, store):
     store.delay(KFS, 2.0)
     async with (
         memory_log(store, MemoryDisk(), topics=MANY, segment_bytes=2048, **NEVER) as log,
@@ -243,7 +243,7 @@ async def test_flush_all_waits_for_what_was_there_and_not_for_what_comes(autojum
         n.cancel_scope.cancel()
 
 
-async def test_two_may_flush_all_at_once(autojump_clock, store):
+async def test_two_calls_of_flush_all_can_overlap(autojump_clock, store):
     store.delay(KFS, 2.0)
     async with memory_log(store, MemoryDisk(), topics=MANY, **NEVER) as log, trio.open_nursery() as nursery:
         await log.append(log.partition(0), b"a")

@@ -144,7 +144,7 @@ async def test_segment_durability_is_not_paced(autojump_clock):
                 await log.append(log.partition(index), b"x")
 
 
-async def test_under_s3_wal_the_log_keeps_what_waits(autojump_clock):
+async def test_paced_flushes_under_s3_wal_flush_the_oldest_partitions_first(autojump_clock):
     store = NotingStore()
     settings = PACED | {"durability": Durability.S3_WAL, "chunk_pool_bytes": 64 << 20}
     async with memory_log(store, MemoryDisk(), topics=[topic_spec(500)], **settings) as log:
@@ -158,7 +158,7 @@ async def test_under_s3_wal_the_log_keeps_what_waits(autojump_clock):
 
 @pytest.mark.parametrize("durability", [Durability.WAL, Durability.S3_WAL])
 @pytest.mark.parametrize("crowded_by", ["bytes", "entries"])
-async def test_a_crowded_log_is_flushed_whatever_the_pace(autojump_clock, monkeypatch, durability, crowded_by):
+async def test_a_crowded_wal_is_flushed_faster_than_the_pace(autojump_clock, monkeypatch, durability, crowded_by):
     """The oldest first, so that files are deleted and produces never wait."""
     settings = {"flush_objects_per_minute": 4, "durability": durability, "wal_segment_bytes": 256 << 10}
     settings |= {"chunk_pool_bytes": 64 << 20}
@@ -183,7 +183,7 @@ async def test_a_crowded_log_is_flushed_whatever_the_pace(autojump_clock, monkey
         assert len(store.partitions) < 750, "flushes of single batches"
 
 
-async def test_a_crowded_log_does_not_hurry_what_frees_no_file(autojump_clock):
+async def test_a_crowded_wal_does_not_hurry_flushes_that_free_no_file(autojump_clock):
     store = NotingStore()
     settings = PACED | {"wal_segment_bytes": 64 << 10, "wal_max_bytes": 256 << 10, "flush_interval_seconds": 3600.0}
     faulty = FaultyStore(store)
@@ -216,7 +216,7 @@ async def test_after_an_outage_the_objects_of_a_minute_hold_again(autojump_clock
 
 
 @pytest.mark.parametrize("per_minute", [4, 5, 11, 12, 240, 241, 100_000])
-def test_never_more_than_asked_for_in_any_minute(per_minute):
+def test_the_pacer_never_exceeds_the_flushes_per_minute(per_minute):
     pacer = FlushPacer(per_minute)
     minutes = 5 if per_minute < 1000 else 2
     now, times = 1000.0, []
@@ -230,7 +230,7 @@ def test_never_more_than_asked_for_in_any_minute(per_minute):
     assert len(times) * 2 >= minutes * min(per_minute * 5 / 6, per_minute - 2)
 
 
-def test_what_was_promised_counts():
+def test_promised_flushes_count_against_the_pace():
     pacer = FlushPacer(240)
     pacer.began(0.0, by_age=True)
     assert pacer.is_ready(0.0, 18)

@@ -109,7 +109,7 @@ async def test_nothing_is_spilled_while_flushes_keep_up(autojump_clock, store):
         assert spilled_bytes == 0
 
 
-async def test_producers_that_outpace_flushes_wait_for_them_and_nothing_is_spilled(autojump_clock, store):
+async def test_producers_faster_than_flushes_wait_and_nothing_is_spilled(autojump_clock, store):
     """What was spilled had to be read back, so flushes fell behind for good, until the log was full."""
     store.delay(KFS, 0.4)
     async with memory_log(store, MemoryDisk(), **SETTINGS) as log, trio.open_nursery() as nursery:
@@ -156,7 +156,7 @@ async def test_after_an_outage_the_oldest_batches_are_flushed_first(autojump_clo
         assert [int(key.split("/")[3]) for key in keys][1:] == order[1:]  # one was being tried when the store came back
 
 
-async def test_what_has_piled_up_leaves_half_of_the_tokens_to_fetches(autojump_clock, store):
+async def test_a_backlog_of_flushes_leaves_half_of_the_store_tokens_to_fetches(autojump_clock, store):
     running = most = 0
 
     async def upload(call) -> None:
@@ -187,7 +187,7 @@ async def test_flushes_that_read_back_hold_little_memory_together(autojump_clock
         assert store.count("put_if_absent", "*.kfs") == 2
 
 
-async def test_a_topic_may_be_deleted_while_its_flush_waits_to_read_back(autojump_clock, store, monkeypatch):
+async def test_a_topic_can_be_deleted_while_its_flush_waits_to_read_back(autojump_clock, store, monkeypatch):
     """The flush used to go on with batches that had been released."""
     monkeypatch.setattr("kafscale.log.flush.upload.READ_BACK_MAX_BYTES", SIZE_BYTES)
     gate = store.hold(KFS)

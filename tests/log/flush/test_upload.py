@@ -92,7 +92,7 @@ async def test_appends_and_fetches_go_on_during_an_upload(autojump_clock):
     await assert_pair_is_whole(store, 0, 0)
 
 
-async def test_a_footer_says_what_the_producers_had_sent(autojump_clock):
+async def test_a_footer_stores_the_producers_sequences(autojump_clock):
     store = MemoryStore()
     async with memory_log(store, MemoryDisk()) as log:
         await log.append(log.partition(), b"a", producer=ProducerStamp(4, 2, 9), now_ms=2 * NOW_MS)
@@ -102,7 +102,7 @@ async def test_a_footer_says_what_the_producers_had_sent(autojump_clock):
 
 
 @pytest.mark.parametrize("lost", [KFS, INDEX, On("put*")])
-async def test_a_lost_reply_is_no_failure_the_next_time(autojump_clock, lost):
+async def test_a_flush_with_a_lost_reply_succeeds_at_the_next_attempt(autojump_clock, lost):
     store = FaultyStore(MemoryStore())
     store.lose_reply(lost)
     async with memory_log(store, MemoryDisk()) as log:
@@ -115,7 +115,7 @@ async def test_a_lost_reply_is_no_failure_the_next_time(autojump_clock, lost):
         assert log.partition().flushed_offset == 1
 
 
-async def test_an_earlier_shorter_attempt_is_adopted_and_the_rest_flushed_behind_it(autojump_clock):
+async def test_a_shorter_segment_of_an_earlier_attempt_is_kept_and_the_rest_flushed_next(autojump_clock):
     store = FaultyStore(MemoryStore())
     store.lose_reply(KFS)
     async with memory_log(store, MemoryDisk()) as log:
@@ -134,7 +134,7 @@ async def test_an_earlier_shorter_attempt_is_adopted_and_the_rest_flushed_behind
         assert log.log.journal.pending_count == 0
 
 
-async def test_an_index_of_an_attempt_whose_kfs_never_arrived_is_replaced(autojump_clock):
+async def test_an_index_left_by_an_attempt_without_kfs_is_replaced(autojump_clock):
     store = FaultyStore(MemoryStore())
     store.delay(KFS, 1.0)
     store.fail(KFS)

@@ -14,7 +14,7 @@ from kafscale.log.partition.chunks import CHUNK_BYTES, POISON, ChunkPool, Lease
 CHUNK = 8
 
 
-def test_a_lease_is_writable_and_exactly_as_long_as_asked():
+def test_a_lease_is_writable_and_has_the_requested_length():
     pool = ChunkPool(4 * CHUNK, CHUNK)
     lease = pool.acquire_nowait(CHUNK + 1)
     lease.view[:] = b"x" * (CHUNK + 1)
@@ -117,7 +117,7 @@ async def test_a_waiter_reports_pressure(nursery):
     lease.release()
 
 
-async def test_a_cancelled_waiter_gives_its_place_to_those_it_held_back(nursery):
+async def test_a_cancelled_waiter_unblocks_later_smaller_requests(nursery):
     pool = ChunkPool(4 * CHUNK, CHUNK)
     held = pool.acquire_nowait(3 * CHUNK)
     order, leases = [], []
@@ -132,7 +132,7 @@ async def test_a_cancelled_waiter_gives_its_place_to_those_it_held_back(nursery)
     held.release()
 
 
-async def test_a_waiter_cancelled_after_it_was_served_keeps_its_lease():
+async def test_a_waiter_cancelled_after_being_served_keeps_its_lease():
     pool = ChunkPool(CHUNK, CHUNK)
     held = pool.acquire_nowait(CHUNK)
     order, leases = [], []

@@ -139,7 +139,7 @@ async def test_small_batches_share_a_chunk_and_a_busy_partition_leases_more_at_a
     assert min(sizes) == CHUNK_BYTES
 
 
-async def test_an_exhausted_pool_places_nothing_and_what_was_placed_stays():
+async def test_an_exhausted_pool_places_no_batch_and_keeps_the_placed_batches():
     bench = Bench(pool_bytes=4 * CHUNK_BYTES)
     placed = 0
     while bench.partition.place_nowait(memoryview(bytes(1500))) is not None:
@@ -179,7 +179,7 @@ async def test_the_log_start_never_goes_back():
 # ---- dirty --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_partition_is_dirty_when_something_became_durable_and_again_when_it_is_a_segment():
+async def test_a_partition_is_marked_dirty_when_durable_and_again_at_segment_size():
     size = len(batch_of(b"a"))
     bench = Bench(segment_bytes=3 * size)
     for _ in range(4):
@@ -190,14 +190,14 @@ async def test_a_partition_is_dirty_when_something_became_durable_and_again_when
     assert bench.marks == [size, 3 * size]
 
 
-async def test_under_segment_durability_it_is_dirty_when_something_was_appended():
+async def test_under_segment_durability_an_append_marks_the_partition_dirty():
     bench = Bench(wal=False)
     bench.append(b"a")
     bench.append(b"b")
     assert len(bench.marks) == 1
 
 
-async def test_a_commit_leaves_as_flushable_what_became_durable_meanwhile():
+async def test_a_commit_keeps_batches_made_durable_during_the_flush_as_flushable():
     bench = Bench()
     size = bench.append(b"a")[0].size_bytes
     bench.wal.sync()
@@ -216,7 +216,7 @@ async def test_a_commit_leaves_as_flushable_what_became_durable_meanwhile():
 # ---- flush --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_flush_takes_what_is_durable_and_at_most_a_segment():
+async def test_a_flush_takes_only_durable_batches_and_at_most_one_segment():
     size = len(batch_of(b"a"))
     bench = Bench(segment_bytes=2 * size)
     for _ in range(4):
@@ -282,7 +282,7 @@ async def test_producers_not_heard_of_are_left_out_of_a_flush():
 # ---- segment durability -------------------------------------------------------------------------------------------
 
 
-async def test_under_segment_durability_a_commit_acknowledges_what_it_took_and_no_more():
+async def test_under_segment_durability_a_commit_acknowledges_only_the_flushed_batches():
     bench = Bench(wal=False)
     _, first = bench.append(b"a")
     plan = bench.partition.prepare_flush()
@@ -295,7 +295,7 @@ async def test_under_segment_durability_a_commit_acknowledges_what_it_took_and_n
     assert second.done
 
 
-async def test_what_comes_during_flushes_that_take_only_a_part_does_not_put_off_what_came_before():
+async def test_batches_appended_during_partial_flushes_do_not_delay_earlier_batches():
     bench = Bench(wal=False, segment_bytes=2 * len(batch_of(b"a")))
     rounds = [bench.append(b"a")[1] for _ in range(4)]
     for _ in range(2):
@@ -306,7 +306,7 @@ async def test_what_comes_during_flushes_that_take_only_a_part_does_not_put_off_
     assert not late.done
 
 
-async def test_flushes_that_fail_keep_what_waits_and_one_that_succeeds_acknowledges_all_of_it():
+async def test_a_flush_that_succeeds_acknowledges_all_batches_kept_by_failed_flushes():
     bench = Bench(wal=False)
     rounds = []
     for _ in range(3):
@@ -318,7 +318,7 @@ async def test_flushes_that_fail_keep_what_waits_and_one_that_succeeds_acknowled
     assert [each.done for each in rounds] == [True] * 3
 
 
-async def test_closing_under_segment_durability_fails_who_waits_and_frees_everything():
+async def test_closing_under_segment_durability_fails_waiters_and_frees_the_pool():
     bench = Bench(wal=False)
     rounds = [bench.append(b"a")[1]]
     bench.partition.prepare_flush()
@@ -334,7 +334,7 @@ async def test_closing_under_segment_durability_fails_who_waits_and_frees_everyt
 # ---- spill, close -------------------------------------------------------------------------------------------------
 
 
-async def test_only_what_is_durable_gives_up_its_chunk():
+async def test_only_durable_batches_are_spilled():
     bench = Bench()
     appended = [bench.append(bytes(3000))[0] for _ in range(4)]
     bench.wal.sync(2)
@@ -347,7 +347,7 @@ async def test_only_what_is_durable_gives_up_its_chunk():
     assert bench.wal.file.pending_count == 2
 
 
-async def test_closing_frees_what_is_durable_and_leaves_the_wal_what_it_still_writes():
+async def test_closing_frees_durable_batches_and_keeps_batches_the_wal_still_writes():
     bench = Bench()
     appended = [bench.append(bytes(3000))[0] for _ in range(4)]
     content = [bytes(batch.data) for batch in appended]
@@ -417,7 +417,7 @@ async def test_the_earliest_time_of_a_batch_is_lost_in_a_replay_but_that_of_a_si
     assert list(index.min_timestamps_ms) == [index.max_timestamps_ms[0], MIN_TIMESTAMP_UNKNOWN]
 
 
-async def test_offsets_skip_what_was_deleted_before_the_log_start():
+async def test_skip_to_moves_offsets_forward_to_the_log_start_and_never_back():
     bench = Bench()
     bench.partition.log_start_offset = 50
     bench.partition.skip_to(50)
@@ -426,7 +426,7 @@ async def test_offsets_skip_what_was_deleted_before_the_log_start():
     assert bench.offsets() == (50, 50, 50)
 
 
-async def test_restored_producers_are_not_those_of_the_footer(autojump_clock):
+async def test_appends_to_a_restored_partition_do_not_change_the_footer(autojump_clock):
     bench = Bench()
     bench.append(b"a", producer=ProducerStamp(1, 0, 0), now_ms=2 * NOW_MS)
     bench.wal.sync()

@@ -56,7 +56,7 @@ def test_each_of_the_last_five_batches_is_recognised_with_its_offset():
     assert partition.next_offset == 60
 
 
-async def test_a_batch_whose_predecessors_were_refused_before_the_partition_was_opened_is_not_taken_for_the_first(
+async def test_a_later_batch_of_an_unseen_producer_is_refused_just_after_the_opening(
     autojump_clock,
 ):
     partition = Partition()
@@ -70,7 +70,7 @@ async def test_a_batch_whose_predecessors_were_refused_before_the_partition_was_
     assert partition.append(5, producer_id=9) == 8  # its earlier batches are forgotten
 
 
-async def test_a_batch_that_is_refused_while_its_predecessor_may_have_been_before_the_opening_is_not_the_first(
+async def test_a_batch_refused_just_after_the_opening_does_not_become_the_first_batch(
     autojump_clock,
 ):
     """The first was refused as the partition was not open yet, and would never be taken after the one behind it."""
@@ -81,7 +81,7 @@ async def test_a_batch_that_is_refused_while_its_predecessor_may_have_been_befor
     assert partition.append(2, 6) == 2
 
 
-async def test_a_gap_of_a_known_producer_may_be_retried_while_the_partition_opens(autojump_clock):
+async def test_a_sequence_gap_gets_a_retriable_error_while_the_partition_opens(autojump_clock):
     """Of OUT_OF_ORDER_SEQUENCE_NUMBER librdkafka takes a new epoch, and repeats in it what other partitions have."""
     partition = Partition()
     partition.append(0, 3)
@@ -99,7 +99,7 @@ async def test_a_gap_of_a_known_producer_may_be_retried_while_the_partition_open
     assert partition.refuses(2, producer_id=8) == OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-async def test_a_gap_of_a_known_producer_over_the_end_of_the_sequences_may_be_retried_as_well(autojump_clock):
+async def test_a_sequence_gap_over_the_wrap_around_gets_a_retriable_error_too(autojump_clock):
     partition = Partition()
     partition.append(SEQUENCE_COUNT - 1)
     partition.open()
@@ -116,14 +116,14 @@ def test_batches_behind_a_refused_first_batch_wait_for_it():
     assert partition.states.snapshot(partition.next_offset)[0].due_sequence is None
 
 
-def test_a_producer_that_is_not_known_any_more_goes_on_with_the_batch_that_was_refused():
+def test_a_forgotten_producer_continues_with_its_refused_batch():
     partition = Partition()
     partition.states.refuse(header(40), 0)
     assert partition.refuses(41) == OUT_OF_ORDER_SEQUENCE_NUMBER
     assert partition.append(40) == 0
 
 
-def test_a_batch_of_a_known_producer_that_is_refused_changes_nothing():
+def test_a_refused_batch_of_a_registered_producer_changes_nothing():
     partition = Partition()
     partition.append(0)
     partition.states.refuse(header(1), 0)
@@ -145,7 +145,7 @@ def test_a_gap_or_a_batch_that_overlaps_another_is_out_of_order(sequence, count)
     assert partition.refuses(sequence, count) == OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_a_producer_that_is_not_known_may_begin_anywhere():
+def test_an_unseen_producer_can_begin_at_any_sequence():
     assert Partition().append(1000) == 0
 
 
@@ -241,7 +241,7 @@ def test_a_snapshot_is_the_state_before_an_offset_and_a_copy():
     assert snapshot == [Producer(7, 0, kept, 5)]
 
 
-def test_a_restored_producer_goes_on_and_leaves_the_snapshot_as_it_was():
+def test_a_restored_producer_continues_and_leaves_the_snapshot_unchanged():
     partition = Partition()
     for index in range(4):
         partition.append(index)

@@ -83,7 +83,7 @@ def test_neighbours_in_a_chunk_leave_as_one_buffer_and_one_lease():
     assert len(slices.leases) == 1
 
 
-def test_batches_of_a_chunk_that_are_no_neighbours_stay_apart():
+def test_batches_of_a_chunk_that_are_not_adjacent_are_not_joined():
     tail, _ = make_tail(ChunkPool(1 << 20), [("a", 10), ("b", 10), ("a", 10)])
     assert len(coalesce(tail.batches).buffers) == 3
     assert len(coalesce([tail.batches[0], tail.batches[2]]).buffers) == 1
@@ -110,14 +110,14 @@ def test_selected_are_the_batches_from_an_offset_below_an_end_and_within_a_size(
     assert list(tail.select(offset, end_offset, max_bytes)) == expected
 
 
-def test_the_first_batch_is_selected_even_if_it_is_too_large():
+def test_select_returns_the_first_batch_even_if_too_large():
     tail, _ = make_tail(ChunkPool(1 << 20), [("a", 50), ("a", 50)])
     assert [batch.base_offset for batch in tail.select(0, 100, 1)] == [0]
     assert [batch.base_offset for batch in tail.select(3, 100, 1)] == [2]
 
 
 @given(layouts, st.data())
-def test_sizes_follow_what_is_dropped_and_spilled(layout, data):
+def test_the_sizes_of_the_tail_follow_dropped_and_spilled_batches(layout, data):
     tail, _ = make_tail(ChunkPool(1 << 20), layout)
     file = WalFile("wal", FileHeader(1, 1, 0, 0), 100)
     for batch in tail.batches:
@@ -139,7 +139,7 @@ def test_spilled_batches_can_not_be_spilled_again():
         tail.batches[0].spill()
 
 
-async def test_what_a_small_batch_takes_until_its_flush_and_nothing_afterwards(autojump_clock):
+async def test_a_small_batch_takes_little_memory_until_its_flush_and_almost_none_after(autojump_clock):
     """It used to be half as much again: each had a view of its bytes, which its lease has too."""
     count = 2000
     data = batch_of(b"x")

@@ -56,7 +56,7 @@ def refused(code: int):
     return pytest.raises(KafkaError, check=lambda exc: exc.code == code)
 
 
-def test_data_without_enrolment_is_refused_and_with_it_opens_a_transaction():
+def test_data_opens_a_transaction_only_if_the_producer_is_enrolled():
     transactions = Transactions()
     with refused(INVALID_TXN_STATE):
         transactions.check_data(data(), is_enrolled=False)
@@ -66,7 +66,7 @@ def test_data_without_enrolment_is_refused_and_with_it_opens_a_transaction():
     assert transactions.first_unstable_offset == 5
 
 
-def test_data_of_a_newer_epoch_needs_an_enrolment_of_its_own_and_goes_on_with_the_transaction():
+def test_data_of_a_newer_producer_epoch_needs_a_new_enrolment():
     transactions = with_one_open()
     with refused(INVALID_TXN_STATE):
         transactions.check_data(data(epoch=1), is_enrolled=False)
@@ -109,7 +109,7 @@ def test_a_coordinator_that_another_one_has_followed_is_fenced():
         restored.check_marker(marker(coordinator_epoch=3), None)
 
 
-def test_a_marker_is_taken_once_and_again_only_if_it_tells_a_newer_epoch():
+def test_a_repeated_marker_is_taken_only_with_a_newer_epoch_or_an_open_transaction():
     known = Producer(1, 3, [], 0, coordinator_epoch=4)
     transactions = Transactions()
     assert not transactions.check_marker(marker(epoch=3, coordinator_epoch=4), known)
@@ -120,7 +120,7 @@ def test_a_marker_is_taken_once_and_again_only_if_it_tells_a_newer_epoch():
     assert transactions.check_marker(marker(epoch=3, coordinator_epoch=4), known), "another transaction of that epoch"
 
 
-def test_a_late_marker_does_not_end_the_transaction_behind_the_one_that_it_has_ended():
+def test_a_late_marker_does_not_end_the_next_transaction():
     """With KIP-890 each transaction has an epoch of its own, and a marker that of the next one (KIP-1228)."""
     late = attrs.evolve(marker(epoch=3, coordinator_epoch=4), transaction_version=2)
     with refused(INVALID_PRODUCER_EPOCH):
@@ -225,7 +225,7 @@ def applied(transactions: Transactions, entry: Entry) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(steps, max_size=40))
-def test_all_of_it_is_what_a_model_finds_that_reads_the_whole_log(done):
+def test_transactions_match_a_model_that_reads_the_whole_log(done):
     transactions, model, stable_before = Transactions(), Model(), 0
     for what, number in done:
         boundaries = [0, *(entry.next_offset for entry in model.log)]

@@ -17,7 +17,7 @@ def batch_of(offset: int, *, damaged: bool = False) -> bytes:
 
 
 @pytest.mark.parametrize("turn_batches", [1, 3, 1000])
-async def test_each_turn_goes_on_where_the_last_one_ended(monkeypatch, turn_batches):
+async def test_checking_in_turns_finds_damage_at_any_position(monkeypatch, turn_batches):
     monkeypatch.setattr(checking, "TURN_BATCHES", turn_batches)
     data = batches_of_size(100, 10)
     assert await are_whole(memoryview(data))
@@ -42,7 +42,7 @@ def test_the_whole_batches_from_an_offset_on_are_left(offset, first, end):
 
 
 @pytest.mark.parametrize(("whole", "damaged", "last"), [((0, 5), (1,), 4), ((0, 5), (1, 2), 4), ((0,), (1,), 5)])
-def test_a_damaged_batch_may_hold_any_offset_up_to_the_next_whole_one(whole, damaged, last):
+def test_a_damaged_batch_is_reported_up_to_the_next_whole_batch(whole, damaged, last):
     """Its own header tells no offset that can be trusted."""
     data = b"".join(batch_of(each, damaged=each in damaged) for each in sorted((*whole, *damaged)))
     for offset in range(1, last + 1):

@@ -88,7 +88,7 @@ async def test_data_without_room_in_memory_is_read_from_the_disk(tmp_path):
         assert reader.budget.used_bytes == 0
 
 
-async def test_it_keeps_to_its_size_and_the_least_recent_goes_first(tmp_path):
+async def test_the_disk_cache_keeps_its_size_limit_and_evicts_the_least_recent_first(tmp_path):
     limit = 10 * 3 * BLOCK_BYTES
     async with reader_on(tmp_path, disk_bytes=limit) as reader:
         await read_pieces(reader)
@@ -116,7 +116,7 @@ def flip_last(path: Path) -> None:
 @pytest.mark.parametrize(
     "damage", [Path.unlink, lambda path: path.write_bytes(b"short"), flip_last], ids=["gone", "cut off", "damaged"]
 )
-async def test_a_file_that_is_not_what_it_was_costs_a_get(tmp_path, damage):
+async def test_a_damaged_cache_file_costs_a_get(tmp_path, damage):
     async with reader_on(tmp_path) as reader:
         await read_pieces(reader)
         files = files_in(tmp_path)

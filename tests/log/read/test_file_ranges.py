@@ -84,7 +84,7 @@ async def files(tmp_path):
 
 
 @pytest.mark.parametrize("version", [1, 2])
-async def test_the_same_batches_as_who_reads_finds(files, version):
+async def test_file_slices_have_the_same_batches_as_reads(files, version):
     segment = await files.put(version)
     found_count = 0
     for offset in range(segment.base_offset, segment.last_offset + 1, 4):
@@ -120,7 +120,7 @@ async def test_cold_small_or_too_many_ranges_are_left_to_the_reader(files, monke
     assert files.slice(segment, 10) is None
 
 
-async def test_an_object_that_is_gone_or_cut_off_is_left_to_who_reads(files):
+async def test_a_missing_or_cut_off_file_is_not_sent_by_the_kernel(files):
     segment = await files.put()
     path = files.store.directory.root + b"/" + segment.kfs_key.encode()
     os.truncate(path, files.footer.end_position - 1)
@@ -133,7 +133,7 @@ async def test_an_object_that_is_gone_or_cut_off_is_left_to_who_reads(files):
 
 
 @pytest.mark.parametrize("damage", [b"\0" * 17, b"\0" * 8 + b"\xff" * 4 + b"\0" * 4 + b"\2"])
-async def test_a_damaged_header_is_left_to_who_reads(files, damage):
+async def test_a_damaged_batch_header_is_not_sent_by_the_kernel(files, damage):
     segment = await files.put()
     path = files.store.directory.root + b"/" + segment.kfs_key.encode()
     with open(path, "r+b") as file:
@@ -174,7 +174,7 @@ async def test_checked_ranges_that_meet_become_one(files):
     assert sorted(files.ranges._checked.get(KEY)) == [(0, 45), (50, 60)]
 
 
-async def test_a_disk_that_fails_is_left_to_who_reads(files, monkeypatch):
+async def test_a_disk_error_prevents_a_file_slice_and_closes_the_file(files, monkeypatch):
     """The error went to the connection, and the file stayed open."""
     opened = []
     open_object = Directory.open_object

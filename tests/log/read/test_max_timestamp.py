@@ -154,9 +154,7 @@ async def test_only_a_segment_in_which_the_log_starts_is_read_for_the_latest_rec
             assert len(reads) <= parts_count, reads
 
 
-async def test_the_latest_record_is_found_although_it_is_flushed_meanwhile(
-    autojump_clock: object, durability: Durability
-) -> None:
+async def test_a_search_for_the_latest_record_survives_a_flush(autojump_clock: object, durability: Durability) -> None:
     """A segment without timestamps was read while a flush took the newest records from the tail."""
     store, disk = FaultyStore(MemoryStore()), MemoryDisk()
     async with memory_log(store, disk, durability=durability) as log:

@@ -150,7 +150,7 @@ async def test_an_object_that_is_gone_or_cut_off_leaves_nothing_behind():
     assert await read(reader, 0, 1000) == CONTENT[:1000]
 
 
-async def test_past_the_budget_reads_wait_in_order_for_what_is_being_sent(nursery):
+async def test_reads_past_the_budget_wait_in_order_until_buffers_are_released(nursery):
     reader, store = await reader_of(cache_bytes=0)
     sent = await reader.read(KEY, 0, 40_000)
     found: list[int] = []

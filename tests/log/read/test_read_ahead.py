@@ -124,9 +124,7 @@ def ahead_of(log: MemoryLog) -> ReadAhead:
 
 
 @pytest.mark.parametrize("per_segment", [10_000, 300, 70])
-async def test_a_consumer_of_a_whole_log_causes_fewer_gets_than_it_fetches_and_no_more_bytes(
-    autojump_clock, per_segment
-):
+async def test_a_sequential_consumer_causes_fewer_gets_than_fetches_and_no_extra_bytes(autojump_clock, per_segment):
     async with filled_log(1000, per_segment=per_segment) as (log, store):
         consumer = Consumer(log)
         await consumer.run()
@@ -143,7 +141,7 @@ async def test_a_consumer_of_a_whole_log_causes_fewer_gets_than_it_fetches_and_n
 
 
 @pytest.mark.parametrize("per_segment", [10_000, 300])
-async def test_without_it_each_fetch_is_one_get_of_exactly_the_batches(autojump_clock, per_segment):
+async def test_without_read_ahead_each_fetch_is_one_get_of_exactly_the_batches(autojump_clock, per_segment):
     async with filled_log(1000, per_segment=per_segment, readahead_bytes=0, cache_bytes=0) as (log, store):
         consumer = Consumer(log)
         await consumer.run()
@@ -184,7 +182,7 @@ async def test_a_second_consumer_behind_the_first_needs_no_get(autojump_clock):
         assert store.bytes <= 1.1 * first.bytes
 
 
-async def test_nothing_is_read_ahead_of_who_jumps(autojump_clock):
+async def test_no_data_is_read_ahead_for_random_access(autojump_clock):
     async with filled_log(1000) as (log, store):
         for number in range(125):
             offset = number * 37 % 125 * 8
@@ -256,7 +254,7 @@ async def test_damaged_records_are_not_read_ahead_of_a_consumer(autojump_clock):
         assert consumer.offset == 200
 
 
-async def test_a_footer_that_comes_after_the_end_is_no_error(autojump_clock, monkeypatch):
+async def test_a_footer_that_arrives_after_read_ahead_has_ended_raises_no_error(autojump_clock, monkeypatch):
     """A thread had read it meanwhile, of a directory: an AssertionError ended the broker, which was being stopped."""
     prefetch, is_asked, may_come = Footers.prefetch, trio.Event(), trio.Event()
 
@@ -299,7 +297,7 @@ async def test_many_consumers_share_the_cache_and_nothing_is_read_twice(autojump
         assert store.bytes <= 1.1 * sum(each.bytes for each in consumers) + ahead.held_bytes + 65536
 
 
-async def test_data_read_ahead_of_a_consumer_that_left_may_be_evicted(autojump_clock):
+async def test_data_read_ahead_for_a_consumer_that_left_is_released(autojump_clock):
     async with filled_log(1000, cache_bytes=CACHE_BYTES) as (log, _):
         await Consumer(log).run(until=200)
         held_bytes = ahead_of(log).held_bytes
@@ -311,7 +309,7 @@ async def test_data_read_ahead_of_a_consumer_that_left_may_be_evicted(autojump_c
         assert ahead_of(log).statistics.wasted_bytes == held_bytes
 
 
-async def test_a_deleted_segment_is_forgotten_though_it_was_read_ahead(autojump_clock):
+async def test_a_deleted_segment_leaves_the_cache_even_after_read_ahead(autojump_clock):
     async with filled_log(600, per_segment=300) as (log, _):
         consumer = Consumer(log)
         await consumer.run(until=100)
@@ -325,7 +323,7 @@ async def test_a_deleted_segment_is_forgotten_though_it_was_read_ahead(autojump_
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 24), st.integers(1, 20)), min_size=1, max_size=30), st.integers(0, 2**16))
-def test_whatever_consumers_do_no_more_than_a_tenth_is_read_in_vain(walks, seed):
+def test_random_consumers_waste_at_most_a_tenth_of_the_read_bytes(walks, seed):
     """Consumers begin anywhere, go on for a while, and leave."""
     rng = random.Random(seed)
 

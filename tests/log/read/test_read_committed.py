@@ -107,7 +107,7 @@ async def check_first_segment(reader: LogReader, partition: Partition) -> None:
     slices.release()
 
 
-async def test_the_kernel_sends_what_is_decided_in_a_segment_and_no_more(tmp_path, monkeypatch):
+async def test_a_file_slice_of_read_committed_ends_at_the_last_stable_offset(tmp_path, monkeypatch):
     """Once nothing of a segment was sent so that ends within a transaction: twice the CPU."""
     monkeypatch.setattr(open_files, "is_cached", lambda descriptor, start, length_bytes: True)
     store, value = FileStore(Directory.open(tmp_path)), bytes(8 << 10)
@@ -142,7 +142,7 @@ async def test_the_kernel_sends_what_is_decided_in_a_segment_and_no_more(tmp_pat
 
 
 @pytest.mark.parametrize("place", ["tail", "segment", "forgotten"])
-async def test_the_kernel_sends_what_is_decided_behind_its_segment_too(tmp_path, monkeypatch, place):
+async def test_a_file_slice_of_read_committed_covers_a_segment_with_later_markers(tmp_path, monkeypatch, place):
     """Once the end of each segment that ends within a transaction was read and copied, in smaller answers."""
     monkeypatch.setattr(open_files, "is_cached", lambda descriptor, start, length_bytes: True)
     store, value = FileStore(Directory.open(tmp_path)), bytes(8 << 10)
@@ -172,7 +172,7 @@ async def test_the_kernel_sends_what_is_decided_behind_its_segment_too(tmp_path,
         assert await read_committed(log, partition) == [b"committed" + value] * 10
 
 
-async def test_a_marker_many_segments_behind_is_found_without_a_look_into_those_that_tell_of_none(autojump_clock):
+async def test_a_distant_marker_is_found_without_reading_footers_that_have_no_marker(autojump_clock):
     store = FaultyStore(MemoryStore())
     async with memory_log(store, MemoryDisk(), **SETTINGS) as log:
         partition = log.partition()
@@ -210,7 +210,7 @@ async def test_no_other_footer_is_read_if_no_transaction_is_open(autojump_clock)
         slices.release()
 
 
-async def test_what_was_aborted_is_told_by_a_read_that_is_under_way_when_the_partition_is_closed(autojump_clock):
+async def test_a_read_under_way_reports_aborted_transactions_after_the_partition_closes(autojump_clock):
     """It was handed over meanwhile, with which all that was known of its transactions was forgotten."""
     store = FaultyStore(MemoryStore())
     async with memory_log(store, MemoryDisk(), **SETTINGS) as log, trio.open_nursery() as nursery:
@@ -238,7 +238,7 @@ async def test_what_was_aborted_is_told_by_a_read_that_is_under_way_when_the_par
 
 
 @pytest.mark.parametrize("committed", [True, False])
-async def test_a_read_that_begins_anew_does_not_pass_the_end_that_its_answer_tells_of(autojump_clock, committed):
+async def test_a_restarted_read_does_not_pass_the_end_offset_of_its_response(autojump_clock, committed):
     """The end moved on while a segment was merged under the reader: records came from behind the last stable offset."""
     store = FaultyStore(MemoryStore())
     async with memory_log(store, MemoryDisk(), **SETTINGS) as log:

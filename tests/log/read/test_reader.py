@@ -186,7 +186,7 @@ async def test_a_first_batch_larger_than_the_limit_is_returned_alone(autojump_cl
         assert [record.offset for record in await log.read(log.partition(), 1, 0)] == [1]
 
 
-async def test_rows_of_many_batches_are_cut_to_what_was_asked_for(autojump_clock, monkeypatch):
+async def test_a_read_of_rows_with_many_batches_stays_within_the_byte_limit(autojump_clock, monkeypatch):
     monkeypatch.setattr("kafscale.formats.segment.INDEX_ROWS_MAX_COUNT", 3)
     async with memory_log(MemoryStore(), MemoryDisk()) as log:
         await flushed_batches(log, 30)
@@ -316,7 +316,7 @@ async def test_a_segment_that_was_merged_between_look_up_and_get_is_looked_up_ag
         assert [record.offset for record in found] == [4, 5]
 
 
-async def test_a_segment_that_has_gone_and_was_not_replaced_is_not_found(autojump_clock):
+async def test_a_deleted_segment_without_a_replacement_raises_not_found(autojump_clock):
     async with memory_log(MemoryStore(), MemoryDisk()) as log:
         await flushed_batches(log, 3)
         await log.store.delete([key_at(0).key])
@@ -327,7 +327,7 @@ async def test_a_segment_that_has_gone_and_was_not_replaced_is_not_found(autojum
             await log.read(log.partition(), 0)
 
 
-async def test_a_segment_that_is_damaged_while_it_is_read_is_left_out(autojump_clock, caplog):
+async def test_a_segment_damaged_before_a_read_is_quarantined_and_skipped(autojump_clock, caplog):
     for number in range(4):
         async with memory_log(MemoryStore(), MemoryDisk()) as log:
             await flushed_batches(log, 6, per_segment=3)
@@ -342,7 +342,7 @@ async def test_a_segment_that_is_damaged_while_it_is_read_is_left_out(autojump_c
         assert caplog.text.count("is damaged and quarantined") == number + 1
 
 
-async def test_a_footer_that_is_damaged_while_it_is_read_is_rebuilt(autojump_clock, caplog):
+async def test_a_damaged_footer_is_rebuilt_once_by_concurrent_reads(autojump_clock, caplog):
     async with memory_log(MemoryStore(), MemoryDisk()) as log:
         await flushed_batches(log, 6, per_segment=3)
         content = bytes((await log.store.get(key_at(0).key)).data)
@@ -413,7 +413,7 @@ async def test_damaged_records_are_not_served(autojump_clock, caplog, field, for
         assert [record.offset for record in await log.records(log.partition())] == [*range(40)]
 
 
-async def test_a_fetch_of_a_known_damaged_batch_does_not_read_the_whole_segment_again(autojump_clock):
+async def test_a_repeated_fetch_of_a_damaged_batch_does_not_read_the_whole_segment(autojump_clock):
     store, reads = recording(MemoryStore())
     async with memory_log(store, MemoryDisk()) as log:
         await flushed_batches(log, 40)
@@ -469,7 +469,7 @@ async def test_a_look_up_by_time_does_not_go_past_damaged_records(autojump_clock
 # ---- holes --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_hole_between_segments_is_skipped_though_the_listing_did_not_show_it(autojump_clock):
+async def test_a_hole_between_segments_is_skipped_after_a_restart(autojump_clock):
     """A restart infers the end of a segment from where the next begins; one in between may have gone."""
     store = FaultyStore(MemoryStore())
     async with memory_log(store, MemoryDisk()) as log:
@@ -526,7 +526,7 @@ async def test_a_hole_inside_of_a_segment_is_skipped(autojump_clock, monkeypatch
     st.integers(-1, 10),
     st.data(),
 )
-def test_the_first_record_that_is_late_enough_is_found_wherever_it_is(batches_of_times, wanted, data):
+def test_the_first_record_at_or_after_a_timestamp_is_found_in_any_layout_of_the_log(batches_of_times, wanted, data):
     count = len(batches_of_times)
     flush_after = data.draw(st.sets(st.integers(0, count)))
     spilled_after = data.draw(st.integers(0, count))
@@ -570,7 +570,7 @@ def test_the_first_record_that_is_late_enough_is_found_wherever_it_is(batches_of
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
-async def test_a_look_up_by_time_goes_on_in_the_segment_if_the_tail_is_flushed_meanwhile(autojump_clock):
+async def test_a_timestamp_search_continues_in_the_segment_if_the_tail_is_flushed(autojump_clock):
     disk = HookedDisk()
     async with memory_log(MemoryStore(), disk) as log:
         partition = log.partition()
@@ -673,7 +673,7 @@ async def test_a_look_up_by_time_ends_if_its_topic_is_deleted_meanwhile(autojump
         assert codes == [UNKNOWN_TOPIC_OR_PARTITION]
 
 
-async def test_a_look_up_by_time_reads_only_the_rows_that_may_have_it(autojump_clock):
+async def test_a_timestamp_search_reads_only_the_needed_rows(autojump_clock):
     store, reads = recording(MemoryStore())
     async with memory_log(store, MemoryDisk()) as log:
         for number in range(10):

@@ -33,7 +33,7 @@ def load(cache: SegmentCache, start: int, end: int, *, key: SegmentKey = KEYS[0]
     return wanted
 
 
-def test_neighbours_are_taken_together_and_only_what_was_asked_for():
+def test_the_cache_joins_adjacent_ranges_and_returns_exactly_the_requested_bytes():
     cache = SegmentCache(LIMIT)
     for start, end in ((100, 200), (200, 300), (400, 500)):
         load(cache, start, end).release()
@@ -45,7 +45,7 @@ def test_neighbours_are_taken_together_and_only_what_was_asked_for():
     assert cache.take(KEYS[1], 100, 200) is None
 
 
-def test_a_gap_ends_where_the_next_range_begins_whether_it_is_there_or_on_its_way():
+def test_a_gap_ends_at_the_next_cached_or_loading_range():
     cache = SegmentCache(LIMIT)
     load(cache, 100, 200)
     cache.begin(KEYS[0], 300, 400, share_of(ByteBudget(100), 100))

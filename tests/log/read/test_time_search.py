@@ -19,7 +19,7 @@ stamps = st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=5), max_size=
 
 @settings(max_examples=100, deadline=None)
 @given(stamps=stamps, wanted=st.integers(0, 10), min_offset=st.integers(0, 15), own_time=st.booleans())
-async def test_it_finds_the_record_that_a_plain_reader_finds(
+async def test_the_timestamp_search_finds_the_same_record_as_a_plain_reader(
     stamps: list[list[int]], wanted: int, min_offset: int, own_time: bool
 ) -> None:
     data = b""

@@ -195,7 +195,7 @@ async def test_an_index_that_is_damaged_is_written_again(autojump_clock, kind, p
             assert log.log.quarantined_count() == 0
 
 
-async def test_an_index_that_is_written_again_has_what_a_later_version_has_added() -> None:
+async def test_a_rebuilt_index_keeps_sections_of_later_versions() -> None:
     store = await written()
     key = key_at(POSITIONS["middle"])
     index = key.of_kind("index")
@@ -252,7 +252,7 @@ async def test_the_checkpoint_gives_the_end_if_the_index_is_damaged_too(autojump
 
 
 @pytest.mark.parametrize("kfs", [*KFS_REBUILT[:2], *KFS_LOST, "foreign"])
-async def test_the_only_segment_of_a_partition_may_be_damaged(autojump_clock, kfs) -> None:
+async def test_a_broker_starts_when_the_only_segment_of_a_partition_is_damaged(autojump_clock, kfs) -> None:
     store = await written()
     others = [key_at(base, kind=kind).key for base in (3, 9) for kind in ("kfs", "index")]
     await damage(store, key_at(0), kfs)
@@ -296,7 +296,7 @@ async def test_records_of_a_damaged_segment_are_served_from_the_write_ahead_log(
             assert told(caplog) == []
 
 
-async def test_the_write_ahead_log_goes_on_behind_a_damaged_segment(autojump_clock) -> None:
+async def test_the_wal_continues_after_a_damaged_segment(autojump_clock) -> None:
     """Of offsets 9 to 11 it has nothing any more, and of what comes then, all."""
     store, disk = MemoryStore(), MemoryDisk()
     big = bytes(30_000)
@@ -331,7 +331,7 @@ async def test_records_of_a_damaged_segment_are_served_from_the_log_in_the_bucke
             await log.log.flusher.flush_all()
 
 
-async def test_a_damaged_object_that_a_flush_meets_stays_where_it_is(autojump_clock, caplog) -> None:
+async def test_a_flush_leaves_a_damaged_object_and_writes_the_next_generation(autojump_clock, caplog) -> None:
     """Half of an upload of the process before, that arrived late on a store that shows halves."""
     store = MemoryStore()
     async with memory_log(store, MemoryDisk()) as log:
@@ -502,7 +502,7 @@ async def test_a_crash_while_a_segment_is_examined_or_rebuilt_leaves_nothing_wor
 
 
 @pytest.mark.parametrize("kind", ["garbage", "cut off"])
-async def test_a_look_up_by_time_goes_past_what_is_damaged(autojump_clock, kind) -> None:
+async def test_a_timestamp_search_skips_damaged_segments(autojump_clock, kind) -> None:
     store = await written()
     await damage(store, key_at(3), kind)
     for first in ("find_timestamp", "find_max_timestamp"):
@@ -517,7 +517,7 @@ async def test_a_look_up_by_time_goes_past_what_is_damaged(autojump_clock, kind)
             await expect(log, range(12) if kind == "cut off" else [0, 1, 2, *range(6, 12)])
 
 
-async def test_damage_in_transit_fails_only_this_fetch(autojump_clock, caplog) -> None:
+async def test_damage_in_transit_fails_only_one_fetch(autojump_clock, caplog) -> None:
     store = MemoryStore()
     async with memory_log(store, MemoryDisk()) as log:
         await log.append(log.partition(), b"0")

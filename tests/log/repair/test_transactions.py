@@ -116,7 +116,7 @@ async def test_a_footer_that_contradicts_its_batches_is_damage(autojump_clock, n
 
 
 @pytest.mark.parametrize("is_committed", [True, False])
-async def test_a_transaction_that_goes_on_in_the_next_segment_must_be_told_there(autojump_clock, is_committed):
+async def test_verify_reports_footers_that_omit_open_or_aborted_transactions(autojump_clock, is_committed):
     store = Bucket()
     async with memory_log(store, MemoryDisk(), **SETTINGS) as log:
         partition = log.partition()

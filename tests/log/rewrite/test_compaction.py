@@ -66,7 +66,7 @@ async def test_the_latest_record_of_each_key_is_kept_at_its_offset(autojump_cloc
         assert first_dirty_offset(log.partition()) == 5
 
 
-async def test_what_was_compacted_and_what_it_was_made_of_is_whole_for_a_verification(autojump_clock):
+async def test_a_compacted_bucket_verifies_as_whole(autojump_clock):
     store = MemoryStore()
     async with memory_log(store, MemoryDisk(), topics=[topic_spec(**COMPACT)]) as log:
         await append_segments(log, ["a=1", "b=1"], ["a=2", "c=1"], ["b=2"], ["d=1", "a=3"])
@@ -95,7 +95,7 @@ async def test_a_topic_that_is_not_compacted_is_left_alone_and_nothing_is_read(a
         assert (found.rounds_count.value, found.read_bytes.value) == (0, 0)
 
 
-async def test_a_restart_reads_what_was_compacted_and_knows_how_far(autojump_clock):
+async def test_a_restart_reads_compacted_records_and_the_first_dirty_offset(autojump_clock):
     store, disk = MemoryStore(), MemoryDisk()
     topics = [topic_spec(**COMPACT)]
     async with memory_log(store, disk, topics=topics) as log:
@@ -163,7 +163,7 @@ async def test_a_tombstone_goes_when_its_time_has_come(autojump_clock):
 # ---- when -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_partition_waits_until_enough_of_it_is_dirty(autojump_clock):
+async def test_a_partition_is_compacted_only_above_the_dirty_ratio(autojump_clock):
     topics = [topic_spec(cleanup_policy=("compact",), min_cleanable_dirty_ratio=0.5)]
     async with memory_log(MemoryStore(), MemoryDisk(), topics=topics) as log:
         found = compactor(log)
@@ -180,7 +180,7 @@ async def test_a_partition_waits_until_enough_of_it_is_dirty(autojump_clock):
         assert await fetched(log) == {3: "a=2", 4: "b=2", 5: "c=2"}
 
 
-async def test_records_younger_than_the_smallest_lag_stay_and_all_that_follows_them(autojump_clock):
+async def test_records_younger_than_the_minimum_compaction_lag_and_later_records_stay(autojump_clock):
     topics = [topic_spec(**COMPACT, min_compaction_lag_ms=HOUR_MS)]
     async with memory_log(MemoryStore(), MemoryDisk(), topics=topics) as log:
         partition = log.partition()
@@ -234,7 +234,7 @@ async def test_the_dirtiest_partition_goes_first(autojump_clock, caplog):
 # ---- what survives --------------------------------------------------------------------------------------------------
 
 
-async def test_a_producer_goes_on_after_compaction_and_a_restart(autojump_clock):
+async def test_a_producers_sequences_survive_compaction_and_a_restart(autojump_clock):
     store, disk = MemoryStore(), MemoryDisk()
     topics = [topic_spec(**COMPACT, producer_id_expiration_ms=1 << 50)]
     async with memory_log(store, disk, topics=topics) as log:
@@ -256,7 +256,7 @@ async def test_a_producer_goes_on_after_compaction_and_a_restart(autojump_clock)
         assert refused.value.code == OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-async def test_a_look_up_by_time_finds_what_is_left(autojump_clock):
+async def test_a_timestamp_search_finds_the_records_left_by_compaction(autojump_clock):
     async with memory_log(MemoryStore(), MemoryDisk(), topics=[topic_spec(**COMPACT)]) as log:
         partition, reader = log.partition(), log.log.reader
         for text, timestamp_ms in (("a=1", 10), ("b=1", 20), ("a=2", 30), ("c=1", 25)):
@@ -454,7 +454,9 @@ async def test_records_that_were_stored_with_wrong_lengths_do_not_stop_compactio
 
 
 @pytest.mark.parametrize("operation", ["put_if_absent", "put", "get_range"])
-async def test_a_store_that_fails_leaves_all_as_it_was_and_is_tried_again(operation, autojump_clock, caplog):
+async def test_a_compaction_that_fails_on_a_store_error_changes_nothing_and_is_retried(
+    operation, autojump_clock, caplog
+):
     store = FaultyStore(MemoryStore())
     async with memory_log(store, MemoryDisk(), topics=[topic_spec(**COMPACT)]) as log:
         await append_segments(log, ["a=1"], ["a=2"])
@@ -496,7 +498,7 @@ async def test_a_kill_at_every_operation_leaves_the_table_and_brings_nothing_bac
     assert done_count > 10
 
 
-async def test_what_a_failed_attempt_left_in_the_bucket_brings_no_deleted_key_back(autojump_clock):
+async def test_a_segment_left_by_a_failed_compaction_does_not_restore_deleted_keys(autojump_clock):
     store, disk = FaultyStore(MemoryStore()), MemoryDisk()
     topics = [topic_spec(**COMPACT, delete_retention_ms=0)]
     async with memory_log(store, disk, topics=topics) as log:
@@ -534,7 +536,7 @@ async def test_a_merged_segment_is_compacted_and_a_compacted_one_merged(autojump
         assert found.rounds_count.value == 4
 
 
-async def test_what_compaction_has_made_small_is_merged_though_it_was_large_before(autojump_clock):
+async def test_segments_made_small_by_compaction_are_merged(autojump_clock):
     """The merger used to remember that it had been too large, and not to look again before the next start."""
     topics = [topic_spec(**COMPACT)]
     async with memory_log(MemoryStore(), MemoryDisk(), topics=topics, segment_merge_bytes=1_000) as log:
@@ -552,7 +554,7 @@ async def test_what_compaction_has_made_small_is_merged_though_it_was_large_befo
         assert await fetched(log) == {7: f"key={7:600}"}
 
 
-async def test_time_and_size_delete_nothing_unless_the_policy_says_so_too(autojump_clock):
+async def test_retention_deletes_nothing_if_the_cleanup_policy_is_only_compact(autojump_clock):
     for policy, left in ((("compact",), ["a=1", "b=1", "c=2"]), (("compact", "delete"), [])):
         topics = [topic_spec(**{**COMPACT, "cleanup_policy": policy}, retention_ms=1, retention_bytes=0)]
         async with memory_log(MemoryStore(), MemoryDisk(), topics=topics) as log:
@@ -599,7 +601,7 @@ async def test_objects_that_retention_has_deleted_meanwhile_are_not_missed(gets,
         assert list((await fetched(log)).values()) == ["c=1", "d=1"]
 
 
-async def test_a_partition_whose_only_segment_is_quarantined_meanwhile_is_not_compacted(autojump_clock):
+async def test_a_partition_left_without_segments_by_quarantine_is_not_compacted(autojump_clock):
     async with memory_log(MemoryStore(), MemoryDisk(), topics=[topic_spec(**COMPACT)]) as log:
         await append_segments(log, ["a=1"])
 

@@ -178,7 +178,7 @@ def test_records_behind_the_end_are_kept(appended, end_offset):
     assert behind.items() <= log.records().items()
 
 
-def test_a_tombstone_stays_for_its_time_from_the_first_round_that_met_it():
+def test_a_tombstone_stays_for_the_delete_retention_after_its_first_compaction():
     log = SmallLog()
     log.append("a=1", "b=1")
     log.append("a")
@@ -191,7 +191,7 @@ def test_a_tombstone_stays_for_its_time_from_the_first_round_that_met_it():
     assert log.records() == {1: "b=1", 3: "c=1"}
 
 
-def test_a_tombstone_that_no_round_has_met_has_its_whole_time_before_it():
+def test_a_tombstone_behind_the_compacted_range_keeps_its_whole_retention():
     log = SmallLog()
     log.append("a=1", "b=1")
     log.append("b")
@@ -210,7 +210,7 @@ def test_a_later_value_takes_the_tombstone_away_at_once():
     assert log.records() == {2: "a=2"}
 
 
-def test_a_record_without_a_key_goes_where_it_was_looked_at():
+def test_compaction_removes_records_without_a_key_in_its_range():
     log = SmallLog()
     log.append("=1", "a=1", "=2")
     log.append("=3")
@@ -218,7 +218,7 @@ def test_a_record_without_a_key_goes_where_it_was_looked_at():
     assert log.records() == {1: "a=1", 3: "=3"}
 
 
-def test_the_last_batch_of_a_producer_stays_and_says_what_comes_next():
+def test_the_last_batch_of_a_producer_stays_and_keeps_its_sequences():
     log = SmallLog()
     log.append("a=1", "b=1", producer=ProducerStamp(7, 0, 0))
     log.append("a=2", "b=2", producer=ProducerStamp(7, 0, 2))
@@ -234,7 +234,7 @@ def test_the_last_batch_of_a_producer_stays_and_says_what_comes_next():
     assert log.spans() == [(4, 6, 3)]
 
 
-def test_the_last_batch_stays_even_if_nothing_in_it_does():
+def test_the_last_batch_of_the_log_stays_even_if_empty():
     log = SmallLog()
     log.append("a=1")
     log.append("a")
@@ -255,7 +255,7 @@ def test_aborted_records_go_and_hide_nothing_that_was_committed():
     assert log.records() == {0: "a=1", 3: "b=2", 6: "c=1"}
 
 
-def test_a_producer_may_abort_and_then_commit():
+def test_a_producer_can_abort_and_then_commit():
     log = SmallLog()
     log.transactional(7, "a=1")
     log.end(7, COMMIT)
@@ -267,7 +267,7 @@ def test_a_producer_may_abort_and_then_commit():
     assert log.records() == {0: "a=1", 4: "b=1"}
 
 
-def test_nothing_is_cleaned_of_a_transaction_before_its_end_is_known():
+def test_records_of_an_open_transaction_are_not_cleaned():
     log = SmallLog()
     log.append("a=1", "b=1")
     log.append("b=2")
@@ -337,7 +337,7 @@ def test_removed_records_are_counted():
     assert log.compacted.removed_records_count == 3
 
 
-def test_a_batch_of_which_all_is_left_is_the_same_bytes():
+def test_a_batch_that_keeps_all_records_keeps_its_bytes():
     log = SmallLog()
     log.append("a=1", "b=1", codec=compression.ZSTD)
     log.append("c=1")
@@ -350,7 +350,7 @@ def headers_of(log: SmallLog) -> Sequence[int | None]:
     return [parse_header(batch).delete_horizon_ms for batch in batches(memoryview(log.data))]
 
 
-def test_a_delete_horizon_is_set_once_and_only_where_something_waits_for_it():
+def test_a_delete_horizon_is_set_once_and_only_on_batches_with_tombstones():
     log = SmallLog()
     log.append("a=1")
     log.append("b")

@@ -17,7 +17,7 @@ def numbered(put: Iterable[bytes]) -> Iterable[tuple[bytes, int]]:
 
 
 @given(keys, keys)
-def test_it_knows_the_last_offset_of_each_key_and_of_no_other(put, asked):
+def test_the_offset_map_returns_the_last_offset_of_each_key_and_no_other_key(put, asked):
     latest = OffsetMap(64)
     assert latest.put_all(numbered(put)) is None
     model = {key: offset for offset, key in enumerate(put)}
@@ -26,7 +26,7 @@ def test_it_knows_the_last_offset_of_each_key_and_of_no_other(put, asked):
 
 
 @given(keys, st.integers(0, 10))
-def test_it_takes_as_many_keys_as_it_has_room_for_and_says_where_it_stopped(put, capacity):
+def test_a_full_offset_map_returns_the_first_offset_without_room(put, capacity):
     latest = OffsetMap(capacity)
     model: dict[bytes, int] = {}
     stopped = None
@@ -39,7 +39,7 @@ def test_it_takes_as_many_keys_as_it_has_room_for_and_says_where_it_stopped(put,
     assert latest.get_all(put) == [model.get(key, EMPTY) for key in put]
 
 
-def test_it_fits_into_the_bytes_it_was_given():
+def test_the_offset_map_fits_its_byte_budget():
     size_bytes = 1 << 20
     latest = OffsetMap(capacity_of(size_bytes))
     columns = (latest._high_halves, latest._low_halves, latest._ends)

@@ -31,7 +31,7 @@ any_segments = st.lists(
 
 
 @given(any_segments, st.integers(0, 60))
-def test_each_offset_is_read_once_and_where_a_fetch_reads_it(segments, start_offset):
+def test_each_offset_is_read_once_and_from_the_segment_a_fetch_reads(segments, start_offset):
     manifest = Manifest(list(segments))
     read = {
         offset: stretch.segment

@@ -31,7 +31,7 @@ def batch_of(given_records: list[Record], **changes) -> memoryview:
 
 
 @given(records, codecs)
-def test_records_are_found_as_a_consumer_sees_them(given_records, codec):
+def test_located_records_match_the_records_a_consumer_reads(given_records, codec):
     batch = batch_of(given_records, codec=codec)
     places = locate_records(batch, parse_header(batch))
     seen = list(iterate_records(batch))

@@ -54,7 +54,7 @@ def test_segments_are_merged_by_their_sizes(sizes, merged):
     assert found(log_of(*sizes)) == list(merged)
 
 
-def test_only_neighbours_are_merged_without_a_hole_or_an_overlap_between_them():
+def test_only_adjacent_segments_are_merged():
     assert found([segment(0, 1), segment(1, 1), segment(3, 1), segment(4, 1)]) == [0, 1]
     assert found([segment(0, 1, last=12), segment(1, 1), segment(2, 1), segment(3, 500)]) == [1, 2]
 

@@ -271,9 +271,7 @@ async def test_segments_of_both_versions_and_of_several_generations_are_merged_i
 
 
 @pytest.mark.parametrize("damage", ["flipped", "cut off", "missing", "of another segment"])
-async def test_a_damaged_source_is_told_once_and_left_alone_and_its_neighbours_are_merged(
-    autojump_clock, caplog, damage
-):
+async def test_a_damaged_source_is_logged_once_and_only_its_neighbours_are_merged(autojump_clock, caplog, damage):
     store = FaultyStore(MemoryStore())
     async with merging_log(store, segment_merge_bytes=0) as log:
         await flushed(log, 25)
@@ -329,7 +327,7 @@ async def test_a_store_that_fails_is_tried_again_after_a_pause(autojump_clock, o
         assert log.log.merger.failed_count.value == caplog.text.count("is tried again") == 3
 
 
-async def test_what_a_lost_reply_has_left_is_covered_by_the_next_generation(autojump_clock):
+async def test_a_merged_segment_left_by_a_lost_reply_is_covered_by_the_next_generation(autojump_clock):
     """Nobody reads it, and it goes with the parts when it is found as an orphan; a start finds both and reads one."""
     store = FaultyStore(MemoryStore())
     async with merging_log(store) as log:
@@ -348,7 +346,7 @@ async def test_what_a_lost_reply_has_left_is_covered_by_the_next_generation(auto
         await check_values(log, count=12)
 
 
-async def test_a_merge_whose_index_can_not_be_written_leaves_one_object_however_often_it_is_tried(autojump_clock):
+async def test_a_merge_that_keeps_failing_to_write_its_index_leaves_one_object(autojump_clock):
     """Each attempt took another generation, and after five of them none was left until the next start."""
     store = FaultyStore(MemoryStore())
     async with merging_log(store) as log:
@@ -366,7 +364,7 @@ async def test_a_merge_whose_index_can_not_be_written_leaves_one_object_however_
         await check_values(log, count=10)
 
 
-async def test_merges_of_ever_more_segments_whose_index_can_not_be_written_take_one_generation_each(autojump_clock):
+async def test_failing_merges_of_a_growing_log_take_one_generation_each(autojump_clock):
     store = FaultyStore(MemoryStore())
     async with merging_log(store) as log:
         rule = store.fail(On("put", "*.index"), SlowDown)
@@ -559,7 +557,7 @@ async def test_a_broker_that_is_superseded_writes_no_more_merged_segments(autoju
     assert store.count("put*", "*-00001.*") == 0
 
 
-async def test_a_merge_whose_sources_somebody_else_has_rewritten_meanwhile_has_no_effect(autojump_clock):
+async def test_a_merge_of_sources_compacted_meanwhile_has_no_effect(autojump_clock):
     """Compaction, say. The next merge has what that made; a start finds the one that is newer."""
     store = FaultyStore(MemoryStore())
     gate = store.hold(On("put_if_absent", "*-00001.kfs"))

@@ -96,7 +96,9 @@ async def test_by_age_the_oldest_segments_go_up_to_the_first_that_is_young(autoj
 
 
 @pytest.mark.parametrize(("kept_count", "log_start_offset"), [(0, 3), (1, 3), (2, 2), (3, 1), (4, 0), (9, 0)])
-async def test_by_size_the_oldest_segments_go_whose_loss_leaves_enough(autojump_clock, kept_count, log_start_offset):
+async def test_retention_by_size_deletes_oldest_segments_while_enough_bytes_remain(
+    autojump_clock, kept_count, log_start_offset
+):
     """Three segments and a tail of the same size."""
     starts = LogStarts()
     async with memory_log(MemoryStore(), MemoryDisk(), topics=[topic_spec(**FOREVER)]) as log:
@@ -110,7 +112,7 @@ async def test_by_size_the_oldest_segments_go_whose_loss_leaves_enough(autojump_
         assert await log.values(log.partition(), log_start_offset) == [b"%d" % n for n in range(log_start_offset, 4)]
 
 
-async def test_without_delete_in_the_cleanup_policy_only_what_is_below_the_log_start_goes(autojump_clock):
+async def test_without_the_delete_policy_only_segments_below_the_log_start_go(autojump_clock):
     config = {"cleanup_policy": ("compact",), "retention_ms": 0, "retention_bytes": 0, "file_delete_delay_ms": DELAY_MS}
     starts = LogStarts()
     async with memory_log(MemoryStore(), MemoryDisk(), topics=[topic_spec(**config)]) as log:
@@ -252,7 +254,7 @@ async def test_a_read_that_lasts_longer_than_the_objects_is_out_of_range(autojum
         assert errors == [OFFSET_OUT_OF_RANGE]
 
 
-async def test_what_a_restart_needs_outlives_all_records(autojump_clock, nursery):
+async def test_the_last_segment_outlives_retention_to_keep_offsets_and_producers(autojump_clock, nursery):
     """A producer's retry is recognised, and offsets go on, after every record is gone and so is the disk."""
     store, starts = MemoryStore(), LogStarts()
     config = {"retention_ms": 0, "file_delete_delay_ms": 0, "producer_id_expiration_ms": 1 << 50}
@@ -416,7 +418,7 @@ async def test_every_record_from_the_log_start_on_stays_through_kills_and_nothin
     await World(random.Random(seed)).run()
 
 
-async def test_a_broker_drops_old_segments_deletes_their_objects_and_remembers_it(autojump_clock):
+async def test_a_broker_deletes_expired_segments_and_keeps_the_log_start_over_a_restart(autojump_clock):
     parts = memory_parts()
     settings = memory_settings(retention_check_interval_seconds=60.0, segment_delete_delay_ms=30_000)
     async with memory_broker(parts, settings) as running:

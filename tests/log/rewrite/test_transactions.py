@@ -24,7 +24,7 @@ async def flush(log: MemoryLog) -> None:
     await log.log.flusher.flush_all()
 
 
-async def test_a_merged_segment_tells_all_that_was_aborted_and_what_is_open_at_its_end(autojump_clock):
+async def test_a_merged_segment_lists_all_aborted_and_open_transactions(autojump_clock):
     async with memory_log(MemoryStore(), MemoryDisk(), **SETTINGS) as log:
         partition = log.partition()
         await send(partition, b"a", producer_id=1)
@@ -63,7 +63,7 @@ async def compact(log: MemoryLog) -> None:
     await log.log.compactor.compact_all(lambda: [log.partition()])
 
 
-async def test_compaction_removes_what_was_aborted_and_keeps_markers_while_their_transaction_has_a_batch(
+async def test_compaction_removes_aborted_records_and_keeps_markers_they_need(
     autojump_clock,
 ):
     async with memory_log(MemoryStore(), MemoryDisk(), topics=[COMPACTED], **SETTINGS) as log:

@@ -19,7 +19,7 @@ with lock_data_directory(pathlib.Path(sys.argv[1])):
 """
 
 
-def test_a_second_process_is_told_which_one_has_it_until_that_one_is_killed(tmp_path):
+def test_a_second_process_is_refused_with_the_pid_of_the_lock_holder(tmp_path):
     path = tmp_path / "new" / "data"
     command = [sys.executable, "-c", HOLDER, str(path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
@@ -55,7 +55,7 @@ def test_a_full_disk_can_be_locked(tmp_path, monkeypatch):
             pass
 
 
-def test_it_can_be_locked_again_after_it_was_given_back(tmp_path):
+def test_the_data_directory_can_be_locked_again_after_release(tmp_path):
     for _ in range(2):
         with lock_data_directory(tmp_path):
             pass

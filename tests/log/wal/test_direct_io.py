@@ -49,7 +49,7 @@ async def test_pages_are_written_from_many_buffers_and_nothing_else_is(writer, f
     assert path.read_bytes() == b"\xee" * PAGE_BYTES + joined + b"\xee" * (FILE_BYTES - 3 * PAGE_BYTES)
 
 
-async def test_a_write_goes_on_in_the_page_in_which_the_last_one_ended(writer, file, path):
+async def test_a_direct_write_continues_in_the_page_where_the_last_write_ended(writer, file, path):
     assert await writer.write(file, [b"a" * 5000, bytes(2 * PAGE_BYTES - 5000)], 0)
     assert await writer.write(file, [b"b" * 10, bytes(2 * PAGE_BYTES - 5010)], 5000)
     assert await writer.write(file, [b"c" * PAGE_BYTES, bytes(2 * PAGE_BYTES - 5010)], 5010)
@@ -73,7 +73,7 @@ async def test_an_unaligned_write_is_refused_before_anything_is_written(writer, 
     assert path.read_bytes() == b"\xee" * FILE_BYTES
 
 
-async def test_the_last_page_is_not_known_any_more_after_a_write_that_was_refused(writer, file, path):
+async def test_a_refused_direct_write_invalidates_the_cached_last_page(writer, file, path):
     assert await writer.write(file, [b"a" * 10, bytes(PAGE_BYTES - 10)], 0)
     assert not await writer.write(file, [b"b" * 10], 10)
     with path.open("rb+") as other:
@@ -82,7 +82,7 @@ async def test_the_last_page_is_not_known_any_more_after_a_write_that_was_refuse
     assert path.read_bytes()[:20] == b"a" * 10 + b"b" * 10
 
 
-async def test_a_write_that_has_begun_is_done_before_it_is_cancelled(writer, file, path):
+async def test_a_started_direct_write_completes_despite_cancellation(writer, file, path):
     with trio.CancelScope() as scope:
         scope.cancel()
         await writer.write(file, [b"a" * PAGE_BYTES], 0)
@@ -102,7 +102,9 @@ async def test_an_error_of_the_kernel_is_raised(writer, path):
 
 
 @pytest.mark.parametrize(("error_number", "usable"), [(errno.EINVAL, False), (errno.EAGAIN, True)])
-async def test_the_disk_writes_by_a_thread_what_the_kernel_does_not_take(tmp_path, monkeypatch, error_number, usable):
+async def test_the_disk_falls_back_to_a_thread_if_the_kernel_refuses_a_direct_write(
+    tmp_path, monkeypatch, error_number, usable
+):
     real_call = DirectWriter._call
 
     def call(self, name, *arguments):
@@ -147,7 +149,7 @@ async def test_a_file_system_that_makes_the_caller_wait_is_written_by_threads():
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_writes_in_all_ways_leave_what_they_would_leave_in_memory(tmp_path, seed):
+async def test_direct_and_threaded_writes_leave_the_same_bytes_as_the_memory_disk(tmp_path, seed):
     random = Random(seed)
     disks = [RealDisk(tmp_path), MemoryDisk()]
     for disk in disks:

@@ -62,7 +62,7 @@ async def test_a_file_is_cut_and_deleted(disk):
     assert await disk.list() == {}
 
 
-async def test_a_file_that_is_used_again_keeps_what_is_behind_its_new_header(disk):
+async def test_a_reused_file_keeps_the_bytes_after_its_new_header(disk):
     await disk.list()
     await disk.create("a", 10, b"0123456789")
     await disk.rename("a", "spare")
@@ -136,7 +136,7 @@ async def test_a_half_made_file_is_deleted_at_the_next_attempt(tmp_path, monkeyp
     disk.close()
 
 
-async def test_the_memory_disk_forgets_in_a_crash_what_was_not_synced_and_fails_as_told():
+async def test_the_memory_disk_loses_unsynced_writes_in_a_crash_and_fails_on_request():
     disk = MemoryDisk(free_bytes=150)
     await disk.create("a", 100, b"header")
     disk.fail("sync", after=1)

@@ -118,7 +118,7 @@ async def test_nothing_is_missed_where_segments_have_all(autojump_clock):
     assert await found_missing(disk, extents) == ([], 0)
 
 
-async def test_a_loss_that_is_settled_is_told_once_and_later_files_go_on(autojump_clock, caplog):
+async def test_a_settled_loss_is_reported_once_and_later_files_are_kept(autojump_clock, caplog):
     disk, extents = MemoryDisk(), MemoryExtents()
     await run(disk, extents, 100)
     delete(disk, files(disk)[2])
@@ -136,7 +136,7 @@ async def test_a_loss_that_is_settled_is_told_once_and_later_files_go_on(autojum
     assert caplog.text == ""
 
 
-async def test_a_crash_before_a_loss_is_settled_does_not_hide_it(autojump_clock):
+async def test_a_crash_before_a_loss_is_settled_does_not_hide_the_loss(autojump_clock):
     disk, extents = MemoryDisk(), MemoryExtents()
     await run(disk, extents, 100)
     delete(disk, *files(disk)[-3:])
@@ -145,7 +145,7 @@ async def test_a_crash_before_a_loss_is_settled_does_not_hide_it(autojump_clock)
     assert await found_missing(disk, extents) == first
 
 
-async def test_an_older_note_is_told_from_missing_files(autojump_clock, caplog):
+async def test_an_older_extent_note_does_not_report_missing_files(autojump_clock, caplog):
     disk, extents = MemoryDisk(), MemoryExtents()
     await run(disk, extents, 40)
     older = attrs.evolve(extents)
@@ -162,7 +162,7 @@ async def test_a_flipped_bit_is_damage_as_before(autojump_clock):
         await found_missing(disk, extents)
 
 
-async def test_a_log_goes_on_when_the_disk_has_room_for_the_note_again(autojump_clock):
+async def test_appends_resume_when_the_disk_has_room_for_the_extent_note(autojump_clock):
     disk, extents = MemoryDisk(), MemoryExtents()
     log = Log(disk, extents=extents)
     async with trio.open_nursery() as nursery:

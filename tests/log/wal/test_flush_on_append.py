@@ -69,7 +69,7 @@ async def test_only_waiters_of_a_closed_partition_fail():
     assert bench.append("a").failed is None, "a topic of the same name may come again"
 
 
-async def test_it_keeps_nothing_and_is_never_full():
+async def test_flush_on_append_keeps_no_entries_and_is_never_full():
     journal: Journal = FlushOnAppend()
     file = WalFile("none", FileHeader(1, 1, 0, 0), 1)
     assert (journal.keeps_entries, journal.is_full, journal.is_crowded, journal.pending_count) == (

@@ -14,7 +14,7 @@ ENDS: list[Callable[[Round], None]] = [Round.succeed, lambda each: each.fail(Sto
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_a_signal_is_set_at_the_end_of_a_round_however_often_it_was_told(end: Callable[[Round], None]) -> None:
+def test_a_signal_registered_with_a_round_is_set_once_at_the_end_of_the_round(end: Callable[[Round], None]) -> None:
     round, signal, other = Round(), Signal(), Signal()
     for each in (signal, other, signal):
         round.tell(each)

@@ -36,7 +36,7 @@ async def test_rotation_under_load_waits_for_the_file_and_keeps_the_order(autoju
     assert await replayed(log.disk.crash()) == list(range(100))
 
 
-async def test_an_entry_larger_than_a_file_gets_one_of_its_own_size(autojump_clock, nursery):
+async def test_an_entry_larger_than_a_wal_file_gets_a_file_of_matching_size(autojump_clock, nursery):
     log = Log(MemoryDisk())
     await log.start(nursery)
     for offset, size in enumerate([100, 5 * SEGMENT_BYTES, 100]):
@@ -56,7 +56,7 @@ async def test_a_next_file_that_is_too_short_for_an_entry_is_put_aside(autojump_
     assert len([name for name in others if not name.startswith("spare-")]) == 1, "the next file, and nothing forgotten"
 
 
-async def test_files_are_deleted_oldest_first_when_nothing_is_pending_in_them(autojump_clock, nursery):
+async def test_wal_files_are_deleted_oldest_first_once_no_entry_is_pending(autojump_clock, nursery):
     log = Log(MemoryDisk())
     await log.start(nursery)
     for offset in range(60):
@@ -101,7 +101,7 @@ async def test_a_full_disk_makes_appends_wait_until_a_flush_has_freed_a_file(aut
     assert [entry.base_offset for entry in log.durable] == list(range(60))
 
 
-async def test_a_log_keeps_what_it_has_of_a_full_disk_of_which_others_take_all_that_gets_free(autojump_clock, nursery):
+async def test_the_wal_reuses_its_files_while_others_fill_the_disk(autojump_clock, nursery):
     """Each file that a flush had freed was deleted to make room for the next one, and then there was none."""
     log = Log(MemoryDisk())
     await log.start(nursery)
@@ -149,7 +149,7 @@ async def test_a_log_at_its_limit_lacks_no_room_on_the_disk(autojump_clock, nurs
     assert not log.wal.lacks_room
 
 
-async def test_a_file_that_there_is_no_room_to_delete_goes_later(autojump_clock, nursery):
+async def test_a_wal_file_that_cannot_be_deleted_for_lack_of_space_is_deleted_later(autojump_clock, nursery):
     """It ended the log, and the broker: file systems that copy on write need room to delete something."""
     log = Log(MemoryDisk())
     await log.start(nursery)
@@ -169,7 +169,7 @@ async def test_a_file_that_there_is_no_room_to_delete_goes_later(autojump_clock,
     assert await replayed(log.disk.crash()) == list(range(oldest.entry_count, 61))
 
 
-async def test_spares_that_there_is_no_room_to_delete_are_asked_for_again(autojump_clock, nursery):
+async def test_spare_files_that_cannot_be_deleted_for_lack_of_space_are_retried(autojump_clock, nursery):
     log = Log(MemoryDisk())
     await log.start(nursery)
     for offset in range(60):
@@ -186,7 +186,7 @@ async def test_spares_that_there_is_no_room_to_delete_are_asked_for_again(autoju
     assert not any(name.startswith("spare-") for name in log.disk.files)
 
 
-async def test_a_start_leaves_what_there_is_no_room_to_delete_to_the_next_one():
+async def test_a_start_without_space_for_deletions_leaves_files_to_the_next_start():
     disk = await written(40)
     before = set(disk.files)
     disk.fail("delete", error_number=errno.ENOSPC)
@@ -212,7 +212,7 @@ async def test_waiters_for_room_go_on_as_soon_as_the_writer_does(autojump_clock,
     assert not log.wal.is_full
 
 
-async def test_a_log_that_has_a_file_is_not_full_though_there_is_no_space_for_the_next_one(autojump_clock, nursery):
+async def test_a_wal_without_space_for_its_next_file_is_not_full_and_hurries_flushes(autojump_clock, nursery):
     log = Log(MemoryDisk(free_bytes=SEGMENT_BYTES))
     told_at: list[float] = []
     log.wal.on_growth.append(lambda: told_at.append(trio.current_time()))

@@ -88,7 +88,7 @@ async def crash_while_writing(
         return disk.crash(torn_bytes=torn_bytes, rng=rng)
 
 
-async def test_a_tail_torn_at_any_byte_is_cut_off_and_the_log_goes_on(autojump_clock):
+async def test_a_tail_torn_at_any_byte_is_cut_off_and_the_wal_accepts_appends(autojump_clock):
     for torn_bytes in range(2 * ENTRY_BYTES + 1):
         disk = await crash_while_writing(2, torn_bytes=torn_bytes)
         expected = list(range(2 + torn_bytes // ENTRY_BYTES))
@@ -116,7 +116,7 @@ async def test_a_torn_write_leaves_a_prefix_of_its_entries(seed, autojump_clock)
     assert await replay(disk.crash()) == offsets
 
 
-async def test_the_cut_is_told_in_one_line(autojump_clock, caplog):
+async def test_cutting_off_a_torn_entry_is_logged_in_one_line(autojump_clock, caplog):
     disk = await crash_while_writing(2, torn_bytes=ENTRY_BYTES + 40)
     assert await replay(disk) == [0, 1, 2]
     (record,) = caplog.records
@@ -133,7 +133,7 @@ async def test_unsynced_entries_are_synced_before_they_are_used(autojump_clock):
     assert await replay(restarted.crash()) == [0], "consumers may have seen it by now"
 
 
-async def test_a_flipped_bit_in_an_acknowledged_entry_is_damage_wherever_it_is(autojump_clock):
+async def test_a_flipped_bit_anywhere_in_an_acknowledged_entry_is_damage(autojump_clock):
     for position in range(FILE_HEADER_BYTES, FILE_HEADER_BYTES + 2 * ENTRY_BYTES):
         disk = await disk_after(1, 1, 1)
         disk.flip_bit(FIRST_FILE, position)
@@ -165,7 +165,7 @@ async def test_a_zeroed_end_of_a_file_but_the_last_is_a_gap(autojump_clock):
         await replay(disk)
 
 
-async def test_a_missing_file_is_a_gap_that_is_told(autojump_clock, caplog):
+async def test_a_missing_wal_file_is_logged_with_the_count_of_lost_entries(autojump_clock, caplog):
     disk = await disk_after(*[1] * 20)
     del disk.files[f"wal-{2:020d}.log"]
     await replay(disk)
@@ -179,7 +179,7 @@ async def test_a_damaged_header_over_entries_is_damage(autojump_clock):
         await replay(disk)
 
 
-async def test_a_file_whose_making_was_interrupted_is_removed(autojump_clock):
+async def test_a_wal_file_left_by_an_interrupted_creation_is_removed(autojump_clock):
     disk = await disk_after(1)
     disk.files["wal-00000000000000000009.log"] = bytearray(SEGMENT_BYTES)
     disk.synced["wal-00000000000000000009.log"] = bytearray(SEGMENT_BYTES)
@@ -188,7 +188,7 @@ async def test_a_file_whose_making_was_interrupted_is_removed(autojump_clock):
     assert sorted(disk.files) == ["lost+found", FIRST_FILE]
 
 
-async def test_progress_is_told_after_each_file(autojump_clock):
+async def test_progress_is_reported_after_each_replayed_file(autojump_clock):
     disk = await disk_after(*[1] * 8)
     progress: list[int] = []
     await replay(disk, on_progress=progress.append)
@@ -196,14 +196,14 @@ async def test_progress_is_told_after_each_file(autojump_clock):
 
 
 @pytest.mark.parametrize("operation", ["list", "read", "truncate", "sync"])
-async def test_a_disk_that_fails_during_replay_ends_it(operation, autojump_clock):
+async def test_a_disk_error_during_replay_raises_storage_failed(operation, autojump_clock):
     disk = (await disk_after(1)).crash()
     disk.fail(operation)
     with pytest.raises(StorageFailed, match="cannot replay it"):
         await replay(disk)
 
 
-async def test_replay_lets_other_tasks_run(autojump_clock, monkeypatch):
+async def test_replay_yields_to_other_tasks(autojump_clock, monkeypatch):
     monkeypatch.setattr("kafscale.log.wal.local_replay.SLICE_BYTES", 1)
     disk = await disk_after(6)
     steps = []
@@ -263,13 +263,13 @@ async def test_a_torn_tail_before_older_entries_is_cut_off(used_again, caplog):
 
 
 @pytest.mark.parametrize("number", range(6))
-async def test_damage_to_what_was_acknowledged_is_seen_before_a_file_that_is_used_again(number, used_again):
+async def test_damage_to_an_acknowledged_entry_before_a_reused_file_is_detected(number, used_again):
     used_again.flip_bit(f"wal-{3:020d}.log", FILE_HEADER_BYTES + number * ENTRY_BYTES + 5)
     with pytest.raises(DamagedObject, match=rf"entry {13 + number} "):
         await replay(used_again)
 
 
-async def test_a_damaged_last_entry_was_said_to_have_had_no_reply(autojump_clock, caplog):
+async def test_the_log_line_about_a_damaged_last_entry_mentions_a_possible_reply(autojump_clock, caplog):
     disk = await disk_after(1, 1)
     disk.flip_bit(FIRST_FILE, 64 + 64 + len(content(0)) + 70)
     assert await replay(disk) == [0]

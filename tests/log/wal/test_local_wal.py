@@ -15,7 +15,7 @@ from tests.devtools.world.determinism import seeds
 from tests.log.wal.memory_wal import Log, content, replayed, written
 
 
-async def test_an_entry_is_durable_and_told_before_its_waiter_wakes(autojump_clock, nursery):
+async def test_an_entry_is_durable_and_reported_before_its_waiter_wakes(autojump_clock, nursery):
     log = Log(MemoryDisk(sync_seconds=0.01))
     await log.start(nursery)
     round = log.append(0)
@@ -55,7 +55,7 @@ async def test_a_sync_of_a_large_entry_does_not_wait_for_later_entries(autojump_
     assert [entry.base_offset for entry in log.durable] == list(range(len(sizes)))
 
 
-async def test_large_entries_that_were_accepted_are_written_when_it_ends(autojump_clock):
+async def test_accepted_large_entries_are_written_when_the_wal_is_cancelled(autojump_clock):
     log = Log(MemoryDisk(sync_seconds=0.1), segment_bytes=8 * LARGE_ENTRY_BYTES)
     async with trio.open_nursery() as nursery:
         await log.start(nursery)
@@ -110,7 +110,7 @@ async def replies_and_syncs(sync_seconds: float, interval_seconds: float, client
     return result
 
 
-async def test_the_interval_lets_slow_syncs_take_more_along(autojump_clock):
+async def test_a_gathering_interval_makes_each_slow_sync_cover_more_entries(autojump_clock):
     replies, syncs = await replies_and_syncs(0.010, 0.0)
     gathered_replies, gathered_syncs = await replies_and_syncs(0.010, 0.002)
     assert gathered_replies > 1.5 * replies
@@ -207,7 +207,7 @@ async def test_a_failed_sync_fails_its_round_and_all_queued_ones_and_is_never_re
     assert [entry.base_offset for entry in log.durable] == [0]
 
 
-async def test_cancelled_it_writes_what_was_accepted_and_then_refuses(autojump_clock):
+async def test_a_cancelled_wal_writes_accepted_entries_and_then_refuses_appends(autojump_clock):
     log = Log(MemoryDisk(sync_seconds=0.5))
     async with trio.open_nursery() as nursery:
         await log.start(nursery)
@@ -329,7 +329,7 @@ class World:
 
 
 @pytest.mark.parametrize("seed", seeds(100, more=200))
-async def test_killed_at_any_step_what_was_acknowledged_is_replayed_in_order_and_once(seed, autojump_clock):
+async def test_a_kill_at_any_step_loses_repeats_and_reorders_no_acknowledged_entry(seed, autojump_clock):
     rng = random.Random(seed)
     disk, world = MemoryDisk(), World()
     for _ in range(4):

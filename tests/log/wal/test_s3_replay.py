@@ -76,7 +76,7 @@ async def test_an_empty_bucket_has_no_log():
     assert await keys(store) == []
 
 
-async def test_progress_is_told_after_each_group_of_objects(autojump_clock):
+async def test_progress_is_reported_after_each_group_of_objects(autojump_clock):
     store = MemoryStore()
     await written(store, range(READS_AT_ONCE_COUNT + 2))
     progress: list[int] = []
@@ -97,7 +97,7 @@ async def test_entries_come_in_order_over_epochs():
     assert await taken_over(store, 4, after=WalPosition(1, 2)) == [22, 23, 24]
 
 
-async def test_each_earlier_epoch_ends_in_a_fence_of_who_took_over():
+async def test_each_earlier_epoch_ends_in_a_fence_of_the_new_owner():
     store = MemoryStore()
     await written(store, range(2))
     await taken_over(store, 3)
@@ -117,7 +117,7 @@ async def test_unacknowledged_objects_behind_a_gap_are_deleted():
 
 
 @pytest.mark.parametrize("missing", range(1, 5))
-async def test_a_gap_of_what_had_been_acknowledged_is_an_error_that_names_the_key(missing):
+async def test_a_gap_before_an_acknowledged_object_is_damage_and_names_its_key(missing):
     store = MemoryStore()
     await written(store, range(5))
     await store.delete([key(missing)])
@@ -126,7 +126,7 @@ async def test_a_gap_of_what_had_been_acknowledged_is_an_error_that_names_the_ke
     assert len(await keys(store)) == 4  # so that the object can be put back
 
 
-async def test_a_gap_at_the_beginning_is_none_if_a_checkpoint_has_it():
+async def test_a_gap_at_the_front_is_not_damage_if_a_checkpoint_covers_the_gap():
     store = MemoryStore()
     await written(store, range(5))
     await store.delete([key(1), key(2)])
@@ -138,7 +138,7 @@ async def test_a_gap_at_the_beginning_is_none_if_a_checkpoint_has_it():
 
 @pytest.mark.parametrize("deleted", [[1, 2, 3], [1, 2, 3, 4, 5]])
 @pytest.mark.parametrize("late", [[2], [1, 3], [2, 3]])
-async def test_a_fence_that_comes_when_what_was_at_its_number_has_been_deleted_is_a_leftover(deleted, late):
+async def test_a_late_fence_at_the_number_of_a_deleted_object_is_a_leftover(deleted, late):
     store = MemoryStore()
     await written(store, range(5))
     fences = FaultyStore(store)
@@ -160,7 +160,7 @@ async def test_a_fence_that_comes_when_what_was_at_its_number_has_been_deleted_i
 
 @pytest.mark.parametrize("late", [[1], [2], [1, 3], [3]])
 @pytest.mark.parametrize("kept", [WalPosition(0, 5), WalPosition(0, 6), WalPosition(2, 0)])
-async def test_an_object_that_comes_when_it_and_what_follows_it_have_been_deleted_blocks_no_start(late, kept):
+async def test_a_late_object_from_the_deleted_part_of_the_log_does_not_block_a_start(late, kept):
     store = MemoryStore()
     await written(store, range(8))
     contents = {number: (await store.get(key(number))).data for number in late}
@@ -175,7 +175,7 @@ async def test_an_object_that_comes_when_it_and_what_follows_it_have_been_delete
     assert decode_header(key(9), (await store.get(key(9))).data).is_fence
 
 
-async def test_an_object_that_comes_late_does_not_hide_the_last_one_which_knew_nothing_of_it():
+async def test_a_late_object_does_not_hide_the_last_object_of_the_log():
     """Written when the late one was not acknowledged yet, so it does not prove that anything is missing."""
     store = MemoryStore()
     faulty = FaultyStore(store)
@@ -222,7 +222,7 @@ async def test_an_object_that_comes_late_is_deleted_in_its_turn(autojump_clock):
     assert await keys(store) == [key(5), key(6)]
 
 
-async def test_a_gap_is_damage_though_a_checkpoint_has_its_metadata_if_what_comes_before_is_needed():
+async def test_a_gap_covered_by_a_checkpoint_is_damage_if_an_earlier_entry_is_needed():
     store = MemoryStore()
     await written(store, range(5))
     await store.delete([key(3)])
@@ -355,7 +355,7 @@ async def test_only_records_that_are_needed_are_pending(autojump_clock):
 
 
 @pytest.mark.parametrize("trimmed", [[1], [1, 2], [3], [1, 2, 3, 4, 5]])
-async def test_an_object_that_is_trimmed_after_it_was_listed_is_no_damage(trimmed):
+async def test_an_object_trimmed_after_listing_is_not_damage(trimmed):
     """The broker before had decided to delete it while it led: all in it is in segments and in a checkpoint."""
     store = FaultyStore(MemoryStore())
     await written(store, range(6))
@@ -369,7 +369,7 @@ async def test_an_object_that_is_trimmed_after_it_was_listed_is_no_damage(trimme
 
 
 @pytest.mark.parametrize("late", [1, 3, 5])
-async def test_an_object_that_comes_when_its_page_of_the_listing_was_made_is_no_damage(late):
+async def test_an_object_that_arrives_behind_the_listing_is_not_damage(late):
     """The broker before went on: what it wrote next told that this one had been acknowledged, and was listed."""
     store = FaultyStore(MemoryStore())
     await written(store, range(6))

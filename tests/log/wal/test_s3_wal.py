@@ -70,7 +70,7 @@ async def replayed(store, *, epoch: int = 99, kept_until: WalPosition = START) -
     return found
 
 
-async def test_an_entry_is_durable_and_told_before_its_waiter_wakes(autojump_clock, nursery):
+async def test_an_entry_is_durable_and_reported_before_its_waiter_wakes(autojump_clock, nursery):
     log = Log(MemoryStore())
     await nursery.start(log.wal.run)
     round = log.append(0)
@@ -142,7 +142,7 @@ async def test_a_least_interval_bounds_the_rate_of_puts_but_not_that_of_full_obj
     assert trio.current_time() - began == pytest.approx(0.3)
 
 
-async def test_an_object_goes_as_soon_as_it_is_full(autojump_clock, nursery):
+async def test_an_object_is_sent_as_soon_as_full(autojump_clock, nursery):
     store = FaultyStore(MemoryStore())
     store.delay(On(PUT), 1.0)
     log = Log(store, object_bytes=1000)
@@ -156,7 +156,7 @@ async def test_an_object_goes_as_soon_as_it_is_full(autojump_clock, nursery):
     assert log.groups == [1, 2, 2]
 
 
-async def test_an_entry_larger_than_an_object_has_one_of_its_own(autojump_clock, nursery):
+async def test_an_entry_larger_than_an_object_gets_a_separate_object(autojump_clock, nursery):
     log = Log(MemoryStore(), object_bytes=1000)
     await nursery.start(log.wal.run)
     await log.append(0, 5000).wait()
@@ -229,7 +229,7 @@ async def test_produces_wait_out_an_outage_and_nothing_is_lost(autojump_clock, n
     assert log.durable == list(range(10))
 
 
-async def test_a_put_whose_reply_was_lost_is_found_to_be_ours(autojump_clock, nursery):
+async def test_a_put_with_a_lost_reply_is_recognised_as_the_brokers_own(autojump_clock, nursery):
     store = FaultyStore(MemoryStore())
     store.lose_reply(On(PUT, times=1))
     log = Log(store)
@@ -249,7 +249,7 @@ async def test_a_damaged_read_after_a_lost_reply_is_repeated(autojump_clock, nur
     assert (log.durable, cut.met_count, log.wal._retry_count) == ([0], 2, 3)
 
 
-async def test_metadata_shares_objects_and_is_not_told_to_partitions(autojump_clock, nursery):
+async def test_metadata_shares_wal_objects_and_is_not_passed_to_partitions(autojump_clock, nursery):
     log = Log(MemoryStore())
     await nursery.start(log.wal.run)
     round = log.append_metadata()
@@ -282,7 +282,7 @@ async def run_until_fenced(wal: S3Wal, *, task_status) -> None:
         await wal.run(task_status=task_status)
 
 
-async def test_a_fenced_log_acknowledges_nothing_more_and_says_so(autojump_clock):
+async def test_a_fenced_wal_acknowledges_nothing_more_and_raises_storage_failed(autojump_clock):
     store = FaultyStore(MemoryStore())
     log = Log(store)
     async with trio.open_nursery() as nursery:
@@ -380,7 +380,7 @@ async def test_one_look_at_the_claim_is_for_all_objects_that_can_be_deleted(auto
     assert len(looks) == 3
 
 
-async def test_deletions_keep_up_with_puts_however_fast_these_are(autojump_clock, nursery):
+async def test_deletions_keep_up_with_a_high_rate_of_puts(autojump_clock, nursery):
     """There was a pause of a second behind each hundred, so a log with more PUTs a second grew without end."""
     store = FaultyStore(MemoryStore())
     store.delay(On(PUT), 0.002)
@@ -506,7 +506,7 @@ async def test_a_deletion_while_earlier_objects_are_replayed_forgets_the_right_o
     assert len(log.wal._objects) == 1
 
 
-async def test_a_recovery_that_fails_half_way_leaves_the_count_of_what_is_pending_right(autojump_clock, monkeypatch):
+async def test_a_recovery_that_fails_halfway_keeps_the_pending_count_right(autojump_clock, monkeypatch):
     """What had been handed over by then was released and never counted: the log took itself for emptier ever after."""
     store = FaultyStore(MemoryStore())
     async with trio.open_nursery() as nursery:
@@ -545,7 +545,7 @@ async def test_objects_retained_by_a_reader_stay(autojump_clock, nursery):
     assert len(await keys(store)) == 1
 
 
-async def test_a_deletion_that_fails_is_tried_again_and_none_behind_it_before(autojump_clock, nursery):
+async def test_a_failed_deletion_is_retried_before_any_later_object_is_deleted(autojump_clock, nursery):
     store = FaultyStore(MemoryStore())
     log = await objects(store, 4, nursery)
     store.fail(On("delete", times=3))

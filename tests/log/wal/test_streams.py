@@ -90,7 +90,7 @@ async def test_every_broker_that_ends_a_stream_finds_the_same_end(autojump_clock
     assert await found(store) == [0, 1]
 
 
-async def test_an_object_is_deleted_only_when_another_one_tells_that_it_was_acknowledged(
+async def test_an_object_is_deleted_only_after_another_object_proves_its_acknowledgement(
     autojump_clock: MockClock,
 ) -> None:
     """Eight are on their way at once: none of them knows of the others. So nobody could tell a gap before the last."""
@@ -187,7 +187,7 @@ async def test_an_end_is_looked_for_again_when_something_was_deleted_meanwhile(a
     assert await found(store) == [0, 1, 2]
 
 
-async def test_partitions_get_of_each_stream_what_is_theirs_in_their_own_order() -> None:
+async def test_each_partition_replays_only_its_streams_in_its_requested_order() -> None:
     store = MemoryStore()
     one, two, three = (TOPIC, 1), (TOPIC, 2), (TOPIC, 3)
     await written(store, [10], stream=5, partition=1)
@@ -236,7 +236,7 @@ def test_each_partition_passes_its_streams_in_its_order(recover: dict[PartitionI
     assert passed == recover
 
 
-async def test_only_what_is_known_not_to_be_needed_is_deleted() -> None:
+async def test_only_streams_proven_unneeded_are_deleted() -> None:
     store = MemoryStore()
     for stream in (1, 2, 4, 6, 8):  # 1 and 2 are epochs of a broker alone, and 8 has begun since
         await written(store, range(2), stream=stream)
@@ -256,7 +256,7 @@ async def test_only_what_is_known_not_to_be_needed_is_deleted() -> None:
     assert [await left(store, stream) for stream in (1, 2, 4)] == [[3], [3], [3]]
 
 
-async def test_many_objects_go_by_one_request_and_old_fences_behind_all_of_them(
+async def test_objects_are_deleted_in_batches_and_old_fences_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(streams, "DELETED_AT_ONCE_COUNT", 5)

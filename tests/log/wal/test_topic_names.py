@@ -75,7 +75,7 @@ async def test_each_file_tells_the_name_of_a_topic_before_its_first_batch(autoju
     assert again.wal.topic_names == {topic_id(number): f"topic-{number}" for number in range(TOPICS_COUNT)}
 
 
-async def test_an_entry_that_fits_a_file_only_without_the_name_gets_one_of_its_own_size(autojump_clock):
+async def test_an_entry_with_no_room_for_the_topic_name_gets_a_larger_file(autojump_clock):
     log = named_log(MemoryDisk())
     async with trio.open_nursery() as nursery:
         await log.start(nursery)
@@ -86,7 +86,7 @@ async def test_an_entry_that_fits_a_file_only_without_the_name_gets_one_of_its_o
     assert names_before_batches(log.disk) == [0, 1, 2]
 
 
-async def test_a_group_is_written_again_with_the_same_names_where_there_was_no_room(autojump_clock):
+async def test_a_round_rewritten_after_a_full_disk_repeats_its_topic_names(autojump_clock):
     disk = MemoryDisk()
     log = named_log(disk)
     async with trio.open_nursery() as nursery:

@@ -80,7 +80,7 @@ async def test_a_file_without_transactions_can_be_read_by_versions_that_know_non
         assert await files_of(disk) == [Part(1, [False] * 3)]
 
 
-async def test_the_first_batch_of_a_transaction_begins_a_file_that_says_so(autojump_clock):
+async def test_the_first_transactional_batch_begins_a_file_of_version_2(autojump_clock):
     disk, store = MemoryDisk(), MemoryStore()
     async with memory_log(store, disk, **SETTINGS) as log:
         partition = log.partition()
@@ -96,7 +96,7 @@ async def test_the_first_batch_of_a_transaction_begins_a_file_that_says_so(autoj
         assert [each.version for each in await files_of(disk)] == [1, 2, 1]
 
 
-async def test_a_file_that_has_nothing_yet_says_so_itself(autojump_clock):
+async def test_an_empty_wal_file_becomes_version_2_at_its_first_transactional_batch(autojump_clock):
     disk, store = MemoryDisk(), MemoryStore()
     async with memory_log(store, disk, **SETTINGS) as log:
         await send(log.partition(), b"first")
@@ -116,7 +116,7 @@ async def test_a_round_of_both_kinds_is_in_one_file(autojump_clock):
         assert await files_of(disk) == [Part(1, [False]), Part(2, [False, True])]
 
 
-async def test_an_object_says_whether_it_has_transactions(autojump_clock):
+async def test_only_wal_objects_with_transactions_have_version_2(autojump_clock):
     disk, store = MemoryDisk(), MemoryStore()
     async with memory_log(store, disk, durability=Durability.S3_WAL, **SETTINGS) as log:
         partition = log.partition()
@@ -127,7 +127,7 @@ async def test_an_object_says_whether_it_has_transactions(autojump_clock):
         assert await objects_of(store) == [Part(1, [False]), Part(2, [True]), Part(2, [True]), Part(1, [False])]
 
 
-def test_a_version_that_is_not_known_says_what_to_do(monkeypatch):
+def test_a_later_wal_version_is_refused_with_advice_to_start_that_version(monkeypatch):
     monkeypatch.setattr(wal_entries, "VERSION_WITH_TRANSACTIONS", 3)
     monkeypatch.setattr(wal_objects, "VERSION_WITH_TRANSACTIONS", 3)
     file = encode_file_header(FileHeader(1, 1, 0, 0, has_transactions=True))

@@ -74,7 +74,7 @@ async def status(log: Log, access: AdminAccess, request_line: str, *headers: str
         ("GET /nothing", ["Host: evil.example"], 403, 401),
     ],
 )
-async def test_what_an_exposed_server_answers(
+async def test_an_exposed_admin_server_restricts_requests_with_and_without_a_token(
     token: AdminToken, request_line: str, headers: list[str], without: int, with_token: int
 ) -> None:
     async with memory_log(MemoryStore(), MemoryDisk()) as memory:

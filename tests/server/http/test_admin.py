@@ -42,7 +42,7 @@ async def test_others_run_while_very_many_samples_are_looked_for_and_written() -
     assert page.startswith(b"# HELP kafscale_lag Lag.\n# TYPE kafscale_lag gauge\n")
 
 
-async def test_a_page_is_made_for_all_who_wait_and_never_before_it_was_asked_for(autojump_clock: MockClock) -> None:
+async def test_waiting_requests_share_one_metrics_page_built_after_they_arrived(autojump_clock: MockClock) -> None:
     metrics, begun = Metrics(), list[float]()
 
     def samples() -> Iterator[Sample | None]:

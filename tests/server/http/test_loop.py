@@ -115,7 +115,7 @@ async def test_requests_of_one_connection_are_answered_in_turn(autojump_clock: M
     assert (await answer_of(stream, HELLO * 2)).count(b"hello\n") == 2
 
 
-async def test_a_request_may_come_byte_by_byte(autojump_clock: MockClock, site: Site) -> None:
+async def test_a_request_that_arrives_byte_by_byte_is_answered(autojump_clock: MockClock, site: Site) -> None:
     stream = site.connect()
     for position in range(len(HELLO)):
         await stream.send_all(HELLO[position : position + 1])
@@ -148,7 +148,7 @@ async def test_unknown_paths_are_refused(
     assert answer.partition(b"\r\n\r\n")[2] == body
 
 
-async def test_a_stream_goes_on_until_it_ends(autojump_clock: MockClock, site: Site) -> None:
+async def test_a_streamed_response_continues_until_its_handler_ends(autojump_clock: MockClock, site: Site) -> None:
     stream = site.connect()
     begun = await answer_of(stream, b"POST /held?word=one&word=two HTTP/1.1\r\nhost: x\r\n\r\n")
     assert begun.endswith(b"b\r\none and two\r\n")
@@ -178,7 +178,7 @@ async def test_bytes_that_trickle_in_put_that_off_no_further(autojump_clock: Moc
     assert trio.current_time() - began <= REQUEST_TIMEOUT_SECONDS + 1
 
 
-async def test_between_two_requests_a_connection_may_idle_for_longer(autojump_clock: MockClock, site: Site) -> None:
+async def test_a_connection_between_requests_has_the_longer_idle_timeout(autojump_clock: MockClock, site: Site) -> None:
     stream = site.connect()
     await stream.send_all(HELLO)
     assert await seconds_until_closed(stream) == pytest.approx(IDLE_TIMEOUT_SECONDS)
@@ -214,7 +214,7 @@ async def test_a_client_that_does_not_read_its_answer_is_disconnected(autojump_c
     assert trio.current_time() - began == pytest.approx(SEND_TIMEOUT_SECONDS)
 
 
-async def test_a_bug_ends_its_connection_only_and_is_told(
+async def test_an_unexpected_exception_is_logged_and_closes_only_its_connection(
     autojump_clock: MockClock, site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert await site.ask(b"GET /bug HTTP/1.1\r\nhost: x\r\n\r\n") == b""
@@ -223,7 +223,7 @@ async def test_a_bug_ends_its_connection_only_and_is_told(
     assert (await site.ask(HELLO)).endswith(b"hello\n")
 
 
-async def test_a_lost_disk_is_for_who_serves(autojump_clock: MockClock) -> None:
+async def test_storage_failures_propagate_out_of_the_server(autojump_clock: MockClock) -> None:
     with pytest.RaisesGroup(StorageFailed):
         async with opened() as site:
             await site.connect().send_all(b"GET /broken HTTP/1.1\r\nhost: x\r\n\r\n")
@@ -247,7 +247,7 @@ async def is_closed(stream: Stream) -> bool:
     return False
 
 
-async def test_one_more_than_there_may_be_takes_the_place_of_the_oldest(autojump_clock: MockClock, site: Site) -> None:
+async def test_a_connection_above_the_limit_replaces_the_oldest(autojump_clock: MockClock, site: Site) -> None:
     streams = await full(site, lambda stream: trio.testing.wait_all_tasks_blocked())
     assert (await site.ask(HELLO)).endswith(b"hello\n")
     assert await is_closed(streams[0])

@@ -58,7 +58,7 @@ async def test_bytes_in_the_pool_do_not_count(autojump_clock: MockClock, rig: Ri
     assert rig.arrivals.used_bytes == 0
 
 
-async def test_one_may_always_finish_and_the_others_wait(
+async def test_one_connection_may_exceed_the_budget_while_others_wait(
     autojump_clock: MockClock, rig: Rig, nursery: trio.Nursery
 ) -> None:
     first, second = rig.arrival(3 * MIB), rig.arrival(3 * MIB)
@@ -84,7 +84,7 @@ async def test_one_may_always_finish_and_the_others_wait(
     assert not rig.given_up
 
 
-async def test_who_has_whole_requests_alone_waits_for_their_turn(
+async def test_a_connection_with_only_whole_requests_waits_until_they_are_handled(
     autojump_clock: MockClock, rig: Rig, nursery: trio.Nursery
 ) -> None:
     """One after the other went on as if its frame had begun, each until its own limit, past what all may have."""
@@ -107,7 +107,7 @@ async def test_who_has_whole_requests_alone_waits_for_their_turn(
     assert waiting.counted_bytes == 0
 
 
-async def test_who_is_not_read_from_lets_another_one_go_on(
+async def test_a_paused_connection_allows_another_to_exceed_the_budget(
     autojump_clock: MockClock, rig: Rig, nursery: trio.Nursery
 ) -> None:
     paused, waiting = rig.arrival(3 * MIB), rig.arrival(3 * MIB)
@@ -129,7 +129,7 @@ async def test_a_waiting_client_that_leaves_frees_its_place(autojump_clock: Mock
     await rig.arrivals.wait_for_room(rig.arrival(5 * MIB))  # nobody is the favourite any more
 
 
-async def test_who_does_not_come_on_gives_way_to_those_who_wait(
+async def test_a_stalled_connection_is_closed_for_waiting_ones(
     autojump_clock: MockClock, rig: Rig, nursery: trio.Nursery
 ) -> None:
     stalled, waiting = rig.arrival(4 * MIB), rig.arrival(3 * MIB)
@@ -139,7 +139,9 @@ async def test_who_does_not_come_on_gives_way_to_those_who_wait(
     assert list(rig.given_up) == [stalled]
 
 
-async def test_who_comes_on_does_not_give_way(autojump_clock: MockClock, rig: Rig, nursery: trio.Nursery) -> None:
+async def test_a_connection_that_makes_progress_is_not_closed(
+    autojump_clock: MockClock, rig: Rig, nursery: trio.Nursery
+) -> None:
     coming, waiting = rig.arrival(4 * MIB), rig.arrival(3 * MIB)
     await rig.arrivals.wait_for_room(coming)
     nursery.start_soon(rig.arrivals.wait_for_room, waiting)
@@ -156,7 +158,9 @@ async def test_slow_clients_stay_while_there_is_room(autojump_clock: MockClock, 
 
 
 @pytest.mark.parametrize("pool_is_short", [False, True])
-async def test_room_in_the_pool_is_for_who_comes_on(autojump_clock: MockClock, rig: Rig, pool_is_short: bool) -> None:
+async def test_a_stalled_connection_that_holds_pool_memory_is_closed_when_it_is_short(
+    autojump_clock: MockClock, rig: Rig, pool_is_short: bool
+) -> None:
     stalled = rig.arrival(MIB)
     stalled.pool_bytes = 2 * MIB
     stalled.note(MIB)
@@ -165,7 +169,7 @@ async def test_room_in_the_pool_is_for_who_comes_on(autojump_clock: MockClock, r
     assert bool(rig.given_up) == pool_is_short
 
 
-async def test_a_frame_has_a_deadline_that_moves_with_what_has_come(autojump_clock: MockClock, rig: Rig) -> None:
+async def test_a_frame_deadline_moves_only_with_received_bytes(autojump_clock: MockClock, rig: Rig) -> None:
     """Bytes that trickle in put it off by what they are worth, not by as much as was waited for them."""
     trickling = rig.arrival(1)
     coming = rig.arrival(1)

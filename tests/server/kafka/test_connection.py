@@ -167,7 +167,7 @@ async def test_four_requests_share_a_slow_disk(autojump_clock: trio.testing.Mock
     assert took[128] <= 2.1 * 0.005
 
 
-async def test_another_request_sees_the_effect_of_every_produce_before_it(running: MemoryBroker) -> None:
+async def test_a_request_sees_the_effect_of_every_earlier_produce(running: MemoryBroker) -> None:
     client = await running.connect()
     produced = [await client.send(_produce(b"x"), ProduceResponse) for _ in range(3)]
     listed = await client.send(_latest(), ListOffsetsResponse)
@@ -188,7 +188,7 @@ async def test_a_waiting_fetch_is_woken_by_an_append_of_another_connection(
     assert trio.current_time() - started < 1
 
 
-async def test_a_fetch_waits_for_min_bytes_but_not_longer_than_it_may(
+async def test_a_fetch_waits_for_min_bytes_up_to_max_wait(
     running: MemoryBroker, autojump_clock: trio.testing.MockClock
 ) -> None:
     consumer, producer = await running.connect(), await running.connect()
@@ -205,7 +205,7 @@ async def test_a_fetch_waits_for_min_bytes_but_not_longer_than_it_may(
     assert trio.current_time() - started == pytest.approx(0.7, abs=0.1)
 
 
-async def test_a_fetch_that_waits_keeps_nothing_of_what_it_has_looked_at(
+async def test_a_waiting_fetch_does_not_hold_records_it_has_read(
     running: MemoryBroker, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
     """Its room was given back to others, and the records were kept."""
@@ -255,7 +255,7 @@ async def test_a_refused_produce_with_acks_0_ends_the_connection(running: Memory
     assert await client.stream.receive_some() == b""
 
 
-async def test_the_in_flight_limit_stops_reading_and_goes_on(autojump_clock: trio.testing.MockClock) -> None:
+async def test_reading_pauses_at_the_in_flight_limit_and_resumes(autojump_clock: trio.testing.MockClock) -> None:
     limits = Limits(max_in_flight_requests_count=2)
     async with memory_broker(memory_parts(), memory_settings(limits=limits)) as running:
         await _create_topic(running)
@@ -282,7 +282,7 @@ async def behind_a_fetch(
     return client, connection
 
 
-async def test_what_waits_for_its_turn_keeps_nothing_of_what_came_with_it(
+async def test_a_queued_request_does_not_hold_the_buffer_it_arrived_in(
     behind_a_fetch: tuple[Client, ServedConnection], autojump_clock: trio.testing.MockClock
 ) -> None:
     """A few bytes of each read kept all of it: some 30 MB of a connection, which counted as nothing."""
@@ -320,7 +320,7 @@ async def test_an_idle_connection_keeps_no_request_and_no_answer(
     assert [each for each in seen if each() is not None] == []
 
 
-async def test_answers_to_what_is_refused_count_until_their_turn(
+async def test_queued_error_responses_count_against_the_memory_budget(
     behind_a_fetch: tuple[Client, ServedConnection], autojump_clock: trio.testing.MockClock
 ) -> None:
     """A batch of six bytes has an answer of some three hundred: 40 requests of 294 KB took half a GB."""
@@ -335,7 +335,7 @@ async def test_answers_to_what_is_refused_count_until_their_turn(
     assert connection.arrivals.used_bytes == 0
 
 
-async def test_requests_that_wait_for_long_give_way_to_who_waits_for_room(
+async def test_a_connection_with_requests_waiting_too_long_counts_as_stalled(
     behind_a_fetch: tuple[Client, ServedConnection], autojump_clock: trio.testing.MockClock
 ) -> None:
     """Those that had come by one read each never did."""
@@ -351,7 +351,7 @@ async def test_requests_that_wait_for_long_give_way_to_who_waits_for_room(
     assert connection.arrival.has_stalled(now + STALL_SECONDS + 0.1)
 
 
-async def test_who_is_muted_is_nobody_whom_others_wait_for(running: MemoryBroker) -> None:
+async def test_a_muted_connection_gives_up_its_right_to_exceed_the_budget(running: MemoryBroker) -> None:
     """What is too much for its quota is held back for so long, and large requests of all others with it."""
     await running.connect()
     await trio.testing.wait_all_tasks_blocked()
@@ -367,7 +367,7 @@ PEER = Peer(host="127.0.0.1", port=1, listener_name="PLAINTEXT", reached_host="1
 
 
 @pytest.mark.parametrize("has_sent_more", [False, True])
-async def test_a_client_that_goes_while_it_is_muted_is_waited_for_only_if_it_has_sent_more(
+async def test_a_muted_connection_that_closes_ends_at_once_unless_requests_are_queued(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, running: MemoryBroker, has_sent_more: bool
 ) -> None:
     """It held its place among the connections for as long as it had been told to hold back."""
@@ -411,7 +411,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("name", MALFORMED)
-async def test_a_malformed_frame_ends_only_its_own_connection(
+async def test_a_malformed_frame_closes_only_that_connection(
     running: MemoryBroker, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     bystander = await running.connect()
@@ -486,7 +486,7 @@ async def test_a_large_produce_that_ends_its_connection_gives_its_memory_back(
     assert pool.used_bytes == 0
 
 
-async def test_large_produces_are_not_copied_to_learn_what_small_ones_are_like(
+async def test_large_produces_are_not_used_to_learn_patterns(
     running: MemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     learned: list[int] = []
@@ -629,7 +629,7 @@ async def test_acknowledged_records_survive_a_crash_and_a_restart(autojump_clock
         assert _values(fetched) == [b"%d" % number for number in range(3, 10)]
 
 
-async def test_metadata_that_can_not_be_changed_is_told_and_ends_no_connection(
+async def test_an_unavailable_metadata_store_gives_retriable_errors_on_open_connections(
     autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Where it is in the bucket, and that is away: the connection ended, with a traceback in the log."""
@@ -656,7 +656,7 @@ async def test_metadata_that_can_not_be_changed_is_told_and_ends_no_connection(
     assert "bug" not in caplog.text
 
 
-async def test_offsets_of_a_topic_whose_deletion_was_cut_short_are_forgotten(
+async def test_offsets_of_a_topic_with_an_interrupted_deletion_are_removed_at_start(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """A topic created again under the same name must not begin where the old one's consumers had come to."""
@@ -674,7 +674,9 @@ async def test_offsets_of_a_topic_whose_deletion_was_cut_short_are_forgotten(
         assert list(running.broker.services.groups.committed_offsets()) == []
 
 
-async def test_a_partition_that_fails_takes_none_with_it_that_succeeded(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_failed_partition_does_not_fail_others_of_the_same_produce(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     """Else a producer without idempotence would send again what is written already."""
     settings = memory_settings(durability=Durability.SEGMENT)
     async with memory_broker(memory_parts(), settings) as running:

@@ -57,7 +57,7 @@ async def quotas_of(rates_by_ip: dict[Name, float]) -> ClientQuotas:
     return quotas
 
 
-async def test_an_address_may_have_as_many_connections_as_its_own_number_says_or_all_others() -> None:
+async def test_connections_per_ip_are_limited_by_an_override_or_the_default() -> None:
     limits = await limited(None, IpConnections("192.0.2.9", 1), IpConnections("2001:db8::1", 0), most=2)
     hosts = (
         "192.0.2.1",
@@ -81,7 +81,7 @@ async def test_nothing_is_kept_of_an_address_without_connections() -> None:
     assert not limits._open
 
 
-async def test_ten_seconds_worth_may_come_at_once_and_then_what_the_rate_says(autojump_clock: MockClock) -> None:
+async def test_a_burst_of_ten_seconds_is_allowed_before_the_rate_applies(autojump_clock: MockClock) -> None:
     limits = await limited({"192.0.2.1": 2.0})
     assert [limits.hold_seconds("192.0.2.1") for _ in range(20)] == [0] * 20
     assert limits.hold_seconds("::ffff:192.0.2.1") == 0.5
@@ -92,7 +92,7 @@ async def test_ten_seconds_worth_may_come_at_once_and_then_what_the_rate_says(au
     assert sum(limits.throttled_seconds.counts) == 2
 
 
-async def test_an_addresss_own_rate_goes_before_the_default_and_nobody_waits_for_longer_than_a_second(
+async def test_a_rate_of_one_ip_overrides_the_default_and_delays_last_at_most_a_second(
     autojump_clock: MockClock,
 ) -> None:
     limits = await limited({DEFAULT: 0.1, "192.0.2.1": 100.0})
@@ -101,7 +101,7 @@ async def test_an_addresss_own_rate_goes_before_the_default_and_nobody_waits_for
     assert limits.hold_seconds("192.0.2.3") == 0
 
 
-async def test_the_addresses_whose_rates_are_remembered_are_bounded(
+async def test_the_number_of_tracked_ip_rates_is_bounded(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
     monkeypatch.setattr(rates, "REMEMBERED_MAX_COUNT", 3)
@@ -178,7 +178,7 @@ async def test_connections_above_the_limit_are_closed_and_other_addresses_connec
                 pass
 
 
-async def test_nobody_gives_way_to_who_has_as_many_as_it_may_have() -> None:
+async def test_an_ip_at_its_limit_displaces_no_other_connection() -> None:
     async with listening(Limits(max_connections_per_ip_count=1)) as listens:
         listens.acceptor.is_full = True
         first = await trio.open_tcp_stream(listens.address.host, listens.address.port)
@@ -189,7 +189,7 @@ async def test_nobody_gives_way_to_who_has_as_many_as_it_may_have() -> None:
 
 
 @pytest.mark.parametrize("held_max_count", [10, 0])
-async def test_what_comes_too_fast_is_held_and_closed_while_others_come_in(
+async def test_connections_above_the_rate_are_delayed_and_closed_without_blocking_others(
     held_max_count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listener, "HELD_MAX_COUNT", held_max_count)
@@ -211,7 +211,7 @@ async def test_what_comes_too_fast_is_held_and_closed_while_others_come_in(
         assert all(each > 0.2 for each in seconds) == bool(held_max_count)
 
 
-async def test_a_stop_does_not_wait_for_what_is_held() -> None:
+async def test_a_stop_does_not_wait_for_delayed_connections() -> None:
     async with listening(Limits(), {"127.0.0.1": 0.1}) as listens:
         assert await listens.greeting() == b"welcome"
         stream = await trio.open_tcp_stream(listens.address.host, listens.address.port)

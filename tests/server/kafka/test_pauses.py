@@ -79,7 +79,7 @@ async def test_a_quota_that_comes_while_another_reason_is_waited_for_ends_by_its
     assert trio.current_time() - started == pytest.approx(2)
 
 
-def test_a_reason_counts_once_for_as_long_as_it_holds() -> None:
+def test_a_pause_reason_is_counted_once_while_it_holds() -> None:
     pauses = pauses_of_one()
     for holds in (True, True, False, True):
         pauses.set(PauseReason.POOL, holds)

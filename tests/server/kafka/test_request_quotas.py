@@ -92,7 +92,7 @@ async def seconds_until_answered(client: Connection) -> float:
     return trio.current_time() - began
 
 
-async def test_every_api_counts_and_who_has_taken_too_much_waits_for_a_second_at_most(
+async def test_every_api_counts_against_the_quota_and_throttles_at_most_a_second(
     clock: SteppingClock, autojump_clock: MockClock
 ) -> None:
     async with broker() as (running, client):
@@ -125,7 +125,7 @@ async def test_requests_that_were_sent_ahead_are_held_back_one_by_one(
         assert answered == pytest.approx([0, 1, 2, 3, 4], abs=0.1)
 
 
-async def test_a_drain_answers_what_is_held_back(clock: SteppingClock, autojump_clock: MockClock) -> None:
+async def test_a_drain_answers_throttled_requests_at_once(clock: SteppingClock, autojump_clock: MockClock) -> None:
     async with broker() as (running, client):
         clock.step_seconds = 1.0
         stream = running.open_stream()
@@ -143,7 +143,7 @@ async def test_a_drain_answers_what_is_held_back(clock: SteppingClock, autojump_
         assert trio.current_time() - began < 0.1
 
 
-async def test_a_response_that_has_no_place_for_it_holds_back_all_the_same(
+async def test_a_response_without_a_throttle_time_field_is_throttled_too(
     clock: SteppingClock, autojump_clock: MockClock
 ) -> None:
     async with broker() as (_, client):
@@ -162,7 +162,9 @@ async def test_the_time_for_which_a_fetch_waits_is_free(clock: SteppingClock, au
         assert response.throttle_time_ms == 0
 
 
-async def test_the_longer_throttle_time_of_two_quotas_is_told(clock: SteppingClock, autojump_clock: MockClock) -> None:
+async def test_a_response_carries_the_longer_throttle_time_of_two_quotas(
+    clock: SteppingClock, autojump_clock: MockClock
+) -> None:
     async with broker(**{PRODUCER_BYTE_RATE: 10_000}) as (_, client):
         clock.step_seconds = 1.0
         response = await request_in(client, 9, produce_request(200_000), ProduceResponse)
@@ -171,7 +173,7 @@ async def test_the_longer_throttle_time_of_two_quotas_is_told(clock: SteppingClo
         assert (await request_in(client, 9, produce_request(10), ProduceResponse)).throttle_time_ms == 1000
 
 
-async def test_unpacking_in_a_thread_and_what_is_done_beside_requests_are_counted(
+async def test_decompression_in_a_thread_and_response_encoding_are_counted(
     clock: SteppingClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a clock of the real time, as there is a thread."""
@@ -202,7 +204,7 @@ async def test_others_are_not_counted(clock: SteppingClock, autojump_clock: Mock
         assert clock.now == 0
 
 
-async def test_what_the_first_large_frame_after_a_login_takes_is_counted(
+async def test_receiving_the_first_large_frame_after_a_login_is_counted(
     clock: SteppingClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It comes before a request of the user's is known: on each new connection another one was free."""

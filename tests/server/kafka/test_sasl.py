@@ -114,7 +114,7 @@ async def test_before_a_login_nothing_else_is_answered(request_, tmp_path, autoj
                 await connection.request(request_, MetadataResponse)
 
 
-async def test_api_versions_may_be_asked_again(tmp_path, autojump_clock):
+async def test_api_versions_can_be_requested_again_before_the_login(tmp_path, autojump_clock):
     async with sasl_broker(tmp_path) as running:
         connection = await connect(running)
         request = ApiVersionsRequest(client_software_name="a", client_software_version="1")
@@ -264,7 +264,7 @@ async def test_a_client_that_only_asks_for_versions_is_disconnected_too(tmp_path
         assert 18 <= answered_count <= 21
 
 
-async def test_a_client_that_has_logged_in_may_be_silent(tmp_path, autojump_clock):
+async def test_an_authenticated_client_may_stay_silent_past_the_login_timeout(tmp_path, autojump_clock):
     async with sasl_broker(tmp_path, sasl_authentication_timeout_seconds=20) as running:
         connection = await connect(running)
         await log_in(connection)
@@ -289,7 +289,7 @@ async def test_a_large_produce_before_the_login_gets_none_of_the_pool(tmp_path, 
             assert await stream.receive_some() == b""
 
 
-async def test_requests_may_be_large_after_the_login(tmp_path, autojump_clock):
+async def test_the_full_frame_size_limit_applies_after_the_login(tmp_path, autojump_clock):
     async with sasl_broker(tmp_path, sasl_server_max_receive_bytes=4096) as running:
         connection = await connect(running)
         await log_in(connection)
@@ -301,7 +301,7 @@ async def test_requests_may_be_large_after_the_login(tmp_path, autojump_clock):
         assert served._frames.max_frame_bytes == running.broker.settings.limits.max_frame_bytes
 
 
-async def test_the_first_request_after_the_login_may_be_large(tmp_path, autojump_clock):
+async def test_the_first_request_after_the_login_has_the_full_size_limit(tmp_path, autojump_clock):
     """It was taken for a stranger's: a producer that connected anew for more than two large batches was refused."""
     async with sasl_broker(tmp_path, limits=Limits(max_message_bytes=32 << 10)) as running:
         await running.broker.services.topics.create([NewTopic(name=TOPIC, partition_count=1)])
@@ -364,7 +364,7 @@ async def test_produces_go_on_over_new_logins(tmp_path, autojump_clock):
                 await trio.sleep(11)
 
 
-async def test_a_user_who_was_removed_stays_until_the_session_is_over(tmp_path, autojump_clock):
+async def test_a_removed_user_keeps_its_session_until_it_reauthenticates(tmp_path, autojump_clock):
     async with sasl_broker(tmp_path, connections_max_reauth_ms=60_000) as running:
         connection = await connect(running)
         await log_in(connection)

@@ -143,7 +143,7 @@ def context_of(authority: Authority, shown: CertificateFiles | None = None) -> s
         ("SASL_SSL", "required", True, str(ANONYMOUS)),
     ],
 )
-async def test_the_principal_of_a_client_is_told_by_its_certificate(
+async def test_the_principal_of_a_client_comes_from_its_certificate(
     authority: Authority, protocol: str, client_auth: str, shows: bool, expected: str
 ) -> None:
     alice = authority.issue("alice")
@@ -239,7 +239,7 @@ async def test_old_versions_and_foreign_ciphers_are_refused(authority: Authority
 
 
 @pytest.mark.usefixtures("broker_certificate")
-async def test_a_client_that_does_not_trust_the_broker_is_told_of(authority: Authority, tmp_path: Path) -> None:
+async def test_a_client_that_distrusts_the_broker_certificate_is_counted(authority: Authority, tmp_path: Path) -> None:
     context = context_of(make_authority(tmp_path, "another"))
 
     def connect(address: tuple[str, int]) -> None:  # by Python's own socket: trio's stream does not say why it ends
@@ -296,7 +296,7 @@ async def test_unfinished_handshakes_block_other_clients_only_briefly(
 
 
 @pytest.mark.usefixtures("broker_certificate")
-async def test_a_handshake_under_way_counts_as_a_connection_that_has_not_asked(
+async def test_an_unfinished_handshake_takes_a_connection_slot_and_gives_way(
     authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So it takes a slot of --max-connections, and gives it to a new one, unless it is new itself."""
@@ -325,7 +325,7 @@ async def test_many_handshakes_at_once_are_all_done(authority: Authority) -> Non
 
 
 @pytest.mark.parametrize("given_bytes", [200 << 10, 50 << 10, 0])
-async def test_with_tls_a_client_is_so_much_ahead_of_the_broker_and_without_it_as_the_kernel_says(
+async def test_the_receive_buffer_setting_applies_only_to_tls_listeners(
     given_bytes: int, broker_certificate: CertificateFiles
 ) -> None:
     settings = Settings(

@@ -169,7 +169,7 @@ async def test_a_file_that_became_shorter_breaks_the_connection(authority: Autho
     file.release()
 
 
-async def test_one_read_takes_all_records_that_are_there(authority: Authority) -> None:
+async def test_one_read_returns_all_received_tls_records(authority: Authority) -> None:
     """Requests that were sent together are taken together; each is a record or more of its own."""
     async with connected(authority) as (ours, theirs):
         for number in range(50):
@@ -282,7 +282,7 @@ async def test_after_the_peers_end_replies_still_go(authority: Authority) -> Non
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the program openssl, which can ask for new keys")
-async def test_new_keys_may_be_asked_for(authority: Authority) -> None:
+async def test_the_transport_survives_tls_key_updates(authority: Authority) -> None:
     """Messages of TLS after the handshake are no data: a read goes on waiting, and what is sent answers them."""
     async with accepted(authority) as (address, accept):
         command = ["openssl", "s_client", "-brief", "-tls1_3", "-connect", f"127.0.0.1:{address[1]}"]
@@ -401,7 +401,7 @@ async def asks_for_keys(authority: Authority, directory: Path, stream: trio.Sock
     return ClientRecords.of(directory / "keys")
 
 
-async def test_new_keys_now_and_then_are_no_attack(authority: Authority, tmp_path: Path) -> None:
+async def test_tls_key_updates_between_data_are_accepted(authority: Authority, tmp_path: Path) -> None:
     """What counts is how much of them comes without a byte of data between."""
     async with accepted(authority) as (address, accept), trio.open_nursery() as nursery:
         received = bytearray()
@@ -426,7 +426,7 @@ async def test_new_keys_now_and_then_are_no_attack(authority: Authority, tmp_pat
     await trio.aclose_forcefully(stream)
 
 
-async def test_who_asks_for_new_keys_alone_is_ended(authority: Authority, tmp_path: Path) -> None:
+async def test_tls_key_updates_without_data_end_the_connection(authority: Authority, tmp_path: Path) -> None:
     async with accepted(authority) as (address, accept), trio.open_nursery() as nursery:
         ended = trio.Event()
 
@@ -477,7 +477,7 @@ async def test_an_end_without_a_word_is_an_end(authority: Authority) -> None:
         assert await ours.receive(100) == b""
 
 
-async def test_our_end_is_said(authority: Authority) -> None:
+async def test_closing_sends_a_tls_close_notify(authority: Authority) -> None:
     """The peer can tell it from a connection that was cut."""
     async with connected(authority) as (ours, theirs):
         await ours.send([b"last"])
@@ -497,7 +497,7 @@ async def test_bytes_that_are_not_of_the_peer_break_the_connection(authority: Au
         assert "BAD_RECORD_MAC" in str(caught.value.__cause__), "it is told why"
 
 
-async def test_what_came_before_bytes_that_are_not_of_the_peer_is_read(authority: Authority) -> None:
+async def test_data_before_a_forged_tls_record_is_read(authority: Authority) -> None:
     async with connected(authority) as (ours, theirs):
         await theirs.send_all(b"good")
         await theirs.transport_stream.send_all(b"\x17\x03\x03\x00\x20" + bytes(32))
@@ -507,7 +507,7 @@ async def test_what_came_before_bytes_that_are_not_of_the_peer_is_read(authority
                 await ours.receive(100)
 
 
-async def test_what_the_peer_does_not_take_stands_still_and_is_seen(authority: Authority) -> None:
+async def test_bytes_the_peer_does_not_read_are_reported_as_untaken(authority: Authority) -> None:
     async with connected(authority, buffer_bytes=64 << 10) as (ours, _theirs), trio.open_nursery() as nursery:
         nursery.start_soon(ours.send, [bytes(32 << 20)])
         await trio.sleep(0.2)
@@ -515,7 +515,7 @@ async def test_what_the_peer_does_not_take_stands_still_and_is_seen(authority: A
         nursery.cancel_scope.cancel()
 
 
-async def test_closing_wakes_who_reads(authority: Authority) -> None:
+async def test_closing_wakes_a_waiting_reader(authority: Authority) -> None:
     async with connected(authority) as (ours, _theirs), trio.open_nursery() as nursery:
 
         async def receive() -> None:

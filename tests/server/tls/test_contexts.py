@@ -26,7 +26,7 @@ def settings_of(authority: Authority, **changes: object) -> SslSettings:
     return SslSettings(**given)  # type: ignore[arg-type]
 
 
-def test_one_file_may_have_both(authority: Authority, tmp_path: Path) -> None:
+def test_certificate_and_key_can_be_in_one_file(authority: Authority, tmp_path: Path) -> None:
     issued = authority.issue("broker")
     both = tmp_path / "both.pem"
     both.write_text(issued.certificate_file.read_text() + issued.key_file.read_text())
@@ -78,7 +78,7 @@ def test_a_key_with_a_password(authority: Authority, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_wrong_says_what_to_do(
+def test_invalid_tls_files_are_refused_with_advice(
     authority: Authority, tmp_path: Path, changes: dict[str, object], message: str
 ) -> None:
     (tmp_path / "empty.pem").write_text("")
@@ -93,7 +93,7 @@ def test_what_is_wrong_says_what_to_do(
         Tls.open(settings_of(authority, **paths))
 
 
-def test_an_expired_one_is_told_of_and_never_replaces_a_good_one(
+def test_an_expired_certificate_is_reported_and_does_not_replace_a_valid_one(
     authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     tls = Tls.open(settings_of(authority))
@@ -112,7 +112,7 @@ def test_an_expired_one_is_told_of_and_never_replaces_a_good_one(
     assert expired.current.certificate.not_after_seconds > before.certificate.not_after_seconds - 60
 
 
-def test_clients_of_sasl_are_not_asked(authority: Authority) -> None:
+def test_sasl_clients_are_not_asked_for_a_certificate(authority: Authority) -> None:
     tls = Tls.open(settings_of(authority, ssl_client_auth=SslClientAuth.REQUIRED, ssl_client_ca_file=authority.ca_file))
     assert tls.context(SecurityProtocol.SSL) is tls.current.asking
     assert tls.context(SecurityProtocol.SASL_SSL) is tls.current.silent is tls.admin_context

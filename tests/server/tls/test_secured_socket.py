@@ -61,7 +61,7 @@ def read_all(secured: SecuredSocket) -> bytes:
                 return received
 
 
-def test_what_the_socket_does_not_take_goes_first_the_next_time(pair: tuple[SecuredSocket, SecuredSocket]) -> None:
+def test_unsent_bytes_are_sent_before_later_ones(pair: tuple[SecuredSocket, SecuredSocket]) -> None:
     """Records have numbers: one that overtakes another ends the connection."""
     server, client = pair
     first, second = b"a" * 500_000, b"b" * 500_000
@@ -76,7 +76,7 @@ def test_what_the_socket_does_not_take_goes_first_the_next_time(pair: tuple[Secu
     assert received + read_all(client) == first + second
 
 
-def test_it_takes_so_much_at_a_time(pair: tuple[SecuredSocket, SecuredSocket]) -> None:
+def test_one_feed_reads_a_limited_number_of_bytes(pair: tuple[SecuredSocket, SecuredSocket]) -> None:
     server, client = pair
     client.tls.write(bytes(FEED_MAX_BYTES + 10_000))
     assert client.flush()
@@ -89,7 +89,7 @@ def test_it_takes_so_much_at_a_time(pair: tuple[SecuredSocket, SecuredSocket]) -
     assert not server.is_fed
 
 
-def test_an_end_is_read_behind_what_came_before_it(pair: tuple[SecuredSocket, SecuredSocket]) -> None:
+def test_the_end_of_stream_is_read_after_earlier_data(pair: tuple[SecuredSocket, SecuredSocket]) -> None:
     server, client = pair
     client.tls.write(b"last")
     assert client.flush()

@@ -122,7 +122,7 @@ def test_a_broker_of_another_authority_is_not_tried_again(broker, name, tmp_path
             cluster.patiently(lambda: cluster.partitions(name))
 
 
-def test_a_listener_without_tls_is_told(broker, tmp_path, name):
+def test_tls_to_a_plaintext_listener_is_explained_in_the_error(broker, tmp_path, name):
     login = login_of_somebody(broker, PLAIN, name)
     security = client_security(java_properties(login, tmp_path))
     plain = [Address.parse(broker.process.bootstrap)]

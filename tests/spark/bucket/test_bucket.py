@@ -151,7 +151,7 @@ def test_a_refused_clock_is_retried_and_called_so(server):
             bucket.get("b/x")
 
 
-def test_a_clock_that_is_wrong_is_no_obstacle(server):
+def test_requests_succeed_despite_a_wrong_clock(server):
     with bucket_on(server) as bucket:
         bucket.signer.clock = lambda: 1_000_000_000.0
         assert bytes(bucket.get("b/x").data) == b"0123456789"
@@ -202,7 +202,7 @@ def test_credentials_that_could_not_be_refreshed_were_dropped_while_they_were_go
         source.get()
 
 
-def test_tasks_of_a_process_share_what_was_looked_up(server, monkeypatch, tmp_path):
+def test_tasks_of_a_process_share_looked_up_credentials(server, monkeypatch, tmp_path):
     """The credentials of an instance, as of a web identity, are asked for once, not by each task."""
     looked_up = []
 

@@ -273,7 +273,7 @@ async def test_a_log_ends_where_the_first_transaction_begins_that_is_open(log, t
     assert (spark.end_offset, spark.values()) == (2, [b"a"])
 
 
-async def test_a_log_whose_start_is_behind_an_open_transaction_is_empty(log, tmp_path):
+async def test_a_log_starting_within_an_open_transaction_is_empty(log, tmp_path):
     partition = log.partition()
     await send(partition, b"open")
     await log.append(partition, b"plain")
@@ -340,7 +340,7 @@ async def test_splits_have_the_transactions_that_they_meet_and_no_others(log, tm
     assert [row["value"] for row in spark.read(splits)] == [b"plain"] * 3
 
 
-async def test_a_segment_that_goes_between_plan_and_read_is_read_elsewhere_without_what_was_aborted(log, tmp_path):
+async def test_a_segment_merged_between_plan_and_read_yields_no_aborted_records(log, tmp_path):
     partition = log.partition()
     await send(partition, b"aborted")
     await flush(log)
@@ -359,7 +359,7 @@ async def test_a_segment_that_goes_between_plan_and_read_is_read_elsewhere_witho
 
 
 @pytest.mark.parametrize("is_last", [False, True])
-async def test_what_only_a_damaged_segment_tells_is_a_loss_and_counts_as_aborted(log, tmp_path, is_last):
+async def test_outcomes_lost_with_a_damaged_segment_count_as_aborted_and_as_a_loss(log, tmp_path, is_last):
     """The marker of producer 1 was in the damaged segment, and those of 2 and 3 are not."""
     partition = log.partition()
     for producer_id in (1, 2, 3):

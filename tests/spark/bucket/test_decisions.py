@@ -17,7 +17,7 @@ def bucket(tmp_path: Path) -> LoggedBucket:
     return found
 
 
-def test_what_a_broker_served_that_took_over_twice_over_and_wrote_nothing_is_read(bucket: LoggedBucket) -> None:
+def test_a_third_brokers_decision_picks_the_first_brokers_late_object(bucket: LoggedBucket) -> None:
     """Three brokers: the third found what the first had sent late; what the second sends comes later still."""
     found = bucket.flush(0, b"of the first", epoch=5)
     bucket.flush(0, b"of the second", epoch=6)
@@ -26,7 +26,7 @@ def test_what_a_broker_served_that_took_over_twice_over_and_wrote_nothing_is_rea
     assert bucket.read() == [(0, b"of the first")]
 
 
-def test_a_newer_checkpoint_is_taken_once_it_is_there(bucket: LoggedBucket) -> None:
+def test_a_newer_checkpoint_is_used_by_the_next_read(bucket: LoggedBucket) -> None:
     first, second = bucket.flush(0, b"of the first", epoch=5), bucket.flush(0, b"of the second", epoch=6)
     bucket.decide(7, first)
     catalog = bucket.catalog()
@@ -47,7 +47,7 @@ def test_the_checkpoint_is_read_only_where_objects_contradict_one_another_and_on
     assert len([each for each in catalog.bucket.requests if each.startswith("get ") and "/manifests/" in each]) == 1
 
 
-def test_one_that_is_replaced_while_it_is_read_is_looked_for_again(bucket: LoggedBucket) -> None:
+def test_a_checkpoint_replaced_during_the_read_is_looked_up_again(bucket: LoggedBucket) -> None:
     first, second = bucket.flush(0, b"of the first", epoch=5), bucket.flush(0, b"of the second", epoch=6)
     bucket.decide(7, second)
     catalog = bucket.catalog()
@@ -62,7 +62,7 @@ def test_one_that_is_replaced_while_it_is_read_is_looked_for_again(bucket: Logge
     assert bucket.read(catalog) == [(0, b"of the first")]
 
 
-def test_a_damaged_checkpoint_decides_nothing_and_is_told(
+def test_a_damaged_checkpoint_decides_nothing_and_is_logged(
     bucket: LoggedBucket, caplog: pytest.LogCaptureFixture
 ) -> None:
     found = bucket.flush(0, b"of the first", epoch=5)

@@ -92,7 +92,7 @@ def decoded(data: bytes, wanted: Wanted = EVERYTHING) -> list[dict]:
 
 @unhurried
 @given(st.lists(st.lists(records, min_size=1, max_size=6), max_size=LANES_MIN_COUNT * 2), st.sampled_from(range(5)))
-def test_records_are_what_the_plain_decoder_says(contents, codec):
+def test_records_match_the_plain_decoder(contents, codec):
     data = log_of(contents, codec)
     assert decoded(data) == expected(data)
 
@@ -152,7 +152,7 @@ TOLD = ("topic", "partition", "offset", "timestampType")  # by headers
     st.sampled_from([TOLD, ("partition",), ("offset",)]),
     st.data(),
 )
-def test_columns_of_headers_are_what_the_whole_decoder_says(contents, codec, columns, data):
+def test_columns_of_batch_headers_match_the_full_decoder(contents, codec, columns, data):
     log = log_of(contents, codec)
     count = sum(map(len, contents))
     start = data.draw(st.integers(0, count))
@@ -182,14 +182,14 @@ def test_of_a_compacted_batch_headers_tell_how_many_and_not_which(columns, is_lo
     assert looked_into
 
 
-def test_a_batch_that_is_damaged_is_told_where_nothing_looks_into_it():
+def test_a_damaged_batch_is_reported_even_if_only_headers_are_decoded():
     log = bytearray(log_of([[Record(value=b"v" * 50, timestamp_ms=1)] * 3] * 2))
     log[-1] ^= 1
     with pytest.raises(CorruptBatch, match="offset 3: the CRC-32C"):
         decode(log, attrs.evolve(EVERYTHING, columns=("partition",)))
 
 
-def test_a_header_that_says_it_has_very_many_records_is_looked_into():
+def test_a_header_with_an_impossible_record_count_is_refused():
     batch = build_batch([Record(value=b"v", timestamp_ms=1)])
     struct.pack_into(">i", batch, 23, (1 << 31) - 2)
     struct.pack_into(">i", batch, 57, (1 << 31) - 1)
@@ -226,7 +226,7 @@ def test_records_of_transactions_are_read_unless_they_were_aborted():
         assert decode(data, attrs.evolve(EVERYTHING, aborted=aborted)).num_rows == count
 
 
-def test_markers_of_transactions_are_no_records_but_to_who_asks_for_them():
+def test_transaction_markers_are_decoded_only_on_request():
     data = transactional(b"", CONTROL)
     assert decode(data, EVERYTHING).num_rows == 0
     assert decode(data, attrs.evolve(EVERYTHING, with_markers=True)).num_rows == 1
@@ -263,7 +263,7 @@ def test_no_damage_goes_unseen(lanes):
         decode(data[:-1], EVERYTHING)
 
 
-def test_a_header_whose_name_is_not_utf_8_was_an_error_of_arrow():
+def test_a_header_name_that_is_not_utf_8_is_decoded_with_replacement():
     batch = bytearray(build_batch([Record(headers=[("name", b"x"), ("\u00e9", None)])]))
     batch[batch.index(b"name")] = 0xFF
     set_crc(memoryview(batch))

@@ -30,12 +30,12 @@ def looked_at(directory: Path):
 
 
 @pytest.mark.parametrize("sizes", [(0, 0), (0, 5), (5, 0), (1, 1), (1000, 77), (3, 70_001)])
-def test_the_crc_of_two_runs_of_bytes_follows_from_those_of_each(sizes):
+def test_the_crc_of_two_byte_runs_combines_from_their_crcs(sizes):
     first, second = map(os.urandom, sizes)
     assert combined(crc32c(first), crc32c(second), len(second)) == crc32c(first + second)
 
 
-def test_footers_tell_what_the_batches_have_and_however_they_are_cut_it_is_the_same(tmp_path):
+def test_footer_digests_equal_batch_digests_however_segments_are_cut(tmp_path):
     found = set()
     for name, cuts in {"one": (0, 20), "some": (0, 3, 4, 11, 20), "each": tuple(range(21))}.items():
         put(tmp_path / name, *cuts)
@@ -45,7 +45,7 @@ def test_footers_tell_what_the_batches_have_and_however_they_are_cut_it_is_the_s
     assert len(found) == 1
 
 
-def test_a_segment_is_of_the_read_that_it_ends_in(tmp_path):
+def test_a_segment_belongs_to_the_read_that_contains_its_end(tmp_path):
     put(tmp_path, 0, 5, 10, 15)
     catalog, log = looked_at(tmp_path)
     assert of_footers(catalog, log, 0, 44) == of_batches(catalog, log, 0, 30)
@@ -61,7 +61,7 @@ def test_segments_behind_a_gap_have_no_digest(tmp_path):
     assert of_footers(catalog, log, 0, 45) == of_batches(catalog, log, 0, 15)
 
 
-def test_batches_are_those_between_the_offsets(tmp_path):
+def test_the_digest_covers_whole_batches_between_the_offsets(tmp_path):
     put(tmp_path, 0, 5)
     catalog, log = looked_at(tmp_path)
     stored = sorted(tmp_path.rglob("*.kfs"))[0].read_bytes()[32:]
@@ -86,7 +86,7 @@ def test_any_change_of_a_byte_is_seen(tmp_path, seed):
     assert of_batches(catalog, log, 0, 30) != before
 
 
-def test_what_ends_early_is_told_by_where_it_ends(tmp_path):
+def test_a_digest_that_ends_early_has_its_actual_end_offset(tmp_path):
     put(tmp_path, 0, 5)
     catalog, log = looked_at(tmp_path)
     assert of_batches(catalog, log, 0, 99).end_offset == 15

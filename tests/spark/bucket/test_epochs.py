@@ -70,17 +70,17 @@ def planner_of(bucket: LoggedBucket, **options: str) -> Planner:
     return Planner.of(ReadOptions.of(Given({"store": f"file:{bucket.directory}", "subscribe": "t", **options})))
 
 
-def test_it_is_read(bucket: LoggedBucket) -> None:
+def test_the_last_flush_before_an_empty_epoch_is_read(bucket: LoggedBucket) -> None:
     assert bucket.read() == VALUES
 
 
-def test_it_is_read_though_a_reply_of_its_index_is_cut_off(bucket: LoggedBucket) -> None:
+def test_the_last_flush_is_read_despite_one_truncated_index_reply(bucket: LoggedBucket) -> None:
     catalog = bucket.catalog()
     cut_off(catalog, LAST, 1)
     assert bucket.read(catalog) == VALUES
 
 
-def test_it_is_missed_though_all_replies_are_cut_off_and_read_by_the_next_look(bucket: LoggedBucket) -> None:
+def test_truncated_replies_hide_the_last_flush_only_until_the_next_look(bucket: LoggedBucket) -> None:
     catalog = bucket.catalog()
     cut_off(catalog, LAST, 2)
     log = catalog.partitions("t")[0]
@@ -88,13 +88,13 @@ def test_it_is_missed_though_all_replies_are_cut_off_and_read_by_the_next_look(b
     assert bucket.read(catalog) == VALUES
 
 
-def test_a_query_fails_where_it_is_damaged(bucket: LoggedBucket) -> None:
+def test_a_query_fails_when_the_last_flush_is_damaged(bucket: LoggedBucket) -> None:
     damage(bucket, LAST)
     with pytest.raises(DataLoss, match="is damaged, so partition 0 of t ends before it"):
         planner_of(bucket).batch(BatchOptions.of(Given({})), QueryBounds())
 
 
-def test_a_stream_fails_where_it_is_damaged_and_goes_on_when_it_is_back(bucket: LoggedBucket) -> None:
+def test_a_stream_fails_while_the_last_flush_is_damaged_and_recovers_after(bucket: LoggedBucket) -> None:
     options = StreamOptions.of(Given({"startingOffsets": "earliest"}))
     progress = StreamProgress(planner=planner_of(bucket), options=options)
     contents = {half: (bucket.directory / LAST.of_kind(half).key).read_bytes() for half in ("kfs", "index")}
@@ -107,13 +107,13 @@ def test_a_stream_fails_where_it_is_damaged_and_goes_on_when_it_is_back(bucket: 
     assert again.latest().offsets == {("t", 0): 3}
 
 
-def test_what_came_late_behind_it_is_neither_read_nor_missed(bucket: LoggedBucket) -> None:
+def test_a_late_flush_behind_the_last_one_is_neither_read_nor_missed(bucket: LoggedBucket) -> None:
     bucket.flush(3, b"late")
     assert bucket.read() == VALUES
     assert planner_of(bucket).batch(BatchOptions.of(Given({})), QueryBounds())
 
 
-def test_what_came_late_behind_it_and_is_damaged_is_not_missed_either(bucket: LoggedBucket) -> None:
+def test_a_damaged_late_flush_is_not_missed(bucket: LoggedBucket) -> None:
     """It failed all queries: nobody may read it, so nobody misses it."""
     damage(bucket, bucket.flush(3, b"late"))
     assert bucket.read() == VALUES
@@ -121,7 +121,7 @@ def test_what_came_late_behind_it_and_is_damaged_is_not_missed_either(bucket: Lo
     assert planner_of(bucket).batch(BatchOptions.of(Given({})), QueryBounds())
 
 
-def test_what_the_third_broker_has_in_the_log_does_not_hide_that_it_is_damaged(bucket: LoggedBucket) -> None:
+def test_the_third_brokers_log_does_not_hide_a_damaged_last_flush(bucket: LoggedBucket) -> None:
     bucket.log([batch(3, b"d", epoch=THIRD)], epoch=THIRD)
     assert bucket.read() == [*VALUES, (3, b"d")]
     damage(bucket, LAST)
@@ -129,7 +129,7 @@ def test_what_the_third_broker_has_in_the_log_does_not_hide_that_it_is_damaged(b
         planner_of(bucket).batch(BatchOptions.of(Given({})), QueryBounds())
 
 
-def test_where_it_is_all_that_was_flushed_nothing_begins_behind_it(tmp_path: Path) -> None:
+def test_damage_to_the_only_flush_fails_the_query(tmp_path: Path) -> None:
     bucket = LoggedBucket(tmp_path)
     key = bucket.flush(0, b"a", b"b", b"c")
     bucket.checkpoint(WalPosition(THIRD, 0), placements=[Placement(1, THIRD, THIRD, 3)])

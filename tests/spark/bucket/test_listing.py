@@ -31,7 +31,7 @@ def before_first_footer(catalog: Catalog, change: Callable[[], object]) -> None:
     catalog.bucket.before_get = notice
 
 
-def test_a_partition_that_is_compacted_after_it_was_listed_ends_where_it_did(bucket: LoggedBucket) -> None:
+def test_a_partition_compacted_after_its_listing_keeps_its_end(bucket: LoggedBucket) -> None:
     """Of seed 6223 of the simulation: a reader found the end where the last of the old segments begins."""
     old = [bucket.flush(0, b"a"), bucket.flush(1, b"b")]
     catalog = bucket.catalog()
@@ -48,7 +48,7 @@ def test_a_partition_that_is_compacted_after_it_was_listed_ends_where_it_did(buc
     assert bucket.read(catalog) == [(0, b"a"), (1, b"b")]
 
 
-def test_the_log_goes_on_behind_a_segment_that_is_compacted_after_it_was_listed(bucket: LoggedBucket) -> None:
+def test_log_records_follow_a_segment_compacted_after_its_listing(bucket: LoggedBucket) -> None:
     bucket.log([batch(1, b"b")])
     old = bucket.flush(0, b"a")
     catalog = bucket.catalog()
@@ -94,7 +94,7 @@ def test_a_listed_object_that_stays_missing_is_damage(bucket: LoggedBucket) -> N
 
 
 @pytest.mark.parametrize("is_topic_deleted", [False, True])
-def test_what_a_later_listing_has_no_more_is_a_hole_of_an_earlier_one(
+def test_segments_missing_from_a_later_listing_are_holes_of_an_earlier_one(
     bucket: LoggedBucket, *, is_topic_deleted: bool
 ) -> None:
     """Of seed 45163 of the simulation: the reader ended with a KeyError."""

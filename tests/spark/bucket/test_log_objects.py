@@ -49,7 +49,7 @@ def test_a_gap_in_the_numbers_ends_the_log(bucket):
     assert bucket.read() == [(0, b"a"), (1, b"b")]
 
 
-def test_a_gap_in_the_offsets_ends_what_is_read_of_a_partition(bucket):
+def test_an_offset_gap_in_the_log_ends_the_read(bucket):
     bucket.log([batch(0, b"a")])
     bucket.log([batch(2, b"c")])
     assert bucket.read() == [(0, b"a")]
@@ -113,7 +113,7 @@ def test_trimmed_entries_are_not_a_gap(bucket):
     assert bucket.read() == [(0, b"a"), (1, b"b")]
 
 
-def test_an_object_that_goes_before_it_is_read_is_in_a_segment_then(bucket):
+def test_a_log_object_deleted_before_its_read_is_read_from_a_segment(bucket):
     gone = bucket.log([batch(0, b"a")])
     bucket.log([batch(1, b"b")])
     catalog = bucket.catalog()
@@ -130,7 +130,7 @@ def test_an_object_that_goes_before_it_is_read_is_in_a_segment_then(bucket):
     assert bucket.read(catalog) == [(0, b"a"), (1, b"b")]
 
 
-def test_metadata_that_goes_before_it_is_read_is_in_a_newer_checkpoint(tmp_path):
+def test_metadata_deleted_before_its_read_is_read_from_a_newer_checkpoint(tmp_path):
     bucket = LoggedBucket(tmp_path)
     bucket.log([change(topics__other=topic_of(bytes(16), 1))])
     bucket.create_topic()
@@ -232,7 +232,7 @@ def test_a_missing_object_that_was_acknowledged_is_damage(bucket):
     assert bucket.read(catalog) == [(0, b"a")]
 
 
-def test_a_reader_that_may_not_read_the_log_reads_segments(bucket, caplog):
+def test_a_reader_denied_the_log_reads_only_segments(bucket, caplog):
     bucket.flush(0, b"a")
     bucket.log([batch(1, b"b")])
     catalog = bucket.catalog()

@@ -92,7 +92,7 @@ async def test_checkpoints_of_the_broker_are_read():
     assert found.deletion_of("gone").deleted_ms > CREATED_MS
 
 
-def test_partitions_and_topics_without_a_segment_are_known(checkpoints):
+def test_partitions_and_topics_without_segments_are_found(checkpoints):
     _, made = planner(checkpoints)
     assert [index for _, index in made.logs()] == [0, 1, 2]
     assert query(checkpoints) == of(0, *range(30))
@@ -120,7 +120,7 @@ def test_records_that_were_deleted_are_not_read(checkpoints):
     assert stream(checkpoints).initial().offsets[("t", 0)] == 40
 
 
-def test_retention_that_has_taken_all_is_told_to_a_stream(checkpoints):
+def test_a_stream_reports_a_loss_when_retention_has_deleted_all_records(checkpoints):
     running = stream(checkpoints)
     start = running.latest()
     for path in (checkpoints.directory / "default").rglob("segment-*"):
@@ -133,7 +133,7 @@ def test_retention_that_has_taken_all_is_told_to_a_stream(checkpoints):
         running.splits(start, end)
 
 
-def test_a_topic_that_was_deleted_is_no_topic_though_its_objects_are_there(checkpoints):
+def test_a_deleted_topic_is_not_read_though_its_objects_remain(checkpoints):
     checkpoints.delete("t", OLD)
     checkpoints.write()
     with pytest.raises(ConfigError, match="topic 't' was deleted at 2023-11-14 22:13:20 UTC"):
@@ -154,7 +154,7 @@ def test_a_stream_tells_a_deleted_topic_from_retention(checkpoints, caplog):
         stream(checkpoints).splits(start, end)
 
 
-def test_a_job_that_reads_a_topic_after_its_deletion_is_told_so(checkpoints):
+def test_a_job_reading_a_deleted_topic_gets_an_error_naming_the_deletion(checkpoints):
     given, made = planner(checkpoints)
     splits = made.batch(BatchOptions.of(given), QueryBounds())
     checkpoints.delete("t", OLD)
@@ -200,7 +200,7 @@ def recreate(checkpoints: TopicCheckpoints, batch_count: int) -> None:
 
 
 @pytest.mark.parametrize("fail", [True, False])
-def test_a_restarted_stream_skipped_what_a_new_topic_had_below_the_offset_of_the_old_one(checkpoints, fail, caplog):
+def test_a_restarted_stream_detects_a_recreated_topic(checkpoints, fail, caplog):
     start = Position.parse(json.dumps(stream(checkpoints).latest().to_json()))
     recreate(checkpoints, 20)
     running = stream(checkpoints, failOnDataLoss=str(fail).lower())
@@ -228,7 +228,7 @@ def test_a_batch_of_a_topic_that_was_created_again_was_read_of_the_new_one(check
     assert read(running, end, running.latest()) == of(0, *range(60))
 
 
-def test_a_planned_batch_of_a_topic_that_was_deleted_was_empty_and_said_nothing(checkpoints, caplog):
+def test_a_planned_batch_of_a_deleted_topic_reports_data_loss(checkpoints, caplog):
     before = stream(checkpoints)
     start, end = before.initial(), before.latest()
     checkpoints.delete("t", OLD)
@@ -265,7 +265,7 @@ def test_starting_offsets_with_the_id_of_another_topic_are_not_believed(checkpoi
         query(checkpoints, startingOffsets='{"@topic-ids":7}')
 
 
-def test_a_longer_log_of_a_topic_that_was_created_again_is_no_continuation(checkpoints, caplog):
+def test_a_longer_log_of_a_recreated_topic_is_read_from_its_start(checkpoints, caplog):
     running = stream(checkpoints, failOnDataLoss="false")
     start = running.latest()
     checkpoints.delete("t", OLD)
@@ -276,7 +276,7 @@ def test_a_longer_log_of_a_topic_that_was_created_again_is_no_continuation(check
     assert "was deleted and created again" in caplog.text
 
 
-def test_a_damaged_checkpoint_leaves_the_one_before_it(checkpoints, caplog):
+def test_a_damaged_checkpoint_falls_back_to_the_previous_one(checkpoints, caplog):
     checkpoints.create("t", OLD, 5)
     checkpoints.write().write_bytes(b"damaged")
     assert [index for _, index in planner(checkpoints)[1].logs()] == [0, 1, 2]
@@ -313,7 +313,7 @@ def test_a_checkpoint_is_read_once(checkpoints):
 
 
 @pytest.mark.parametrize("denied", ["list", "get"])
-def test_who_may_not_read_checkpoints_reads_segments_all_the_same(checkpoints, caplog, denied):
+def test_denied_checkpoints_leave_metadata_empty_with_a_warning(checkpoints, caplog, denied):
     """S3 can tell who may list from who may read, and a policy for readers allows the listing of a whole bucket."""
     bucket = Counting(checkpoints.directory)
     bucket.denied = denied

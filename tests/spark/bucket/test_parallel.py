@@ -20,7 +20,7 @@ def test_few_are_all_under_way_at_once():
     assert sorted(each.result() for each in found) == list(range(8))
 
 
-def test_one_that_has_gone_or_is_damaged_fails_alone():
+def test_a_missing_or_damaged_object_fails_alone():
     def get(key):
         if key == 3:
             raise NotFound("gone")

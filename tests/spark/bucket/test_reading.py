@@ -116,7 +116,7 @@ def test_all_records_of_the_bucket_are_read(bucket):
     assert catalog.partitions("none") == {}
 
 
-def test_planning_reads_indexes_alone_and_of_those_that_are_wanted(bucket):
+def test_planning_gets_only_the_needed_indexes(bucket):
     """And lists the checkpoints of the metadata and the topic."""
     bucket.put(*(segment(base, 3) for base in range(0, 90, 9)))
     planned(bucket, 20, 30)
@@ -142,7 +142,7 @@ def test_an_index_without_kfs_is_invisible(bucket):
     assert Catalog(bucket).partitions("t")[0].end_offset == 9
 
 
-def test_a_newer_generation_wins_over_what_it_covers(bucket):
+def test_a_newer_generation_replaces_its_covered_segments(bucket):
     bucket.put(segment(0, 3), segment(9, 3), segment(18, 1))
     merged = version_2_objects(key(0, generation=1), make_batches(0, 6))
     bucket.put(merged)
@@ -180,7 +180,7 @@ def test_every_offset_is_in_one_split(bucket, seed, monkeypatch):
         assert all(split.end_offset - split.start_offset <= max_records + 2 for split in splits)
 
 
-def test_splits_are_as_many_as_asked_for(bucket):
+def test_the_split_count_follows_min_splits(bucket):
     bucket.put(segment(0, 50), segment(150, 50))
     assert len(planned(bucket, 0, 300)) == 1
     assert 8 <= len(planned(bucket, 0, 300, min_splits=8)) <= 10
@@ -232,7 +232,7 @@ def test_segments_that_were_merged_between_planning_and_reading(bucket):
     assert read(bucket, splits) == list(range(4, 24))
 
 
-def test_a_segment_that_goes_while_it_is_read(bucket, monkeypatch):
+def test_a_segment_merged_during_its_read_continues_in_the_merged_one(bucket, monkeypatch):
     monkeypatch.setattr(reading, "GET_BYTES", 300)
     bucket.put(segment(0, 12))
     splits = planned(bucket, 0, 36)
@@ -286,7 +286,7 @@ def test_a_damaged_batch_is_an_error_or_reported(bucket, caplog):
     assert "offsets 0 to 8" in caplog.text
 
 
-def test_offsets_that_no_intact_segment_has_are_told(bucket):
+def test_offsets_without_an_intact_segment_are_holes(bucket):
     bucket.put(segment(0, 3), segment(9, 3), segment(18, 3), segment(27, 1))
     bucket.remove(key(9).key)
     bucket.write(key(18).key, b"damaged")

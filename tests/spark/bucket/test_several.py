@@ -92,7 +92,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalogs, "DECISION_WAIT_SECONDS", 0.0)
 
 
-async def test_topics_of_a_moment_ago_are_there_and_deleted_ones_are_gone(
+async def test_new_topics_appear_and_deleted_topics_disappear_at_once(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     one, two = machines(2)
@@ -198,7 +198,7 @@ async def test_partitions_that_move_among_brokers_are_read_whole(
             assert await reader.values(1 - moved) == [b"first"]
 
 
-def test_rows_are_read_as_brokers_write_them() -> None:
+def test_placement_rows_written_by_brokers_are_decoded() -> None:
     placements = [Placement(1, 7, 7, 40), Placement(2, 9, 7, 50, target=1, replicas=(2, 1)), Placement(1, 8, -1, -1)]
     found = decode_beginnings(encode_row(placements))
     assert found == [Beginning(each.epoch, each.decided_epoch, each.decided_offset) for each in placements]

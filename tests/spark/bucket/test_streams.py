@@ -17,7 +17,7 @@ def bucket(tmp_path) -> LoggedBucket:
     return made
 
 
-def test_it_is_known_by_what_brokers_have_in_their_metadata():
+def test_the_shared_bucket_key_equals_the_brokers_metadata_key():
     assert SHARED_KEY == NEXT_NUMBER_KEY
 
 
@@ -29,7 +29,7 @@ def test_live_streams_are_read_side_by_side(bucket):
     assert bucket.read(partition=1) == [(0, b"x")]
 
 
-def test_a_stream_that_was_trimmed_begins_where_it_is_left(bucket):
+def test_a_trimmed_stream_begins_at_its_first_remaining_object(bucket):
     """Nothing but its own objects tells up to where it was."""
     for offset in range(6):
         key = bucket.log([batch(offset, b"%d" % offset, epoch=4)], epoch=4)

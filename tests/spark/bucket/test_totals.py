@@ -117,7 +117,7 @@ def batch(base_offset: int, count: int, times: random.Random, **details) -> byte
 
 @pytest.mark.parametrize("rows_max_count", [INDEX_ROWS_MAX_COUNT, 3])
 @pytest.mark.parametrize("seed", seeds(10, more=30))
-def test_totals_are_those_of_the_records(tmp_path, seed, rows_max_count, monkeypatch):
+def test_footer_totals_equal_the_totals_of_the_records(tmp_path, seed, rows_max_count, monkeypatch):
     monkeypatch.setattr(segment, "INDEX_ROWS_MAX_COUNT", rows_max_count)
     rng = random.Random(seed)
     offset = 0
@@ -150,7 +150,7 @@ def test_of_batches_of_records_nothing_is_left_to_read(tmp_path):
     assert check(tmp_path, 10, 10) == 0
 
 
-def test_first_times_are_told_and_what_is_from_before_is_read(tmp_path):
+def test_first_timestamps_come_from_footers_and_older_segments_are_read(tmp_path):
     told, before = make_batches(0, 50), make_batches(150, 50)
     version_2_objects(key(0), told).write_to(tmp_path)
     assert check(tmp_path, asks_for_first=True) == 0
@@ -159,7 +159,7 @@ def test_first_times_are_told_and_what_is_from_before_is_read(tmp_path):
     assert check(tmp_path, asks_for_first=True) == sum(map(len, before))
 
 
-def test_rows_later_than_what_is_wanted_are_not_read(tmp_path):
+def test_index_rows_outside_the_time_range_are_not_read(tmp_path):
     """Also where they come first: records need not be in order of time."""
     batches = [
         bytes(build_batch([Record(value=b"v", timestamp_ms=time_ms + each) for each in (0, 5)], base_offset=2 * number))
@@ -175,12 +175,12 @@ def test_rows_later_than_what_is_wanted_are_not_read(tmp_path):
     assert check(tmp_path, first_ms=101, last_ms=505) == len(batches[1])
 
 
-def test_a_marker_is_no_record(tmp_path):
+def test_a_marker_is_not_counted_as_a_record(tmp_path):
     version_2_objects(key(0), [*make_batches(0, 1), marker(3), *make_batches(4, 1)]).write_to(tmp_path)
     assert check(tmp_path) == len(marker(3))
 
 
-def test_of_rows_of_several_batches_those_with_a_marker_are_read(tmp_path):
+def test_index_rows_of_several_batches_are_read_if_one_holds_a_marker(tmp_path):
     batches = make_batches(0, 3 * INDEX_ROWS_MAX_COUNT)
     version_2_objects(key(0), batches).write_to(tmp_path)
     assert check(tmp_path) == 0
@@ -191,7 +191,7 @@ def test_of_rows_of_several_batches_those_with_a_marker_are_read(tmp_path):
     assert len(marker(0)) < check(tmp_path) < 5 * len(batches[0])
 
 
-def test_a_small_record_is_no_marker_where_footers_tell_of_these(tmp_path):
+def test_a_small_record_is_not_taken_for_a_marker_if_footers_record_markers(tmp_path):
     batches = make_batches(0, 3, records_per_batch=1, value_bytes=2)
     version_2_objects(key(0), batches).write_to(tmp_path)
     assert check(tmp_path) == 0

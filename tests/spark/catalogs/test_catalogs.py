@@ -110,7 +110,7 @@ def cases() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("catalog", "metastore"), list(cases()))
-def test_a_pipeline_fills_a_table_and_sql_reads_it(request, catalog, served, store, tmp_path) -> None:
+def test_a_pipeline_fills_a_table_and_sql_reads_the_rows(request, catalog, served, store, tmp_path) -> None:
     lake = request.getfixturevalue("lake") if name_of(catalog).endswith("s3") else None
     environ = {} if lake is None else lake.environ
     file = pipeline_file(tmp_path, store, served)
@@ -126,9 +126,7 @@ def test_a_pipeline_fills_a_table_and_sql_reads_it(request, catalog, served, sto
 @pytest.mark.parametrize(
     ("catalog", "metastore"), [pytest.param(each, "hive_4", id="hive_4") for each in CATALOGS if each["type"] == "hive"]
 )
-def test_a_metastore_of_hive_4_has_not_the_calls_of_sparks_client_and_the_pipeline_says_so(
-    catalog, served, store, tmp_path
-) -> None:
+def test_a_hive_4_metastore_fails_the_pipeline_with_the_missing_call(catalog, served, store, tmp_path) -> None:
     """When this fails the page has another thing to say."""
     done = run("pipeline", "run", "--once", pipeline_file(tmp_path, store, served))
     assert done.returncode == 1

@@ -45,7 +45,7 @@ def test_a_small_statement_is_answered_without_spark(engines, said):
     assert line.startswith("DuckDB answers, as this reads 5,490 bytes and no more than 1,048,576")
 
 
-def test_of_what_reads_nothing_no_engine_is_said(engines, said):
+def test_statements_that_read_nothing_announce_no_engine(engines, said):
     assert engines("auto").answer("show topics").columns == ["topic"]
     assert engines("auto").answer("describe orders").columns == ["col_name", "data_type", "comment"]
     assert said == []
@@ -61,7 +61,7 @@ def test_of_what_reads_nothing_no_engine_is_said(engines, said):
         ("select 1", {"spark_alone": "--conf sets what only Spark has"}, "--conf sets what only Spark has"),
     ],
 )
-def test_the_rest_goes_to_spark_and_is_refused_without_it(engines, said, statement, details, why):
+def test_unsupported_statements_go_to_spark_and_are_refused_with_duckdb_alone(engines, said, statement, details, why):
     with pytest.raises(SparkStarts):
         engines("auto", **details).answer(statement)
     [line] = said
@@ -81,12 +81,12 @@ def test_spark_was_started_to_report_a_typo(engines, said, engine, statement):
     assert said == []
 
 
-def test_extensions_of_spark_may_know_other_statements(engines):
+def test_extended_spark_gets_statements_that_duckdb_cannot_parse(engines):
     with pytest.raises(SparkStarts):
         engines("auto", is_extended=True, spark_alone="--conf sets what only Spark has").answer("optimize orders")
 
 
-def test_the_line_that_names_spark_says_where_duckdb_stopped(engines, said):
+def test_the_line_naming_spark_includes_duckdbs_syntax_error(engines, said):
     with pytest.raises(SparkStarts):
         engines("auto").answer("select * form orders")
     assert said == [
@@ -107,12 +107,12 @@ def test_spark_alone_answers_everything(engines, said):
 
 
 @pytest.mark.parametrize("name", ["auto", "duckdb"])
-def test_a_topic_that_there_is_not_is_told_without_spark(engines, name):
+def test_an_unknown_topic_is_reported_without_starting_spark(engines, name):
     with pytest.raises(QueryError, match=r"there is no topic, table or view 'ordrs' \(topics: orders\)"):
         engines(name).answer("select * from ordrs")
 
 
-def test_a_name_may_be_of_a_view_where_spark_has_run(engines):
+def test_an_unknown_name_can_be_a_spark_view_once_spark_has_run(engines):
     asked = engines("auto")
     asked._spark = _Spark()
     with pytest.raises(SparkStarts):
@@ -134,14 +134,14 @@ class _Spark:
         raise SparkStarts
 
 
-def test_without_duckdb_spark_answers_and_says_how_to_get_it(engines, said, monkeypatch):
+def test_without_duckdb_spark_answers_and_prints_the_install_command(engines, said, monkeypatch):
     monkeypatch.setattr(engine, "find_spec", lambda name: None)
     with pytest.raises(SparkStarts):
         engines("auto").answer("select count(*) from orders")
     assert said == ["Spark answers, because duckdb is not installed (pip install 'kafscale[spark]')"]
 
 
-def test_duckdb_that_is_not_installed_is_told_with_how_to_get_it(engines, monkeypatch):
+def test_a_missing_duckdb_error_names_the_install_command(engines, monkeypatch):
     monkeypatch.setitem(sys.modules, "duckdb", None)
     with pytest.raises(StartupError, match=r"needs duckdb: pip install 'kafscale\[spark\]'"):
         engines("duckdb").answer("select count(*) from orders")

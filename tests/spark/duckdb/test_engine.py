@@ -73,7 +73,7 @@ def test_a_condition_spares_segments(engine, planned, statement, segments):
     assert sum(count for count, _ in planned) == segments
 
 
-def test_each_reference_to_a_topic_has_conditions_of_its_own(engine, planned):
+def test_each_reference_to_a_topic_keeps_separate_conditions(engine, planned):
     statement = (
         "select count(*) from orders o join orders p on o.key = p.key "
         "where o.offset < 30 and p.offset >= 90 and o.partition = 0 and p.partition = 0"
@@ -270,12 +270,12 @@ def test_an_answer_that_is_given_up_leaves_the_next_one_alone(engine):
         "select 9223372036854775807 + offset as x from orders where offset > 0",
     ],
 )
-def test_what_spark_would_answer_in_its_own_way_is_left_to_it(engine, statement):
+def test_statements_that_spark_answers_differently_are_left_to_spark(engine, statement):
     with pytest.raises(NotAlike):
         rows(engine, statement)
 
 
-def test_what_is_no_topic_is_told_apart(engine):
+def test_an_unknown_table_is_named_in_the_error(engine):
     with pytest.raises(NoTable) as caught:
         rows(engine, "select * from ordrs")
     assert caught.value.name == "ordrs"
@@ -289,7 +289,7 @@ def test_a_statement_that_would_read_too_much_reads_nothing(store, planned):
     assert rows(engine, "select count(*) from orders where offset < 5") == [("10",)]
 
 
-def test_a_scan_past_the_limit_says_how_much_it_would_read(store):
+def test_a_refused_scan_states_how_many_bytes_would_be_read(store):
     engine = DuckDBEngine(topics=BucketTopics(options={"store": store}, max_scan_bytes=6000))
     with pytest.raises(QueryError, match=r"would read [\d,]+ bytes of orders, and maxScanBytes is 6,000"):
         rows(engine, "select count(key) from orders")
@@ -297,7 +297,7 @@ def test_a_scan_past_the_limit_says_how_much_it_would_read(store):
     assert rows(engine, "select count(*) from orders scan full") == [("240",)]
 
 
-def test_a_damaged_segment_is_told_as_the_source_tells_it(tmp_path):
+def test_a_damaged_segment_gives_the_same_error_as_the_spark_source(tmp_path):
     key = SegmentKey(topic="t", topic_id=bytes(16), partition=0, base_offset=0)
     version_2_objects(key, make_batches(0, 10)).write_to(tmp_path)
     path = tmp_path / key.key
@@ -321,7 +321,7 @@ def test_an_empty_topic_has_no_rows(tmp_path):
     assert rows(engine, "select count(*), max(offset) from last('nothing-yet', '15m')") == [("0", None)]
 
 
-def test_what_came_since_is_there_for_the_next_statement(tmp_path):
+def test_the_next_statement_sees_new_records(tmp_path):
     key = SegmentKey(topic="t", topic_id=bytes(16), partition=0, base_offset=0)
     version_2_objects(key, make_batches(0, 10)).write_to(tmp_path)
     engine = DuckDBEngine(topics=BucketTopics(options={"store": f"file:{tmp_path}"}))

@@ -44,20 +44,20 @@ UTC = pa.timestamp("us", tz="UTC")
         ({"a": None, "b": [{"c": None}]}, STRUCT, "{null, [{null}]}", '{"b":[{}]}'),
     ],
 )
-def test_a_value_is_written_as_spark_writes_it(value, type_, text, as_json):
+def test_values_are_formatted_as_in_spark(value, type_, text, as_json):
     column = pa.array([value], pa.string()).cast(type_) if pa.types.is_decimal(type_) else pa.array([value], type_)
     [found] = values_of(column)
     assert text_of(type_)(found) == text
     assert json_of(type_)(found) == as_json
 
 
-def test_a_map_in_json_keeps_what_spark_keeps():
+def test_a_map_as_json_drops_null_values_like_spark():
     type_ = pa.map_(pa.string(), pa.int32())
     [found] = values_of(pa.array([[("a", 1), ("b", None)]], type_))
     assert json_of(type_)(found) == '{"a":1}'
 
 
-def test_a_type_that_only_spark_knows_how_to_write_is_left_to_it():
+def test_a_type_that_only_spark_can_format_is_left_to_spark():
     with pytest.raises(NotAlike):
         text_of(pa.duration("us"))
 

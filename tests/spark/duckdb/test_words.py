@@ -29,12 +29,12 @@ def test_words_are_spelled(given, text):
 @pytest.mark.parametrize(
     "given", ["select 10L", "select 3.0D", "select 1e5", "select 'a\\'b'", "select 'a''b'", "select 'a' 'b'", "a[1]"]
 )
-def test_what_is_read_in_another_way_is_refused(given):
+def test_text_that_duckdb_reads_differently_is_refused(given):
     with pytest.raises(NotAlike):
         spelled(given)
 
 
-def test_places_are_those_of_the_original():
+def test_positions_map_back_to_the_original_statement():
     given = "select 'größer', offset, `größe` from orders o, timestamp"
     found = spelled(given)
     for name in ("orders", "o,", "'gr"):

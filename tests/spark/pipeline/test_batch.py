@@ -126,7 +126,7 @@ def test_a_batch_is_found_behind_a_compaction(table):
     assert table.batches() == ["0", "1", "2", None, "3"]
 
 
-def test_maintenance_keeps_the_snapshot_that_the_pipeline_goes_on_from(table):
+def test_maintenance_keeps_the_snapshot_that_the_pipeline_resumes_from(table):
     from kafscale.spark.pipeline.snapshots import newest
     from kafscale.spark.pipeline.tables import format_of, maintain
 
@@ -144,7 +144,7 @@ def test_maintenance_keeps_the_snapshot_that_the_pipeline_goes_on_from(table):
     assert len(table.rows()) == 7
 
 
-def test_a_new_query_goes_on_where_the_table_is(table):
+def test_a_new_query_resumes_at_the_tables_position(table):
     table.write([(b"a", b"1")], 0)
     table.query_id = "after a lost checkpoint"
     table.write([(b"a", b"2")], 0)
@@ -152,7 +152,7 @@ def test_a_new_query_goes_on_where_the_table_is(table):
 
 
 @pytest.mark.parametrize(("query_id", "batch_id"), [("query", 2), ("another", 1)])
-def test_a_table_that_lacks_the_batch_before_is_told(table, query_id, batch_id):
+def test_a_table_without_the_previous_batch_is_an_error(table, query_id, batch_id):
     from kafscale.spark.pipeline.batch import TableWentBack
 
     table.write([(b"a", b"1")], 0)
@@ -227,7 +227,7 @@ def test_a_record_of_a_new_topic_was_taken_for_a_dead_letter_of_the_old_one(tabl
     assert table.rows("offset, value") == [(0, "good")]
 
 
-def test_a_record_that_is_a_dead_letter_stays_one_though_it_decodes_when_its_batch_is_repeated(table, monkeypatch):
+def test_a_repeated_batch_keeps_its_dead_letters_though_they_decode_now(table, monkeypatch):
     from kafscale.spark.pipeline import batch
 
     strict = (
@@ -247,7 +247,7 @@ def test_a_record_that_is_a_dead_letter_stays_one_though_it_decodes_when_its_bat
     assert table.rows("offset", "_dead") == [(1,), (3,)]
 
 
-def test_what_was_a_dead_letter_before_a_reset_was_left_out_when_it_was_read_again(table):
+def test_a_former_dead_letter_is_written_when_read_again_after_a_reset(table):
     """It decodes now. The driver is another one for each batch, which looks at all dead letters that there are."""
     strict = (
         f", value: {{format: json, columns: [{{name: n, type: int, required: true}}]}}, dead_letters: {table.name}_dead"
@@ -261,7 +261,7 @@ def test_what_was_a_dead_letter_before_a_reset_was_left_out_when_it_was_read_aga
     assert table.rows("offset") == [(0,), (0,), (1,), (1,), (2,)]
 
 
-def test_a_bad_value_without_a_table_for_it_is_an_error_that_names_it(table):
+def test_a_bad_value_without_a_dead_letter_table_is_an_error_with_its_offset(table):
     from kafscale.spark.pipeline.batch import BadRecords
 
     with pytest.raises(BadRecords, match="t 0 at offset 1: value: it is not valid UTF-8"):
@@ -269,7 +269,7 @@ def test_a_bad_value_without_a_table_for_it_is_an_error_that_names_it(table):
     assert table.rows() == []
 
 
-def test_what_is_no_json_of_the_columns_is_told_for_each_value(table):
+def test_each_bad_json_value_gets_an_error_text(table):
     columns = "columns: [{name: id, type: long, required: true}, {name: name, type: string}]"
     mapping = f", value: {{format: json, {columns}}}, dead_letters: {table.name}_dead"
     bad = [b"{", b"7", BAD, as_json(name="none"), as_json(id="text"), None]
@@ -285,7 +285,7 @@ def test_what_is_no_json_of_the_columns_is_told_for_each_value(table):
     ]
 
 
-def test_what_follows_a_json_object_was_passed_over(table):
+def test_text_after_a_json_object_is_an_error(table):
     mapping = of_json("{name: a, type: int}", f", dead_letters: {table.name}_dead")
     behind = [" trailing", "] x", "}} x", ',"x":1', ',{"a":8}', '],"x":[1', '} {"a":8', "\0"]
     bad = [b'{"a":7}' + each.encode() for each in behind]
@@ -345,7 +345,7 @@ def test_decimals_get_more_digits_before_the_point_and_no_others(table):
         table.write([(None, as_json(a=1.5))], 3, decimal("decimal(12,3)"))
 
 
-def test_rows_may_be_narrower_than_the_table(table):
+def test_rows_can_be_narrower_than_the_table(table):
     table.write([(None, as_json(a=1, b=2))], 0, of_json("{name: a, type: long}, {name: b, type: int}"))
     table.write([(None, as_json(a=7))], 1, of_json("{name: a, type: int}"))
     assert table.rows("a, b") == [(1, 2), (7, None)]

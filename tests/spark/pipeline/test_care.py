@@ -74,7 +74,7 @@ SIMPLE = """
 """
 
 
-def test_a_look_without_spark_tells_what_spark_tells(lake, topic, produce):
+def test_checks_from_files_equal_checks_by_spark(lake, topic, produce):
     """validate took 18 s and status 22 s, most of it for Spark, which they do not need."""
     from kafscale.spark.pipeline.inspection import DirectoryTables, SparkTables, check
 
@@ -95,7 +95,7 @@ def test_a_look_without_spark_tells_what_spark_tells(lake, topic, produce):
         assert by_files.schema(mapping.table) == by_spark.schema(mapping.table)
 
 
-def test_validation_tells_what_is_missing_and_writes_nothing(lake, topic, produce):
+def test_validation_reports_missing_topics_and_tables_and_writes_nothing(lake, topic, produce):
     from kafscale.spark.pipeline.inspection import SparkTables, check
 
     produce(topic, [(0, None, b"v")])
@@ -116,7 +116,7 @@ def test_validation_tells_what_is_missing_and_writes_nothing(lake, topic, produc
     assert not lake.spark.catalog.tableExists(f"lake.db.{topic}")
 
 
-def test_a_subject_that_gets_a_version_changes_the_table_while_the_pipeline_goes_on(lake, topic, produce):
+def test_a_new_schema_version_of_a_subject_alters_the_table(lake, topic, produce):
     with running_values() as values:
         more = f'registry: {{url: "{values.registry.url}"}}'
         mapping = f"- {{topic: {topic}, table: db.{topic}, value: {{format: avro}}, metadata: [offset]}}"

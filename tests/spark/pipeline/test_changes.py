@@ -53,7 +53,7 @@ def mapping(topic: str, more: str = "mode: upsert") -> str:
 
 
 @pytest.mark.parametrize("by", ["upsert_by: [shop, id]", "upsert_by: [shop_key, id_key]"])
-def test_rows_are_what_changes_left_of_them_by_keys_of_several_columns(lake, topic, produce, by):
+def test_changes_keyed_by_several_columns_leave_the_final_rows(lake, topic, produce, by):
     keys = "{format: json, envelope: payload, columns: [{name: shop_key, type: int}, {name: id_key, type: long}]}"
     renamed = [
         (partition, of_key and of_key.replace(b"shop", b"shop_key").replace(b'"id', b'"id_key'), value)
@@ -109,7 +109,7 @@ def test_tombstones_mark_rows_without_an_envelope_too(lake, topic, produce):
     assert lake.rows(f"db.{topic}", "id, value, deleted") == [("a", "1", True), ("b", "2", False)]
 
 
-def test_appended_changes_are_rows_with_what_they_were(lake, topic, produce):
+def test_appended_changes_are_rows_with_their_operation_and_transaction(lake, topic, produce):
     produce(topic, CHANGES)
     lake.run(
         mapping(
@@ -202,7 +202,7 @@ def test_a_truncate_empties_the_table_in_order_with_the_other_changes(lake, topi
     assert (proof.found, proof.rows) == ("proven", len(second))
 
 
-def test_a_truncate_empties_what_is_of_its_topic(lake, broker, topic, produce):
+def test_a_truncate_deletes_only_the_rows_of_its_topic(lake, broker, topic, produce):
     from confluent_kafka.admin import AdminClient, NewTopic
 
     other = f"{topic}b"
@@ -313,7 +313,7 @@ def test_rows_that_debezium_has_unwrapped_are_deleted_by_tombstones_too_and_mark
     assert lake.rows(f"db.{topic}", "id_key, name, deleted") == [(1, "a", True), (2, "b", False), (3, "c", True)]
 
 
-def test_what_tells_of_a_change_is_no_column_of_unwrapped_avro(lake, topic, produce, values):
+def test_change_columns_of_unwrapped_avro_are_not_table_columns(lake, topic, produce, values):
     told = {**ROW, "fields": [*ROW["fields"], {"name": "__deleted", "type": ["null", "string"], "default": None}]}
     found = [{"id": 1, "name": "a", "__deleted": "false"}, {"id": 2, "name": "b", "__deleted": None}]
     found.append({"id": 1, "name": None, "__deleted": "true"})

@@ -120,7 +120,7 @@ def test_run_once_then_status_then_maintain(topic, produce, write):
     ]
 
 
-def test_reset_says_where_a_mapping_will_go_on_and_changes_nothing_with_dry_run(broker, topic, produce, write):
+def test_reset_reports_the_next_offsets_and_changes_nothing_with_dry_run(broker, topic, produce, write):
     from confluent_kafka.admin import AdminClient
 
     produce(topic, [(0, None, b"old")] * 3)
@@ -181,7 +181,7 @@ def test_run_tells_of_a_mapping_that_fails_and_ends_with_1_when_the_others_are_d
 @pytest.mark.parametrize(
     ("number", "send"), [(signal.SIGTERM, os.kill), (signal.SIGINT, os.killpg)], ids=["kill", "Ctrl-C"]
 )
-def test_run_goes_on_and_cares_for_its_tables_until_it_is_told_to_end(topic, produce, write, number, send):
+def test_run_reads_and_maintains_its_tables_until_a_signal(topic, produce, write, number, send):
     produce(topic, [(0, None, b"v")] * 3)
     file = write(
         f"{{topic: {topic}, table: db.{topic}}}",

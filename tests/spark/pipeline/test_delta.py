@@ -79,7 +79,7 @@ def test_rows_undone_by_a_restore_are_not_in_the_table():
         ("WRITE", '{"another":"program"}', False),
     ],
 )
-def test_only_what_writes_rows_of_a_batch_is_its_commit(operation, told, is_batch):
+def test_only_delta_entries_that_write_a_batchs_rows_are_its_commits(operation, told, is_batch):
     assert bool(entry(1, operation, told=told, added_bytes=7).summary()) is is_batch
 
 
@@ -221,7 +221,7 @@ class TestTables:
         ]
         assert self.proof_of(delta, mapping).is_proven
 
-    def test_a_table_is_proven_cared_for_and_its_status_told(self, delta, topic, produce):
+    def test_a_delta_table_is_proven_and_maintained_and_its_status_shown(self, delta, topic, produce):
         from kafscale.spark.pipeline.inspection import SparkTables, status
         from kafscale.spark.pipeline.tables import maintain
 
@@ -242,7 +242,7 @@ class TestTables:
         delta.spark.sql(f"UPDATE {delta.name(f'db.{topic}')} SET offset = 99 WHERE offset = 3")
         assert self.proof_of(delta, mapping).missing == 2
 
-    def test_a_table_that_was_restored_is_told_and_goes_on_where_it_is(self, delta, topic, produce):
+    def test_a_restored_table_fails_until_the_checkpoint_is_deleted(self, delta, topic, produce):
         mapping = f"- {{topic: {topic}, table: db.{topic}, metadata: [offset]}}"
         for _ in range(3):
             produce(topic, [(0, None, b"v")])
@@ -255,7 +255,7 @@ class TestTables:
         delta.run(mapping)
         assert delta.rows(f"db.{topic}", "offset") == [(0,), (1,), (2,), (3,)]
 
-    def test_a_log_that_tells_no_more_of_the_batches_is_no_reason_to_begin_again(self, delta, topic, produce):
+    def test_a_trimmed_delta_log_fails_the_mapping_instead_of_restarting(self, delta, topic, produce):
         mapping = f"- {{topic: {topic}, table: db.{topic}, metadata: [offset]}}"
         produce(topic, [(0, None, b"v")])
         delta.run(mapping)
@@ -281,7 +281,7 @@ class TestTables:
         mapping = f"- {{topic: {topic}, table: db.{topic}, metadata: {{at: timestamp}}, {more}}}"
         assert told in str(delta.run(mapping, may_fail=True).failures[f"db.{topic}"])
 
-    def test_what_vacuum_says_of_itself_was_in_the_json_of_maintain(self, delta, topic, produce, tmp_path):
+    def test_the_json_of_maintain_has_no_vacuum_output(self, delta, topic, produce, tmp_path):
         mapping = f"- {{topic: {topic}, table: db.{topic}}}"
         produce(topic, [(0, None, b"v")])
         delta.run(mapping)
@@ -294,7 +294,7 @@ class TestTables:
         assert [each["table"] for each in json.loads(done.stdout)] == [f"db.{topic}"]
         assert "Deleted 0 files" in done.stderr
 
-    def test_each_record_is_in_the_tables_once_whatever_is_killed_when(self, delta, topic, produce, tmp_path):
+    def test_each_record_is_in_the_tables_once_despite_random_kills(self, delta, topic, produce, tmp_path):
         """As in `test_kills`: when a batch was planned, or has written files; in the end the checkpoints are lost."""
         dice, expected = random.Random(SEED), Expected()
         mappings = MAPPINGS.replace("TOPIC", topic)

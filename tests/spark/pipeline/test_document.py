@@ -95,7 +95,7 @@ def test_all_parts_of_a_pipeline_are_read():
         ("topic: orders", "topic: &it [*it]", "p.yaml:1: it is nested too deep, or in itself"),
     ],
 )
-def test_mistakes_are_told_with_line_and_key(old, new, told):
+def test_mistakes_are_reported_with_line_and_key(old, new, told):
     assert old in TEXT
     with pytest.raises(ConfigError) as caught:
         parse(TEXT.replace(old, new, 1))
@@ -123,7 +123,7 @@ def test_secrets_of_the_wrong_kind_were_repeated_in_errors(old, new):
     assert "1234567" not in str(caught.value)
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path):
+def test_a_missing_pipeline_file_is_an_error(tmp_path):
     with pytest.raises(ConfigError, match=r"none\.yaml can't be read"):
         read_pipeline(tmp_path / "none.yaml")
 
@@ -136,7 +136,7 @@ def test_transforms_and_sort_keys_become_sql():
     assert sort_order("at") == "`at` ASC"
 
 
-def test_no_secret_is_in_what_is_shown_of_a_pipeline():
+def test_a_pipelines_repr_shows_no_secrets():
     """Which logs and errors may have; values of the environment are as secret as those in the file."""
     options = "  options: {s3SecretAccessKey: hidden1}\n"
     text = TEXT.replace("  store: file:/data/bucket\n", f"  store: s3://bucket\n{options}")
@@ -179,7 +179,7 @@ spark: {spark.hadoop.fs.s3a.secret.key: hidden2}
         ("mode: upsert, upsert_by: [a], deletes: drop", "'drop' is not one of delete, mark, keep"),
     ],
 )
-def test_envelopes_and_deletes_that_do_not_go_together_are_told(mapping, told):
+def test_contradicting_envelopes_and_deletes_are_reported(mapping, told):
     text = "source: {store: 'file:/b'}\ncatalog: {type: hadoop, warehouse: /w}\ncheckpoints: /c\nmappings:\n"
     with pytest.raises(ConfigError) as caught:
         parse(f"{text}- {{topic: t, table: a.b, {mapping}}}")
@@ -198,7 +198,7 @@ def test_envelopes_and_deletes_that_do_not_go_together_are_told(mapping, told):
         ('{by: kind, create: "sales.of_{value}"}\n    create: false', "and create is off"),
     ],
 )
-def test_mistakes_in_a_fan_out_are_told(fan_out, told):
+def test_mistakes_in_a_fan_out_are_reported(fan_out, told):
     text = TEXT.replace("    metadata: [partition, offset]\n", f"    fan_out: {fan_out}\n", 1)
     with pytest.raises(ConfigError, match=told):
         parse(text)

@@ -62,7 +62,7 @@ def test_partitions_change_by_as_few_fields_as_can_be(current, wanted, changes):
     assert list(spec_changes(current, wanted)) == changes
 
 
-def test_partitions_change_with_the_file_and_what_was_written_before_stays(lake, topic, produce, caplog):
+def test_partitioning_follows_the_file_and_existing_data_stays(lake, topic, produce, caplog):
     def made(by: str, more: str = "") -> str:
         columns = "{name: a, type: int}, {name: s, type: string}"
         return mapping(topic, columns, f", metadata: [partition, offset, timestamp], partition_by: {by}{more}")

@@ -70,7 +70,7 @@ def test_dead_letters_that_are_in_are_not_written_again_nor_their_records_as_row
     assert lake.rows(f"db.{topic}") == [(0, "good"), (2, "good")]
 
 
-def test_a_table_that_was_made_anew_is_told_and_the_checkpoint_can_go(lake, topic, produce):
+def test_a_recreated_table_fails_until_the_checkpoint_is_deleted(lake, topic, produce):
     mapping = f"- {{topic: {topic}, table: db.{topic}, metadata: [offset]}}"
     produce(topic, [(0, None, b"v")] * 3)
     lake.run(mapping)
@@ -84,9 +84,7 @@ def test_a_table_that_was_made_anew_is_told_and_the_checkpoint_can_go(lake, topi
 
 
 @pytest.mark.parametrize("max_records", [1, 10])
-def test_a_checkpoint_of_an_earlier_time_left_records_out_or_wrote_them_twice(
-    lake, topic, produce, tmp_path, max_records
-):
+def test_a_checkpoint_restored_from_a_backup_fails_the_mapping(lake, topic, produce, tmp_path, max_records):
     """As of a backup: Spark plans batches anew whose numbers are in the table, and they end elsewhere."""
     from kafscale.spark.pipeline.batch import CheckpointWentBack
 
@@ -176,7 +174,7 @@ def test_records_of_a_topic_that_was_created_again_were_skipped(lake, broker, to
     assert len(lake.rows(f"db.{topic}")) == 12
 
 
-def test_a_reset_does_not_read_again_what_was_read_of_the_same_topic(lake, topic, produce):
+def test_a_reset_without_from_beginning_does_not_reread_the_same_topic(lake, topic, produce):
     from kafscale.errors import ConfigError
     from kafscale.spark.pipeline.reset import carry_out, plan
 
@@ -195,9 +193,7 @@ def test_a_reset_does_not_read_again_what_was_read_of_the_same_topic(lake, topic
     assert [offset for offset, _ in lake.rows(f"db.{topic}")] == [0, 0, 0, 0, 1, 1, 2, 2]
 
 
-def test_a_reset_leaves_a_partition_that_was_found_since_the_last_batch_as_it_would_begin_anyhow(
-    lake, topic, produce, broker
-):
+def test_a_reset_leaves_a_partition_added_since_the_last_batch_unchanged(lake, topic, produce, broker):
     from confluent_kafka.admin import AdminClient, NewPartitions
 
     from kafscale.spark.pipeline.reset import plan

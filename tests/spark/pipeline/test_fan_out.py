@@ -45,7 +45,7 @@ def committed(end: Position) -> Committed:
     )
 
 
-def test_a_batch_leaves_out_what_a_table_has_of_another_query():
+def test_a_batch_skips_offsets_that_the_table_has_from_another_query():
     batch = MicroBatch(mapping="m", query_id="q", batch_id=0, start=position(t=10), end=position(t=20, u=5))
     assert batch.behind(None).began == batch.start
     same = batch.behind(committed(position(t=10)))
@@ -73,7 +73,7 @@ def test_a_batch_has_all_of_a_topic_that_its_query_reads_again():
     assert same.behind(of_same).start == same.start
 
 
-def test_of_a_topic_that_a_query_reads_again_what_an_earlier_one_has_buried_does_not_count():
+def test_commits_before_a_reset_do_not_count_for_a_topic_being_reread():
     batch = MicroBatch(
         mapping="m", query_id="q", batch_id=1, start=position(t=20), end=position(t=40, u=9), again={"t"}
     )
@@ -194,7 +194,7 @@ def test_values_without_a_table_are_dead_letters_and_tombstones_delete_from_all(
 
 
 @with_spark
-def test_rows_of_several_topics_are_told_apart_by_the_topic(lake, broker, topic, produce):
+def test_rows_of_several_topics_are_distinguished_by_topic(lake, broker, topic, produce):
     """A key is another row in each topic, also where they come in one batch and a tombstone is among them."""
     from confluent_kafka.admin import AdminClient, NewTopic
 

@@ -85,9 +85,7 @@ def manifests(directory: Path) -> set[str]:
     return {name for name in os.listdir(directory) if name.endswith(".avro")} if directory.is_dir() else set()
 
 
-def test_each_record_is_in_the_tables_once_whatever_is_killed_when(
-    warehouse, broker, topic, produce, tmp_path, request
-):
+def test_each_record_is_in_the_tables_once_despite_random_kills(warehouse, broker, topic, produce, tmp_path, request):
     dice, expected, killed, began = random.Random(SEED), Expected(), [], time.monotonic()
     checkpoints, mappings = tmp_path / "checkpoints", MAPPINGS.replace("TOPIC", topic)
     pipelines = {more: tmp_path / f"pipeline-{index}.yaml" for index, more in enumerate(["", CARE])}

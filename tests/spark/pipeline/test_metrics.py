@@ -40,7 +40,7 @@ def scrape(address: Address, path: str = "/metrics") -> str:
         return text
 
 
-def test_batches_are_counted_by_mapping_and_one_that_was_there_is_not_counted_again():
+def test_metrics_count_batches_by_mapping_and_skip_repeated_ones():
     metrics = PipelineMetrics()
     metrics.batch_done("orders", Outcome(2, 100, 0.3, 8), 10, 5)
     metrics.batch_done("orders", Outcome(), 10, 0)
@@ -74,7 +74,7 @@ def test_the_lag_of_tables_is_the_last_measured_one():
     assert not [each for each in lines if "last_commit" in each and "logs" in each]
 
 
-def test_a_mapping_that_was_counted_first_during_a_scrape_failed_it():
+def test_a_mapping_first_counted_during_a_scrape_does_not_fail_the_scrape():
     metrics = PipelineMetrics()
     metrics.mapping_failed("orders", ValueError())
     metrics.batch_done("orders", Outcome(2, 100, 0.3, 8), 10, 5)
@@ -85,7 +85,7 @@ def test_a_mapping_that_was_counted_first_during_a_scrape_failed_it():
     assert [len(told) + len(list(each)) for told, each in zip(begun, scrapes, strict=True)] == [3, 15]
 
 
-def test_a_client_that_said_nothing_had_a_thread_for_ever(monkeypatch):
+def test_a_silent_metrics_client_is_disconnected(monkeypatch):
     monkeypatch.setattr(metrics_module, "SILENCE_SECONDS", 0.01)
     with (
         serving(PipelineMetrics(), Address("127.0.0.1", 0)) as address,
@@ -94,7 +94,7 @@ def test_a_client_that_said_nothing_had_a_thread_for_ever(monkeypatch):
         assert client.recv(1) == b"", "it was closed"
 
 
-def test_metrics_are_nowhere_else_and_an_address_in_use_is_told():
+def test_metrics_are_at_one_path_and_an_address_in_use_is_an_error():
     metrics = PipelineMetrics()
     with serving(metrics, Address("127.0.0.1", 0)) as address:
         with pytest.raises(urllib.error.HTTPError, match="metrics are at /metrics") as caught:

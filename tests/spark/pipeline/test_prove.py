@@ -48,7 +48,7 @@ def test_a_table_that_follows_from_the_bucket_is_proven_until_a_row_is_changed(l
     assert (proof_of(lake, mapping).missing, proof_of(lake, mapping).extra) == (1, 0)
 
 
-def test_an_upserted_table_is_what_its_batches_left_of_each_key(lake, broker, topic, produce):
+def test_an_upserted_table_is_proven_by_each_keys_last_batch(lake, broker, topic, produce):
     """A later batch wins, though its records are of another partition and are older than others of the key."""
     from confluent_kafka import Producer
 
@@ -71,7 +71,7 @@ def test_an_upserted_table_is_what_its_batches_left_of_each_key(lake, broker, to
     assert (proof_of(lake, mapping).missing, proof_of(lake, mapping).extra) == (0, 1)
 
 
-def test_batches_that_are_not_those_of_the_snapshots_are_found(lake, topic, produce):
+def test_proof_finds_batches_with_another_crc_than_the_snapshots(lake, topic, produce):
     mapping = f"- {{topic: {topic}, table: db.{topic}}}"
     produce(topic, [(0, None, b"%d" % number) for number in range(30)])
     lake.run(mapping)
@@ -82,7 +82,7 @@ def test_batches_that_are_not_those_of_the_snapshots_are_found(lake, topic, prod
     assert "the CRC of their batches is another one" in proof_of(lake, mapping).found
 
 
-def test_missing_rows_are_told(lake, topic, produce):
+def test_a_missing_table_or_snapshot_is_reported(lake, topic, produce):
     mapping = f"- {{topic: {topic}, table: db.{topic}}}"
     assert "there is no such table" in proof_of(lake, mapping).found
     produce(topic, [(0, None, b"v")] * 3)
@@ -103,7 +103,7 @@ def committed(batch_id: int, start: dict[int, int], end: dict[int, int]) -> Any:
     ("start_offset", "end_offset", "told"),
     [(3, 30, "begins at 3 now"), (0, 20, "up to 30, and the bucket up to 20"), (0, 30, None)],
 )
-def test_records_that_the_bucket_has_no_more_are_told(start_offset, end_offset, told):
+def test_records_missing_from_the_bucket_are_reported(start_offset, end_offset, told):
     from kafscale.spark.pipeline import proof
 
     logs: Any = {("t", 0): SimpleNamespace(start_offset=start_offset, written_end_offset=end_offset)}
@@ -115,7 +115,7 @@ def test_records_that_the_bucket_has_no_more_are_told(start_offset, end_offset, 
         proof._check_there(logs, Position(), end)
 
 
-def test_batches_that_leave_a_gap_are_told():
+def test_a_gap_between_batches_is_reported():
     from kafscale.spark.pipeline import proof
 
     follow = [committed(0, {}, {0: 10}), committed(1, {0: 10}, {0: 20, 1: 5}), committed(2, {0: 20, 1: 5}, {0: 30})]

@@ -7,5 +7,5 @@ from kafscale.spark.pipeline.reference import reference
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "pipeline.md"
 
 
-def test_the_page_is_what_the_code_makes():
+def test_the_page_matches_the_generated_reference():
     assert PAGE.read_text() == reference()

@@ -120,7 +120,7 @@ def test_resets_of_two_topics_that_were_created_again_undid_each_other(mapped):
     assert mapped.checkpoint.read_again() == frozenset()
 
 
-def test_a_reset_is_behind_what_the_query_has_written_since_the_one_before(mapped):
+def test_a_second_reset_keeps_the_other_topics_positions_since_the_first(mapped):
     mapped.read("first", mapped.topic_ids(), a=3, b=3)
     mapped.reset("a", from_beginning=True)
     mapped.read("second", mapped.topic_ids(), a=2, b=3)

@@ -31,7 +31,7 @@ def test_every_record_is_in_the_table_once_and_each_batch_is_one_snapshot(lake, 
     assert lake.run(mapping).outcomes == []
 
 
-def test_a_lost_checkpoint_goes_on_from_the_table(lake, topic, produce):
+def test_a_lost_checkpoint_resumes_from_the_table(lake, topic, produce):
     mapping = f"- {{topic: {topic}, table: db.{topic}, metadata: [partition, offset]}}"
     produce(topic, [(0, None, b"before")] * 5)
     lake.run(mapping)
@@ -67,7 +67,7 @@ def test_bad_values_become_dead_letters_and_are_counted(lake, topic, produce):
     assert [outcome.dead_letter_count for _, outcome, _, _ in seen.outcomes] == [5]
 
 
-def test_a_bad_value_without_a_table_for_it_stops_its_mapping_and_no_other(lake, topic, produce):
+def test_a_bad_value_without_a_dead_letter_table_stops_only_its_mapping(lake, topic, produce):
     produce(topic, [(0, None, b"\xff")])
     seen = lake.run(
         f"""

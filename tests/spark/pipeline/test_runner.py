@@ -47,7 +47,7 @@ def unanswered(text: str) -> Exception:
         (f"{JAVA}kafscale.errors.AccessDenied: expired", False, "kafscale.errors.AccessDenied: expired"),
     ],
 )
-def test_a_query_is_tried_again_where_another_try_may_do(text, may_pass, told):
+def test_only_transient_query_failures_are_retried(text, may_pass, told):
     from kafscale.spark.pipeline.runner import QueryFailed
 
     failure = QueryFailed(text)
@@ -55,7 +55,7 @@ def test_a_query_is_tried_again_where_another_try_may_do(text, may_pass, told):
     assert str(failure).startswith(told)
 
 
-def test_a_batch_behind_a_pause_was_told_to_have_no_records(monkeypatch):
+def test_a_batch_after_a_pause_reports_its_records(monkeypatch):
     from kafscale.spark.pipeline import runner
     from kafscale.spark.pipeline.batch import Outcome
     from kafscale.spark.pipeline.snapshots import MicroBatch
@@ -102,7 +102,7 @@ def test_a_bucket_that_did_not_answer_had_a_good_query_started_again(monkeypatch
     assert run._newest_bounds().ends == Position(offsets={("t", 0): 7}), "as of the time before"
 
 
-def test_a_batch_read_the_footers_of_all_merged_segments_anew(tmp_path):
+def test_a_batch_does_not_reread_the_footers_of_merged_segments(tmp_path):
     for base_offset in range(0, 60, 6):
         key = SegmentKey(topic="t", topic_id=bytes(16), partition=0, base_offset=base_offset, generation=1)
         version_2_objects(key, make_batches(base_offset, 2)).write_to(tmp_path)
@@ -143,7 +143,7 @@ def test_offsets_that_retention_has_deleted_were_counted_as_lag_for_ever():
     assert lag_of(Position(offsets={("t", 0): 7, ("t", 1): 1}), trimmed) == 0
 
 
-def test_a_pipeline_was_told_to_set_an_option_that_it_overrides():
+def test_a_pipelines_data_loss_error_suggests_reset_instead_of_fail_on_data_loss():
     from kafscale.spark.pipeline.runner import QueryFailed
 
     with pytest.raises(DataLoss) as told:
@@ -179,7 +179,7 @@ def test_a_catalog_that_did_not_answer_for_metrics_had_a_second_query_started(mo
 
 
 @pytest.mark.parametrize("is_bug", [False, True])
-def test_a_query_that_could_not_be_asked_went_on_beside_the_next_one(is_bug):
+def test_a_query_with_unreadable_progress_is_stopped(is_bug):
     """Or, where the mapping has failed, with nobody to watch it."""
     from kafscale.spark.pipeline import runner
 

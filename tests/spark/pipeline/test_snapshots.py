@@ -70,7 +70,7 @@ def test_the_search_for_dead_letters_walked_all_snapshots_for_each_batch():
     assert sum(each.looks for each in table.snapshots) == 2
 
 
-def test_what_was_looked_at_of_a_table_that_was_rolled_back_does_not_count():
+def test_commits_seen_before_a_table_rollback_do_not_count():
     letters = CommitsAhead(mapping="mine")
     assert numbers(letters.look(ancestry(Table([Snapshot(number=1), Snapshot(number=2)])), None)) == [2, 1]
     assert numbers(letters.look(ancestry(Table([Snapshot(number=1)])), None)) == [1]

@@ -46,7 +46,7 @@ def batch_of(found: Rows, partitions: list[int], codec: int = compression.NONE, 
 
 
 @given(st.lists(st.tuples(rows, st.integers(0, 3)), min_size=1, max_size=40), st.integers(0, 3), codecs)
-def test_records_are_those_of_their_rows_in_order(found, skipped, codec):
+def test_records_match_their_rows_in_order(found, skipped, codec):
     table = pa.RecordBatch.from_pylist([{"value": b"before"}] * skipped + [row for row, _ in found], SCHEMA)
     batches = batch_of(Rows.of(table.slice(skipped)), [partition for _, partition in found], codec)
     for partition in range(4):
@@ -60,7 +60,7 @@ def test_records_are_those_of_their_rows_in_order(found, skipped, codec):
 
 
 @given(st.lists(rows, min_size=1, max_size=200))
-def test_batches_are_as_large_as_they_may_be(found):
+def test_batches_are_filled_up_to_the_size_limit(found):
     sizes = [len(row["key"] or b"") + len(row["value"] or b"") + RECORD_OVERHEAD_BYTES for row in found]
     columns = {name: [row[name] for row in found] for name in ("key", "value")}
     batches = batch_of(Rows.of(pa.RecordBatch.from_pydict(columns, SCHEMA.remove(2))), [0] * len(found))

@@ -13,7 +13,7 @@ keys = st.one_of(st.none(), st.binary(max_size=20), st.binary(min_size=4 * WORDS
 
 
 @given(st.lists(keys, max_size=30), st.integers(0, 5), st.integers(1, 1000))
-def test_each_key_has_the_partition_that_kafkas_clients_give_it(found, skipped, partition_count):
+def test_each_key_gets_the_partition_of_kafkas_clients(found, skipped, partition_count):
     column = pa.array([b"before"] * skipped + found, pa.binary()).slice(skipped)
     hashes, partitions = hashes_of(column), partitions_of(column, partition_count)
     for number, key in enumerate(found):

@@ -221,7 +221,7 @@ fates = st.lists(st.sampled_from([FINE, FINE, LOST_BEFORE, LOST_AFTER, MOVED, RE
 @given(
     fates, st.integers(1, 5), st.integers(1, 3), st.sampled_from([1 << 20, 350, 200]), st.integers(1, 4), st.booleans()
 )
-def test_whatever_is_lost_each_record_is_there_once_and_in_order(
+def test_each_record_is_written_once_and_in_order_despite_failures(
     found, partition_count, broker_count, batch_max_bytes, sends, is_transactional
 ):
     brokers = Brokers(
@@ -289,7 +289,7 @@ def test_a_session_that_ends_is_followed_by_another_one():
         error_codes.TOPIC_AUTHORIZATION_FAILED,
     ],
 )
-def test_what_no_other_try_would_change_is_told_at_once(code):
+def test_a_fatal_error_code_is_raised_at_once(code):
     brokers = Brokers(fates=deque([REFUSED]), refusal=code)
     producer = producer_of(brokers)
     producer.send(rows_of(0, 10), TOPIC)
@@ -298,7 +298,7 @@ def test_what_no_other_try_would_change_is_told_at_once(code):
     assert caught.value.code == code
 
 
-def test_a_batch_that_is_there_already_is_delivered():
+def test_a_duplicate_batch_counts_as_delivered():
     brokers = Brokers(fates=deque([REFUSED] * 3), refusal=error_codes.DUPLICATE_SEQUENCE_NUMBER, broker_count=1)
     producer = producer_of(brokers)
     producer.send(rows_of(0, 10), TOPIC)
@@ -306,7 +306,7 @@ def test_a_batch_that_is_there_already_is_delivered():
     assert not any(brokers.logs.values())
 
 
-def test_a_record_that_is_too_large_by_itself_is_told():
+def test_a_single_record_above_the_batch_limit_is_refused():
     brokers = Brokers(batch_max_bytes=300)
     producer = producer_of(brokers)
     producer.send(pa.RecordBatch.from_pydict({"value": [b"1", b"x" * 400, b"2"]}), TOPIC)
@@ -315,7 +315,7 @@ def test_a_record_that_is_too_large_by_itself_is_told():
 
 
 @pytest.mark.parametrize(("fate", "error"), [(LOST_BEFORE, BrokerUnavailable), (REFUSED, KafkaError)])
-def test_it_gives_up_when_it_has_taken_too_long(fate, error):
+def test_the_producer_gives_up_after_its_timeout(fate, error):
     producer = producer_of(Brokers(fates=deque([fate] * 100_000)), **{"message.timeout.ms": "1"})
     producer.send(rows_of(0, 10), TOPIC)
     with pytest.raises(error, match="a record was not delivered: "):
@@ -332,7 +332,7 @@ def test_rows_have_the_partition_that_they_name_or_that_of_their_key():
 
 
 @pytest.mark.parametrize("partition", [3, -2])
-def test_a_partition_that_there_is_not_is_told(partition):
+def test_an_unknown_partition_is_an_error(partition):
     brokers = Brokers()
     producer = producer_of(brokers)
     producer.send(rows_of(0, 1, partition=pa.array([partition], pa.int32())), TOPIC)
@@ -368,7 +368,7 @@ def test_rows_without_keys_go_to_all_partitions_in_turn():
     assert sorted(len(brokers.logs[partition]) for partition in range(3)) == [10, 2058, 2058]
 
 
-def test_a_topic_that_there_is_not_is_told():
+def test_an_unknown_or_null_topic_is_an_error():
     producer = producer_of(Brokers())
     producer.send(rows_of(0, 1), "other")
     with pytest.raises(KafkaError, match="topic 'other': UNKNOWN_TOPIC_OR_PARTITION"):
@@ -377,7 +377,7 @@ def test_a_topic_that_there_is_not_is_told():
         producer.send(rows_of(0, 1, topic=pa.nulls(1, pa.string())), None)
 
 
-def test_what_was_written_of_a_transaction_is_told_by_offsets_and_it_is_aborted_by_who_has_it_open():
+def test_a_transaction_records_its_offset_spans_and_can_be_aborted():
     brokers = Brokers(partition_count=2, broker_count=1)
     transaction = transaction_of(brokers)
     transaction.abort_soon()
@@ -396,7 +396,7 @@ def test_what_was_written_of_a_transaction_is_told_by_offsets_and_it_is_aborted_
     assert brokers.ended == [False]
 
 
-def test_a_batch_of_a_transaction_whose_place_a_broker_does_not_tell_fails_the_task():
+def test_a_transactional_batch_of_unclear_offset_fails_the_task():
     """As the driver could not copy it, if the transaction is aborted behind its decision."""
     brokers = Brokers(fates=deque([REFUSED]), refusal=error_codes.DUPLICATE_SEQUENCE_NUMBER, broker_count=1)
     producer = producer_of(brokers, transaction_of(brokers))

@@ -34,7 +34,7 @@ def test_defaults():
         ({"partitioner": "murmur2_random", "enable.idempotence": "false"}, "batch_bytes", BATCH_BYTES),
     ],
 )
-def test_settings_that_are_known(given, name, value):
+def test_kafka_settings_map_to_producer_settings(given, name, value):
     assert getattr(ProducerSettings.of({**ALWAYS, **given}), name) == value
 
 

@@ -158,7 +158,7 @@ def test_a_log_that_is_damaged_fails_a_query_unless_loss_is_accepted(bucket):
 
 
 @pytest.mark.parametrize("max_bytes", [100, 300, 1_000, 2_000, GIVEN_MAX_BYTES])
-def test_a_task_is_given_what_was_read_to_plan_it_and_gets_the_rest(tmp_path, max_bytes):
+def test_a_task_carries_log_contents_from_planning_and_gets_the_rest(tmp_path, max_bytes):
     made = LoggedBucket(tmp_path)
     made.create_topic(partition_count=2)
     made.flush(0, b"a")
@@ -186,7 +186,7 @@ def test_a_task_is_given_what_was_read_to_plan_it_and_gets_the_rest(tmp_path, ma
         assert max(sizes) <= max(max_bytes, 800)  # of the large batch by itself
 
 
-def test_what_a_process_knows_of_the_log_it_reads_once(bucket):
+def test_queries_of_a_process_read_each_log_object_once(bucket):
     """As Spark plans one query after the other in the same process."""
     first, second, third = (planner(bucket)[1] for _ in range(3))
     assert [log.end_offset for log in first.logs().values()] == [5]
@@ -210,7 +210,7 @@ def test_an_object_of_the_same_name_in_a_new_bucket_is_another(bucket):
     assert values(again) == [b"another"]
 
 
-def test_a_stream_gets_no_object_twice_that_it_has_read_to_plan(bucket):
+def test_a_stream_does_not_get_objects_again_that_planning_has_read(bucket):
     stream = Stream(bucket)
     stream.batch()
     logged = bucket.log([batch(5, b"f")])

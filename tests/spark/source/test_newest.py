@@ -158,7 +158,7 @@ def test_all_that_is_acknowledged_is_read_in_every_mode(broker, topic):
     assert values(broker, topic, endingOffsets=f'{{"{topic}":{{"0":3}}}}') == [b"a", b"b", b"c"]
 
 
-def test_columns_are_those_of_a_segment(broker, topic):
+def test_records_from_brokers_have_the_columns_of_segments(broker, topic):
     create(broker, topic)
     write(broker, topic, b"a", b"b")
     columns = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"]
@@ -203,7 +203,7 @@ def test_transactions_count_as_they_do_after_a_flush(broker, topic):
     assert values(broker, topic) == [*kept, b"open", b"behind"]
 
 
-def test_a_transaction_that_is_open_in_the_segments_and_ended_behind_them(wal, topic):
+def test_a_transaction_open_in_segments_and_aborted_in_the_log_is_left_out(wal, topic):
     create(wal, topic)
     one = Payer(wal, topic)
     one.begin(topic, b"aborted")
@@ -280,7 +280,7 @@ def test_deleted_records_are_not_read(wal, topic):
         read(made, splits)
 
 
-def test_timestamps_lags_and_last_records_count_what_brokers_have(wal, topic):
+def test_timestamps_lags_and_tails_include_records_of_brokers(wal, topic):
     create(wal, topic)
     write(wal, topic, b"a", b"b")
     flush(wal)
@@ -293,7 +293,7 @@ def test_timestamps_lags_and_last_records_count_what_brokers_have(wal, topic):
     assert [tail_offsets(catalog, topic, count)[0] for count in (0, 1, 2, 3, 4, 5)] == [4, 3, 2, 1, 0, 0]
 
 
-def test_topics_are_those_that_brokers_have(wal, topic):
+def test_topics_and_partitions_come_from_brokers(wal, topic):
     create(wal, topic, partitions=3)
     assert topic in planner(wal, topic)[1].catalog.topics()
     assert list(planner(wal, topic)[1].catalog.partitions(topic)) == [0, 1, 2]
@@ -301,7 +301,7 @@ def test_topics_are_those_that_brokers_have(wal, topic):
         values(wal, "nowhere")
 
 
-def test_brokers_that_do_not_answer_fail_the_query_and_say_what_to_do(wal, topic, monkeypatch):
+def test_unreachable_brokers_fail_the_query_with_a_remedy(wal, topic, monkeypatch):
     monkeypatch.setattr(newest, "RETRY_SECONDS", 0.0)
     with pytest.raises(BrokerUnavailable, match=r"no broker of kafka.bootstrap.servers \(127.0.0.1:1\) .* freshness"):
         values(wal, topic, **{"kafka.bootstrap.servers": "127.0.0.1:1"})
@@ -320,7 +320,7 @@ def outcomes_of(made: Planner, log: PartitionLog, end_offset: int) -> tuple[list
     return [each.first_offset for each in found.aborted], [each.first_offset for each in found.unknown]
 
 
-def test_what_was_aborted_did_not_count_as_committed_when_its_marker_was_deleted_meanwhile(wal, topic):
+def test_records_with_deleted_markers_do_not_count_as_committed(wal, topic):
     create(wal, topic)
     one, other = Payer(wal, f"{topic}-one"), Payer(wal, f"{topic}-other")
     one.begin(topic, b"0")
@@ -336,7 +336,7 @@ def test_what_was_aborted_did_not_count_as_committed_when_its_marker_was_deleted
     assert outcomes_of(made, log, 5) == ([0, 1], [0, 1])
 
 
-def test_a_transaction_that_began_before_the_log_start_is_told(wal, topic):
+def test_a_transaction_that_began_before_the_log_start_gets_its_outcome(wal, topic):
     create(wal, topic)
     one, other = Payer(wal, f"{topic}-one"), Payer(wal, f"{topic}-other")
     one.begin(topic, b"0", b"1")
@@ -353,7 +353,7 @@ def test_a_transaction_that_began_before_the_log_start_is_told(wal, topic):
     assert values(wal, topic) == [b"3", b"plain"]
 
 
-def test_one_that_was_aborted_is_told_though_an_older_one_is_open(wal, topic):
+def test_an_aborted_transaction_is_left_out_while_another_one_is_open(wal, topic):
     create(wal, topic)
     one, other, third = (Payer(wal, f"{topic}-{name}") for name in ("one", "other", "third"))
     one.begin(topic, b"aborted")
@@ -472,7 +472,7 @@ def test_a_batch_that_was_compacted_away_did_not_tell_that_nothing_was_aborted_t
     assert reader.aborted_around(of, 0, open_until=0) == set()
 
 
-def test_a_transaction_that_was_aborted_goes_on_behind_the_marker_of_another(wal, topic):
+def test_an_aborted_transaction_spanning_another_ones_marker_is_left_out(wal, topic):
     create(wal, topic)
     one, other = Payer(wal, f"{topic}-one"), Payer(wal, f"{topic}-other")
     one.begin(topic, b"aborted")

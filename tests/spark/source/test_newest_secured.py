@@ -91,7 +91,7 @@ def test_settings_of_a_file_secure_the_connections(broker, tmp_path):
     assert PASSWORD not in repr(ReadOptions.of(Given(bare)))
 
 
-def test_topics_that_a_user_may_not_read_are_not_there_for_a_pattern_and_refused_by_name(broker, tmp_path):
+def test_unauthorized_topics_are_hidden_from_patterns_and_refused_by_name(broker, tmp_path):
     options = options_of(broker, login_of_somebody(broker, SCRAM, TOPIC), tmp_path)
     by_pattern = {name: value for name, value in options.items() if name != "subscribe"}
     assert values({**by_pattern, "subscribePattern": ".*"}) == [b"a", b"b"]
@@ -100,7 +100,7 @@ def test_topics_that_a_user_may_not_read_are_not_there_for_a_pattern_and_refused
     assert caught.value.code == error_codes.TOPIC_AUTHORIZATION_FAILED
 
 
-def test_a_login_that_is_refused_fails_at_once_and_is_not_told(broker, tmp_path):
+def test_a_refused_login_fails_at_once_without_showing_the_password(broker, tmp_path):
     login = attrs.evolve(login_of_somebody(broker, PLAIN, TOPIC), password="wrong secret")
     with pytest.raises(KafkaError) as caught:
         values(options_of(broker, login, tmp_path))
@@ -108,7 +108,7 @@ def test_a_login_that_is_refused_fails_at_once_and_is_not_told(broker, tmp_path)
     assert "wrong secret" not in str(caught.value)
 
 
-def test_a_broker_of_another_authority_is_not_asked(broker, tmp_path):
+def test_a_broker_of_an_untrusted_authority_fails_the_query(broker, tmp_path):
     login = login_of_somebody(broker, PLAIN, TOPIC)
     other = {"kafka.ssl.truststore.location": str(make_authority(tmp_path, "another").ca_file)}
     with pytest.raises(ConfigError, match=r"ssl\.ca\.location have its authority"):

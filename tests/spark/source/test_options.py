@@ -73,7 +73,7 @@ def test_options_of_the_buckets_place():
         ({"startingOffsetsByTimestamp": TIMES, "startingTimestamp": " 7"}, "startingTimestamp", 7),
     ],
 )  # fmt: skip
-def test_a_timestamp_goes_before_timestamps_and_these_before_offsets(options, name, everywhere):
+def test_a_timestamp_overrides_partition_timestamps_and_both_override_offsets(options, name, everywhere):
     for found in (batch(**options).starting, stream(**options).starting):
         assert (found.option, found.everywhere) == (name, everywhere)
     ending = {key.replace("starting", "ending"): value for key, value in options.items() if value != "earliest"}
@@ -124,7 +124,7 @@ def test_unreadable_topics_are_refused(options, message):
         ({"store": "file:/b", "assign": "{}"}, "names no partition"),
     ],
 )
-def test_required_options_are_asked_for(options, message):
+def test_missing_or_malformed_required_options_are_reported(options, message):
     with pytest.raises(ConfigError, match=message):
         ReadOptions.of(Given(options))
 
@@ -176,7 +176,7 @@ def test_delays():
     assert {text: stream(maxTriggerDelay=text).max_delay_ms for text in delays} == delays
 
 
-def test_one_warning_of_what_is_ignored(caplog):
+def test_ignored_options_give_one_warning(caplog):
     given = Given({**READ, "kafka.group.id": "g", "kafka.isolation.level": "read_committed", "groupIdPrefix": "p"})
     with caplog.at_level(logging.WARNING):
         given.warn_of_ignored()
@@ -192,13 +192,13 @@ def test_limits_of_streams_are_ignored_in_batches_with_a_warning(caplog):
     assert "maxOffsetsPerTrigger is ignored in a batch query" in caplog.text
 
 
-def test_every_option_says_what_it_does():
+def test_every_option_has_a_description_and_a_unique_name():
     options = [option for group in OPTIONS.values() for option in group]
     assert all(option.doc.endswith((".", "…")) for option in options)
     assert len({option.name.lower() for option in options}) == len(options)
 
 
-def test_what_spark_adds_for_a_table_is_not_of_the_user():
+def test_options_that_spark_adds_to_a_table_are_dropped():
     given = Given(
         {"provider": "kafscale", "path": "file:/x", "Owner": "me", "option.store": "file:x", "store": "file:x"}
     )
@@ -207,6 +207,6 @@ def test_what_spark_adds_for_a_table_is_not_of_the_user():
         Given({"path": "file:/x"})
 
 
-def test_a_table_of_which_spark_gives_no_options_is_told_what_to_use():
+def test_a_table_without_options_gets_an_error_suggesting_a_view():
     with pytest.raises(ConfigError, match="CREATE TEMPORARY VIEW … USING kafscale OPTIONS"):
         ReadOptions.of(Given({}))

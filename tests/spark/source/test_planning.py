@@ -123,7 +123,7 @@ def starts_at(planner: Planner, timestamp_ms: int) -> dict[int, int]:
 
 
 @pytest.mark.parametrize(("after_ms", "reads"), [(0, 0), (9, 0), (12, 1), (13, 1), (14, 2)])
-def test_records_are_read_for_a_timestamp_only_where_one_of_their_row_may_be_earlier(directory, after_ms, reads):
+def test_a_start_timestamp_reads_records_only_in_ambiguous_index_rows(directory, after_ms, reads):
     planner = looking(directory)
     assert starts_at(planner, CREATED_MS + after_ms) == {0: after_ms, 1: min(max(after_ms, 10), 16)}
     assert len([each for each in planner.catalog.bucket.requests if each.endswith(".kfs")]) == reads
@@ -198,7 +198,7 @@ def test_a_damaged_segment_is_an_error_or_reported(directory, base_offset, caplo
     assert "no intact segment has them" in caplog.text
 
 
-def test_segments_that_were_merged_between_their_listing_and_their_footers_are_no_loss(directory):
+def test_segments_merged_between_listing_and_reading_footers_are_not_lost(directory):
     given = Given({"store": f"file:{directory}", "assign": '{"t":[0]}'})
     with closing(Planner.of(ReadOptions.of(given))) as planner:
         logs = planner.logs()
@@ -232,14 +232,14 @@ def test_a_damaged_segment_at_the_end_is_not_taken_for_the_end(directory, caplog
     assert query(directory, failOnDataLoss="false")[:15] == rows(0, *range(15))
 
 
-def test_tasks_are_as_many_and_as_large_as_asked_for(directory):
+def test_task_count_and_size_follow_the_options(directory):
     for options, count in (({}, 2), ({"maxRecordsPerPartition": "1"}, 12)):
         tasks = run(directory, {"subscribe": "t", **options}, QueryBounds())
         assert len(tasks) == count
         assert sum(map(len, tasks)) == 36
 
 
-def test_the_planner_says_what_is_read(directory, caplog):
+def test_the_planner_logs_its_segments_and_partitions(directory, caplog):
     with caplog.at_level(logging.INFO):
         query(directory, startingTimestamp=str(CREATED_MS + 15), assign='{"t":[0]}')
     assert "of 1 of 2 segments, in 1 partitions" in caplog.text
@@ -337,7 +337,7 @@ def test_a_bucket_that_can_not_be_listed(directory, s3, wrong, monkeypatch):
         query(directory, **(s3 | wrong))
 
 
-def test_a_timestamp_that_a_damaged_segment_may_have_is_not_looked_for_behind_it(directory, caplog):
+def test_a_timestamp_search_stops_at_a_damaged_segment(directory, caplog):
     for name in (key(0).key, key(0).of_kind("index").key):
         (directory / name).write_bytes(b"damaged")
     options = {"assign": '{"t":[0]}', "startingTimestamp": str(CREATED_MS + 5)}

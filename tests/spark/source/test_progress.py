@@ -69,7 +69,7 @@ def directory(tmp_path):
     return tmp_path
 
 
-def test_a_stream_begins_at_the_end_unless_told(directory):
+def test_a_stream_begins_at_the_end_by_default(directory):
     stream = Stream(directory)
     assert stream.latest() == {0: 30, 1: 6}
     put(directory, 30, 1)
@@ -78,7 +78,7 @@ def test_a_stream_begins_at_the_end_unless_told(directory):
     assert stream.read({0: 30, 1: 6}, {0: 33, 1: 6}) == {0: [30, 31, 32]}
 
 
-def test_a_stream_begins_where_it_is_told(directory):
+def test_a_stream_begins_at_its_starting_option(directory):
     assert Stream(directory, startingOffsets="earliest").initial() == {0: 0, 1: 0}
     assert Stream(directory, startingOffsets='{"t":{"0":7,"1":-1}}').initial() == {0: 7, 1: 6}
     assert Stream(directory, startingTimestamp=str(CREATED_MS + 4)).initial() == {0: 4, 1: 4}
@@ -92,7 +92,7 @@ def test_offsets_are_shared_by_size(directory):
     assert stream.latest() == {0: 30, 1: 6}
 
 
-def test_a_spark_that_says_where_the_stream_is_is_believed(directory):
+def test_the_stream_position_given_by_spark_is_used(directory):
     progress = Stream(directory, maxOffsetsPerTrigger="12").progress
     for _ in range(2):
         assert progress.latest(at({0: 0, 1: 0})).offsets == at({0: 10, 1: 2}).offsets
@@ -140,7 +140,7 @@ def test_a_limited_stream_reads_everything_once(directory):
     assert found == {0: list(range(30)), 1: list(range(6))}
 
 
-def test_a_limit_is_said_to_end_available_now_early_once(directory, caplog):
+def test_the_available_now_warning_is_logged_once_for_a_limited_stream(directory, caplog):
     stream = Stream(directory, startingOffsets="earliest", maxOffsetsPerTrigger="12")
     for _ in range(3):
         stream.latest()
@@ -165,7 +165,7 @@ def test_a_batch_waits_for_its_size_but_not_too_long(directory):
     assert stream.latest() == {0: 39, 1: 6}
 
 
-def test_after_a_restart_the_last_batch_says_where_the_stream_is(directory):
+def test_a_restarted_stream_continues_after_its_last_batch(directory):
     stream = Stream(directory, startingOffsets="earliest", maxOffsetsPerTrigger="12")
     assert stream.read({0: 10, 1: 2}, {0: 10, 1: 2}) == {}
     assert stream.latest() == {0: 20, 1: 4}
@@ -207,7 +207,7 @@ def test_a_partition_that_is_new_begins_at_its_start(directory):
     assert stream.read(start, end) == {2: [0, 1, 2]}
 
 
-def test_a_new_partition_that_has_lost_its_start_is_told(directory, caplog):
+def test_a_new_partition_without_its_start_is_reported_as_a_loss(directory, caplog):
     stream = Stream(directory, failOnDataLoss="false")
     start = stream.latest()
     put(directory, 9, 1, partition=2)
@@ -217,7 +217,7 @@ def test_a_new_partition_that_has_lost_its_start_is_told(directory, caplog):
         Stream(directory).read(start, {0: 30, 1: 6, 2: 12})
 
 
-def test_a_partition_of_which_all_has_expired_stays_where_it_was(directory):
+def test_a_fully_expired_partition_keeps_its_offset(directory):
     stream = Stream(directory)
     start = stream.latest()
     remove(directory, partition=1)
@@ -226,7 +226,7 @@ def test_a_partition_of_which_all_has_expired_stays_where_it_was(directory):
     assert stream.read(start, stream.latest()) == {1: [6, 7, 8]}
 
 
-def test_offsets_that_went_back_are_told(directory):
+def test_offsets_that_went_back_are_reported_as_a_loss(directory):
     with pytest.raises(DataLoss, match="partition 0 of topic 't' went back from offset 40 to 30"):
         Stream(directory, startingOffsets="earliest").read({0: 40, 1: 6}, {0: 30, 1: 6})
     with pytest.raises(DataLoss, match="partition 5 of topic 't' has gone"):
@@ -239,7 +239,7 @@ def test_the_start_of_a_stream_is_logged(directory, caplog):
     assert "the stream begins at" in caplog.text
 
 
-def test_a_segment_that_was_replaced_is_read_anew(directory):
+def test_a_replaced_segment_is_read_again(directory):
     stream = Stream(directory, startingOffsets="earliest")
     stream.latest()
     remove(directory, partition=1)
@@ -247,7 +247,7 @@ def test_a_segment_that_was_replaced_is_read_anew(directory):
     assert stream.latest() == {0: 30, 1: 9}
 
 
-def test_metrics_tell_what_is_left_behind_the_batch_that_was_planned_last(directory):
+def test_metrics_show_the_lag_behind_the_last_planned_batch(directory):
     stream = Stream(directory, startingOffsets="earliest", maxOffsetsPerTrigger="12")
     start, end = stream.progress.initial(), stream.progress.latest()
     assert end.offsets == {("t", 0): 10, ("t", 1): 2}

@@ -8,11 +8,11 @@ from kafscale.spark.source.reference import HEADINGS, reference
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "spark-options.md"
 
 
-def test_the_page_is_what_the_code_makes():
+def test_the_page_matches_the_generated_reference():
     assert PAGE.read_text() == reference()
 
 
-def test_every_option_is_on_it():
+def test_every_option_is_on_the_page():
     assert OPTIONS.keys() == HEADINGS.keys()
     options = [option for group in OPTIONS.values() for option in group]
     assert all(reference().count(f"| `{option.name}` |") == 1 for option in options)

@@ -128,7 +128,7 @@ def test_a_stream_in_transactions(spark, secured, login, tmp_path):
 
 
 @pytest.mark.parametrize("transactional", ["false", "true"])
-def test_a_wrong_password_ends_a_write_at_once_and_is_not_told(spark, login, tmp_path, capfd, transactional):
+def test_a_wrong_password_ends_a_write_at_once_without_being_shown(spark, login, tmp_path, capfd, transactional):
     login, topic = login
     options = options_of(attrs.evolve(login, password=SECRET), topic, tmp_path, transactional=transactional)
     if transactional == "true":
@@ -138,7 +138,7 @@ def test_a_wrong_password_ends_a_write_at_once_and_is_not_told(spark, login, tmp
     assert SECRET not in said
 
 
-def test_a_user_without_rights_to_write_is_told(spark, login, tmp_path, capfd):
+def test_a_user_without_write_access_is_refused(spark, login, tmp_path, capfd):
     login, topic = login
     said = failure_of(spark, options_of(login, f"{topic}-of-somebody-else", tmp_path), capfd)
     assert "topic_authorization_failed" in said.lower()
@@ -155,7 +155,7 @@ def failure_of(spark, options, capfd):
 
 
 @pytest.mark.parametrize("transactional", ["false", "true"])
-def test_settings_that_are_wrong_are_told_before_a_task_begins(spark, tmp_path, transactional):
+def test_wrong_settings_are_reported_before_a_task_begins(spark, tmp_path, transactional):
     options = {
         "kafka.bootstrap.servers": "127.0.0.1:1",
         "topic": "t",

@@ -137,12 +137,12 @@ def test_a_schema_prunes_columns(spark, broker, topic):
         reader.schema("offset STRING").load().count()
 
 
-def test_a_wrong_option_is_told_by_its_nearest_name(load):
+def test_a_wrong_option_error_suggests_the_nearest_name(load):
     with pytest.raises(Exception, match="did you mean 'startingOffsets'"):
         load(startingOffset="earliest")
 
 
-def test_no_filters_reach_the_source_unless_asked_for(load):
+def test_one_querys_filter_does_not_limit_other_queries_of_the_frame(load):
     frame = load()
     assert frame.where("offset < 5").count() == 15
     assert frame.count() == 300

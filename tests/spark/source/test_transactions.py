@@ -88,7 +88,7 @@ async def topic(autojump_clock, tmp_path):
         yield Topic(log, tmp_path / "bucket")
 
 
-async def test_a_batch_reads_what_is_committed_unless_told_otherwise(topic):
+async def test_a_batch_reads_committed_records_by_default(topic):
     await send(topic.partition, b"a", b"b")
     await send(topic.partition, b"c", producer_id=8)
     await commit(topic.partition)
@@ -101,7 +101,7 @@ async def test_a_batch_reads_what_is_committed_unless_told_otherwise(topic):
     assert topic.query(endingOffsets='{"t":{"0":5}}') == [0, 1]
 
 
-async def test_offsets_behind_the_end_of_what_is_decided_are_told_with_the_reason(topic):
+async def test_offsets_beyond_an_open_transaction_are_reported_with_the_reason(topic):
     await send(topic.partition, b"open")
     await topic.log.append(topic.partition, b"plain")
     await topic.flush()
@@ -114,7 +114,7 @@ async def test_offsets_behind_the_end_of_what_is_decided_are_told_with_the_reaso
     assert topic.query(isolationLevel="read_uncommitted", endingOffsets='{"t":{"0":2}}') == [0, 1]
 
 
-async def test_a_stream_goes_on_over_markers_and_what_was_aborted(topic):
+async def test_a_stream_passes_markers_and_aborted_records(topic):
     await send(topic.partition, b"aborted", b"too")
     await topic.flush()
     run = Run(topic.stream(startingOffsets="earliest", failOnDataLoss="true"))
@@ -176,7 +176,7 @@ async def test_a_transaction_that_no_segment_tells_the_end_of_is_a_loss(topic, c
     assert topic.query(endingOffsets=ending, isolationLevel="read_uncommitted") == [0, 1]
 
 
-async def test_a_damaged_segment_behind_what_is_decided_is_not_taken_for_the_end(topic):
+async def test_a_damaged_segment_beyond_the_last_stable_offset_is_ignored(topic):
     await topic.log.append(topic.partition, b"plain")
     await topic.flush()
     await send(topic.partition, b"open")
@@ -189,7 +189,7 @@ async def test_a_damaged_segment_behind_what_is_decided_is_not_taken_for_the_end
 
 
 @pytest.mark.parametrize(("time", "begins"), [(0, 0), (1, 1), (10, 1), (20, 3), (30, 4)])
-async def test_a_time_is_that_of_the_first_record_whatever_became_of_it(topic, time, begins):
+async def test_a_timestamp_finds_the_first_record_even_if_aborted_or_a_marker(topic, time, begins):
     """As Kafka's brokers look it up: also an aborted record, or a marker, is found, and what follows is read."""
     await topic.at(NOW_MS - 100 + 0, producer_id=1)
     await topic.at(NOW_MS - 100 + 15, producer_id=2)
@@ -204,7 +204,7 @@ async def test_a_time_is_that_of_the_first_record_whatever_became_of_it(topic, t
     assert ended == [offset for offset in (0, 2, 3) if offset < begins]
 
 
-async def test_a_lag_counts_to_the_end_of_what_is_decided(topic):
+async def test_a_read_committed_lag_counts_to_the_last_stable_offset(topic):
     await topic.log.append(topic.partition, b"plain")
     await send(topic.partition, b"open")
     await topic.flush()
@@ -215,7 +215,7 @@ async def test_a_lag_counts_to_the_end_of_what_is_decided(topic):
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 100])
 @pytest.mark.parametrize("flushes", [1, 5])
-async def test_a_tail_has_as_many_committed_records_as_asked_for(topic, count, flushes):
+async def test_a_tail_has_the_requested_number_of_committed_records(topic, count, flushes):
     committed: list[int] = []
     for number in range(20):
         offset = await send(topic.partition, b"x", sequence=number)
@@ -236,7 +236,7 @@ async def test_a_tail_has_as_many_committed_records_as_asked_for(topic, count, f
     assert topic.query(startingOffsets=f'{{"t":{{"0":{start}}}}}') == committed[-count:]
 
 
-async def test_a_tail_knows_of_transactions_by_those_that_were_aborted_when_their_producers_are_forgotten(topic):
+async def test_a_tail_detects_transactions_by_producers_or_aborted_ones_of_a_footer(topic):
     await send(topic.partition, b"aborted")
     await abort(topic.partition)
     await topic.flush()

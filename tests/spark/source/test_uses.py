@@ -28,11 +28,11 @@ EARLY = QueryBounds(partitions={1, 2}, start_offset=0, end_offset=10, period=Per
         ),
     ],
 )
-def test_bounds_of_two_conditions_hold_what_one_of_them_does(one, other, either):
+def test_bounds_of_two_conditions_cover_both(one, other, either):
     assert one.either(other) == either
 
 
-def test_each_use_is_told_what_all_so_far_need(tmp_path):
+def test_each_use_gets_the_combined_bounds_of_all_uses_so_far(tmp_path):
     uses = Uses(tmp_path / "load")
     assert uses.note(LATE) == LATE
     assert uses.note(EARLY) == LATE.either(EARLY)

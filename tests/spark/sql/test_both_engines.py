@@ -82,7 +82,7 @@ def test_rows_are_written_as_json(ask, statement, lines):
     answer.close()
 
 
-def test_a_table_ends_at_its_limit_and_says_so(ask):
+def test_a_table_ends_at_its_limit_and_reports_more_rows(ask):
     answer = ask("select offset from orders where partition = 0 order by offset")
     cells = answer.first_cells(2)
     answer.close()

@@ -48,7 +48,7 @@ def test_spark_sql_is_unchanged(text):
     assert found.bound_at(text.index("orders")) == Bound()
 
 
-def test_each_select_has_its_own():
+def test_each_select_has_separate_clauses():
     text = "select * from a LAST 1h union all select * from b TAIL 5 union select * from c"
     found = Clauses.of(text)
     assert found.bound_at(text.index(" a ") + 1) == Bound(last_ms=60 * MINUTE_MS)
@@ -56,7 +56,7 @@ def test_each_select_has_its_own():
     assert found.bound_at(text.index(" c") + 1) == Bound()
 
 
-def test_parentheses_have_that_around_them_unless_they_have_one():
+def test_parentheses_inherit_the_outer_clause_unless_they_have_one():
     text = "with x as (select * from a TAIL 5) select * from b where k in (select k from c) LAST 1h"
     found = Clauses.of(text)
     assert found.bound_at(text.index(" a ") + 1) == Bound(tail_count=5)

@@ -62,7 +62,7 @@ def segments_read(frame) -> int:
         ),
     ],
 )
-def test_a_statement_reads_what_it_needs(engine, statement, found, segments):
+def test_a_statement_reads_only_the_needed_segments(engine, statement, found, segments):
     frame = engine.frame(statement)
     assert rows(frame)[0] == (found,)
     assert segments_read(frame) == segments
@@ -77,7 +77,7 @@ def test_a_topic_joined_with_itself_is_bound_on_each_side(engine):
     assert segments_read(frame) == 2
 
 
-def test_each_side_of_a_union_reads_its_own(engine):
+def test_each_side_of_a_union_reads_only_its_segments(engine):
     frame = engine.frame(
         "select offset from orders where offset < 2 union all select offset from orders where offset >= 118"
     )
@@ -139,7 +139,7 @@ def test_topics_are_joined_in_a_window_of_time(engine):
     assert rows(frame) == [(0, 0), (1, 1), (2, 2)]
 
 
-def test_new_records_are_there_for_the_next_statement(spark, tmp_path):
+def test_the_next_statement_sees_new_records(spark, tmp_path):
     import attrs
 
     from kafscale.spark.sql.engine import Engine
@@ -191,7 +191,7 @@ def test_no_views_are_left_behind(spark, engine):
     assert spark.catalog.listTables() == []
 
 
-def test_a_scan_past_the_limit_says_how_much_it_would_read(spark, store):
+def test_a_refused_scan_states_how_many_bytes_would_be_read(spark, store):
     from kafscale.spark.sql.engine import Engine
     from kafscale.spark.sql.failures import spark_errors
     from kafscale.spark.sql.topics import Topics
@@ -270,7 +270,7 @@ def engine_of_two(spark, tmp_path):
         "select n.value from `nothing-yet` n join t on n.offset = t.offset",
     ],
 )
-def test_an_empty_topic_was_said_not_to_be_there(engine_of_two, statement):
+def test_an_empty_topic_has_no_rows(engine_of_two, statement):
     assert rows(engine_of_two.frame(statement)) == []
 
 
@@ -286,12 +286,12 @@ def test_an_empty_topic_was_said_not_to_be_there(engine_of_two, statement):
         ("insert into u values (1)", "there is no topic, table or view 'u'"),
     ],
 )
-def test_a_topic_was_said_not_to_be_there_where_it_can_only_be_read(engine_of_two, statement, told):
+def test_a_write_to_a_topic_is_refused_as_read_only(engine_of_two, statement, told):
     with pytest.raises(QueryError, match=re.escape(told)):
         engine_of_two.frame(statement)
 
 
-def test_a_table_of_the_source_asked_for_a_store_that_it_was_given(spark, engine_of_two):
+def test_a_table_of_the_source_suggests_a_view_and_takes_options_by_with(spark, engine_of_two):
     """Spark gives a source in Python none of a table's options when it reads: it can only be said."""
     store = engine_of_two.topics.options["store"]
     spark.sql(f"CREATE TEMPORARY VIEW given USING kafscale OPTIONS (store '{store}', subscribe 't')")

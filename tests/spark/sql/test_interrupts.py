@@ -32,7 +32,7 @@ def test_an_interrupt_cancels_until_the_statement_has_ended():
     assert ended.is_set()
 
 
-def test_an_interrupt_is_raised_also_where_it_was_ignored_and_the_handler_comes_back():
+def test_an_ignored_interrupt_is_raised_and_its_handler_is_restored():
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with interruptible(), pytest.raises(KeyboardInterrupt):

@@ -62,7 +62,7 @@ def test_a_join_by_names_of_kafsql():
         ("select * from a join b within 10 bananas", "give a time, such as WITHIN 10m"),
     ],
 )
-def test_a_window_that_can_not_be_is_told(given, told):
+def test_an_invalid_window_is_reported(given, told):
     with pytest.raises(QueryError, match=told):
         Spoken.of(given)
 
@@ -83,7 +83,7 @@ def test_numbers_beside_a_time_are_milliseconds(given, spoken):
     assert Spoken.of(given).text == spoken
 
 
-def test_what_a_statement_names_decides_on_its_columns():
+def test_kafsql_columns_are_detected_by_the_names_in_a_statement():
     assert not Spoken.of("select offset from orders where value = '_key'").has_kafsql_columns
     spoken = Spoken.of("select _Headers, `_segment` from orders")
     assert spoken.has_kafsql_columns

@@ -43,7 +43,7 @@ def test_good_statements_pass(statement: str) -> None:
 
 
 @pytest.mark.parametrize(("statement", "told"), BAD)
-def test_mistakes_are_told(statement: str, told: str) -> None:
+def test_mistakes_are_refused(statement: str, told: str) -> None:
     with pytest.raises(QueryError, match=told.replace("?", r"\?")):
         refuse_mistakes(statement)
 

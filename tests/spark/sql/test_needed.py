@@ -49,5 +49,5 @@ def test_columns_are_needed_that_are_named(statement, columns):
         "",
     ],
 )
-def test_all_columns_may_be_needed_by_the_rest(statement):
+def test_statements_without_a_clear_column_list_need_all_columns(statement):
     assert columns_needed(statement, COLUMN_TYPES, COLUMNS) is None

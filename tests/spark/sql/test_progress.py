@@ -8,7 +8,7 @@ from kafscale.spark.sql import answers
 from kafscale.spark.sql.answers import Reads, told
 
 
-def test_bytes_are_told_by_the_tasks_of_stages_that_have_as_many_as_a_scan():
+def test_bytes_read_are_estimated_by_stages_with_a_scans_task_count():
     reads = Reads([[100, 300], [10, 20, 30]])
     assert reads.total_bytes == 460
     assert reads.note({}) == 0
@@ -27,7 +27,7 @@ def test_progress_is_not_watched_without_a_listener():
 @pytest.mark.spark
 @pytest.mark.timeout(300)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # pyspark leaves sockets open
-def test_a_statement_that_takes_long_tells_how_far_it_is(spark, store, monkeypatch):
+def test_a_long_statement_reports_its_progress(spark, store, monkeypatch):
     from kafscale.spark.sql.answers import SparkAnswer
     from kafscale.spark.sql.engine import Engine
     from kafscale.spark.sql.topics import Topics

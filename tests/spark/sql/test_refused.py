@@ -39,7 +39,7 @@ def in_spark() -> None:
         raise spark_sql_errors.AnalysisException("a column `b` cannot be resolved")
 
 
-def test_what_is_no_affair_of_columns_is_refused_at_once(monkeypatch):
+def test_an_error_unrelated_to_columns_is_raised_at_once(monkeypatch):
     assert tried(monkeypatch, no_such_topic) == [False]
 
 

@@ -188,7 +188,7 @@ def test_a_client_of_jdbc_sees_topics_as_they_are_now(bucket, port):
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("server")
-def test_a_client_of_jdbc_reads_what_its_conditions_leave_and_no_more_than_the_limit(bucket, port):
+def test_a_jdbc_client_reads_filtered_rows_within_the_scan_limit(bucket, port):
     for base_offset in (30, 60):
         write_segment(bucket, base_offset)
     done = ask(

@@ -36,14 +36,14 @@ class Terminal:
         return self
 
 
-def test_a_statement_goes_on_until_its_semicolon():
+def test_a_statement_continues_until_its_semicolon():
     terminal = Terminal(["select ';'", "", "from orders; show topics;", "select 1"]).run()
     assert terminal.executed == ["select ';'\n\nfrom orders", "show topics"]
     assert terminal.prompts == [PROMPT, CONTINUATION, CONTINUATION, PROMPT, CONTINUATION]
     assert terminal.shown[1:] == ["(0.0 s)", "(0.0 s)", ""]
 
 
-def test_an_error_is_shown_and_the_shell_goes_on():
+def test_the_shell_continues_after_an_error():
     terminal = Terminal(["bad; select 1;"]).run()
     assert terminal.executed == ["bad", "select 1"]
     assert terminal.shown[1:] == ["error: it is bad", "(0.0 s)", ""]

@@ -26,13 +26,13 @@ def test_tokens(text, found):
     assert texts(text) == found
 
 
-def test_positions_are_those_of_the_text():
+def test_token_positions_match_the_text():
     text = "select 'é\U0001f600' /* c */ from `a b`"
     assert all(text[token.start : token.end] == token.text for token in tokenize(text))
 
 
 @pytest.mark.parametrize("text", ["select 'a; b", "select `a; b", 'select "a;', "select 1 /* a; ", "/* /* */ ;"])
-def test_what_is_open_goes_on_to_the_end(text):
+def test_an_unclosed_token_extends_to_the_end(text):
     assert tokenize(text)[-1].is_open
     assert split_statements(text) == ([], text)
 

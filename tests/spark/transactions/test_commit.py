@@ -197,7 +197,7 @@ def values_of(run: str, batch: int = 0, tasks: int = TASKS) -> list[str]:
     return sorted(f"{batch} {task} {row} {run}" for task in range(tasks) for row in range(ROWS))
 
 
-def test_a_batch_is_visible_when_it_is_committed_and_not_before(query):
+def test_a_batch_becomes_visible_only_when_committed(query):
     prepared = query.prepare("a")
     assert query.read() == []
     assert sorted(query.read("read_uncommitted")) == values_of("a")
@@ -221,7 +221,7 @@ DECIDES, ENDS_FIRST, ENDS_SECOND, WRITES_WHOLE = (
         (WRITES_WHOLE, "a"),
     ],
 )
-def test_a_batch_whose_driver_has_died_is_written_once(query, death, run):
+def test_a_batch_of_a_dead_driver_is_written_once(query, death, run):
     query.die(query.prepare("a"), "a", death=death)
     query.commit(query.prepare("b"), "b")
     assert sorted(query.read()) == values_of(run)
@@ -292,7 +292,7 @@ def test_a_broker_that_is_killed_before_any_request_of_a_commit():
 
 
 @pytest.mark.spark
-def test_what_is_copied_of_an_aborted_transaction_is_what_was_in_it(query):
+def test_a_copy_of_an_aborted_transaction_has_only_its_records(query):
     """And not what others have written in between."""
     write_beside(query)
     prepared = query.prepare("a")
@@ -363,7 +363,7 @@ def test_records_that_were_deleted_since_are_not_missed(query):
 
 
 @pytest.mark.spark
-def test_a_transaction_that_was_open_for_too_long_fails_the_batch_before_it_is_decided(broker):
+def test_a_transaction_that_timed_out_fails_the_batch_before_its_decision(broker):
     query = query_of(broker, "impatient", timeout_ms=1000)
     prepared = query.prepare("a")
     with closing(query.cluster()) as cluster:
@@ -378,7 +378,7 @@ def test_a_transaction_that_was_open_for_too_long_fails_the_batch_before_it_is_d
 
 
 @pytest.mark.spark
-def test_what_tasks_left_open_that_were_killed_or_ran_twice_is_aborted(query):
+def test_transactions_left_open_by_killed_or_repeated_tasks_are_aborted(query):
     query.prepare("killed", tasks=3, attempt=1)
     other = Query(broker=query.broker, name=f"{query.name}.task-0")  # of another query, whose id begins likewise
     of_other = Query.prepare_task(attrs.evolve(other, topic=query.name), "other", 0, 0)
@@ -450,7 +450,7 @@ def test_an_empty_batch_writes_nothing_down(query):
 
 
 @pytest.mark.spark
-def test_a_write_finishes_another_one_that_was_decided_meanwhile(query):
+def test_a_write_finishes_another_write_that_was_decided_meanwhile(query):
     prepared = query.prepare("b", attempt=1)
     query.die(query.prepare("a"), "a", None, death=ENDS_FIRST)
     query.commit(prepared, "b", None)
@@ -458,7 +458,7 @@ def test_a_write_finishes_another_one_that_was_decided_meanwhile(query):
 
 
 @pytest.mark.spark
-def test_writes_that_are_no_stream_are_numbered_and_the_next_one_finishes_the_last(query):
+def test_batch_writes_are_numbered_and_the_next_finishes_the_previous_one(query):
     query.die(query.prepare("a"), "a", None, death=ENDS_FIRST)
     with closing(query.cluster()) as cluster:
         query.committer(cluster).finish_former(run="b")

@@ -17,7 +17,7 @@ DECISION = Decision(batch=12, run="b", former=("a",), unfinished=(PREPARED, PREP
 
 
 @pytest.mark.parametrize("decision", [DECISION, Decision(batch=0, run="a")])
-def test_a_decision_is_read_as_it_was_written(decision):
+def test_a_decision_reads_back_from_its_text(decision):
     assert Decision.of_text(decision.to_text()) == decision
 
 

@@ -41,7 +41,7 @@ def test_there_is_none_at_first(cluster):
     assert DecisionJournal.open(cluster, "new").last() is None
 
 
-def test_it_is_found_behind_any_number_of_others(cluster):
+def test_a_querys_last_decision_is_found_before_many_of_other_queries(cluster):
     journal = DecisionJournal.open(cluster, "seldom")
     decide(cluster, journal, Decision(batch=0, run="a"), Decision(batch=1, run="a"))
     other = Lead.take(cluster, "often", TIMEOUT_MS)

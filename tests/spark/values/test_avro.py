@@ -78,7 +78,7 @@ def test_an_older_and_a_newer_writer_are_read_into_one_schema_in_their_order(val
     assert decoded.errors == [None] * 4
 
 
-def test_what_can_not_be_resolved_is_an_error_of_the_value_alone(values):
+def test_a_value_that_does_not_resolve_fails_alone(values):
     good = values.avro(record(("id", "int")), {"id": 1})
     bad = values.avro(record(("id", "string")), {"id": "x"})
     decoded = values.reader("avro", record(("id", "int"))).decode([bad, good])
@@ -143,6 +143,6 @@ def test_a_decimal_of_too_many_digits_for_its_column_is_an_error_of_the_value_al
         {"type": "nonsense"},
     ],
 )
-def test_a_reader_schema_that_is_no_columns_is_refused_at_once(values, schema):
+def test_a_reader_schema_without_column_types_is_refused_at_once(values, schema):
     with pytest.raises(ConfigError):
         values.reader("avro", schema)

@@ -196,7 +196,7 @@ def damaged(draw: st.DrawFn, payload: bytes) -> bytes:
 
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_columns_are_what_fastavro_reads_whatever_the_schemas_and_the_payloads(data):
+def test_columns_match_fastavro_for_random_schemas_and_payloads(data):
     writer = data.draw(schemas())
     reader = data.draw(st.one_of(st.just(writer), readers(writer)))
     decode = made(writer, reader)
@@ -251,7 +251,7 @@ def order(number: int) -> bytes:
 
 
 @pytest.mark.parametrize("reader", [ORDER | {"fields": ORDER["fields"][:-1]}, NEWER])
-def test_orders_with_items_are_read_by_columns_all_of_them(monkeypatch, reader):
+def test_orders_with_items_are_all_read_by_columns(monkeypatch, reader):
     decode = made(ORDER, reader)
     payloads = [order(number) for number in range(200)]
     found, is_read = plan_of(decode).decode(Payloads.of(payloads), max_bytes=1000)
@@ -260,7 +260,7 @@ def test_orders_with_items_are_read_by_columns_all_of_them(monkeypatch, reader):
     assert found.to_pylist()[3]["last"] == {"sku": "s2", "tags": [("t2", 2), ("none", None)]}
 
 
-def test_payloads_that_are_bad_are_told_as_fastavro_tells_them_and_no_other_is_touched(monkeypatch):
+def test_bad_payloads_get_fastavros_errors_and_leave_others_unharmed(monkeypatch):
     decode = made(ORDER, NEWER)
     payloads = [order(number) for number in range(50)]
     payloads[7], payloads[20], payloads[49] = payloads[7][:-1], payloads[20] + b"x", b""
@@ -295,7 +295,7 @@ def test_payloads_that_are_bad_are_told_as_fastavro_tells_them_and_no_other_is_t
         (SCALARS[8], b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\1"),  # out of range in microseconds
     ],
 )
-def test_what_only_fastavro_may_judge_is_left_to_it(monkeypatch, node, payload):
+def test_payloads_that_only_fastavro_can_judge_are_left_to_fastavro(monkeypatch, node, payload):
     good = write(record([("f0", node)]), {"f0": ZERO[kind] if (kind := kind_of(node)) in ZERO else None})
     payloads = [good, payload, good, good]
     decode = made(record([("f0", node)]), record([("f0", node)]))
@@ -315,7 +315,7 @@ def test_a_number_that_is_too_long_does_not_end_where_the_next_field_could_begin
 
 
 @pytest.mark.parametrize("payload", [b"\3\x04\2\4\0", b"\2\2\2\4\0"])
-def test_blocks_with_their_size_and_several_of_them_are_read_by_columns_within_bounds(payload):
+def test_sized_and_repeated_blocks_are_read_by_columns_within_the_byte_bound(payload):
     node = record([("f0", {"type": "array", "items": "int"})])
     plan = plan_of(made(node, node))
     found, is_read = plan.decode(Payloads.of([payload, b"\0"]), max_bytes=len(payload))
@@ -341,7 +341,7 @@ def kind_of(node: Node) -> str:
         (record([(f"f{number}", "int") for number in range(2500)]), record([("f0", "int")])),
     ],
 )
-def test_schemas_of_which_fastavro_reads_all(writer, reader):
+def test_unsupported_schemas_are_left_to_fastavro(writer, reader):
     assert plan_of(made(writer, reader)) is None
 
 

@@ -64,7 +64,7 @@ LONG = "n" * 100_000
         ),
     ],
 )
-def test_what_did_not_resolve_was_told_in_gigabytes(monkeypatch, writer, reader, payload, told):
+def test_errors_of_large_unresolved_unions_are_short(monkeypatch, writer, reader, payload, told):
     """Of a union of 5,000 records 6 GB, for each value again."""
     lengths = []
     original = columns.error_text
@@ -81,7 +81,7 @@ def test_what_did_not_resolve_was_told_in_gigabytes(monkeypatch, writer, reader,
     assert max(lengths) < 1000
 
 
-def test_a_text_is_cut_before_it_is_looked_through():
+def test_a_long_error_text_is_cut_before_its_words_are_joined():
     """To join the words of a text took as long as to make it."""
     text = "a  " * 100_000
     begun = time.process_time()
@@ -105,7 +105,7 @@ def test_types_that_are_within_each_other_are_in_the_first_text_once():
 
 
 @pytest.mark.parametrize("kind", ["union", "union of the writer alone", "array", "map"])
-def test_what_has_no_name_was_parsed_again_for_each_value(kind):
+def test_unnamed_schemas_are_parsed_once_for_all_values(kind):
     """Half a second for a union of 5,000 records; the same as a field of a record tells how long it may take."""
 
     def seconds(schema: Any, reader: Any, payload: bytes) -> float:
@@ -148,7 +148,7 @@ def test_what_has_no_name_was_parsed_again_for_each_value(kind):
         (union(2)[1], union(3), b"\x0a", {"member0": None, "member1": {"field1": 5}, "member2": None}),
     ],
 )
-def test_what_has_no_name_is_read_as_any_other(writer, reader, payload, read):
+def test_unnamed_schemas_are_read_like_named_ones(writer, reader, payload, read):
     decode = decoder(writer, reader)
     decoded = decode([payload, b"\xff"])
     assert decoded.errors[0] is None
@@ -170,7 +170,7 @@ def test_defaults_of_a_reader_schema_stand_in_before_and_after_a_bad_value():
     )
 
 
-def test_a_schema_that_contains_itself_is_told_shortly_too():
+def test_errors_of_a_recursive_schema_are_short():
     """What has been made short once is not made so again, or it would not end."""
     node = record("Node", id="int", next=["null", "Node", "boolean"])
     reader = record("Node", id="int", next=["null", "int"])

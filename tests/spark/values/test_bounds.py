@@ -99,7 +99,7 @@ def test_a_value_that_does_not_end_is_an_error(values, type_, payload):
     assert error.startswith("DecodeError")
 
 
-def test_a_walk_goes_over_all_that_a_value_may_have(values):
+def test_the_avro_walk_covers_every_type_of_value(values):
     """The writer's schema contains itself, so its values are walked; what is read of them is what was written."""
     fields = {
         "a": ("double", 0.5),
@@ -176,7 +176,7 @@ def test_a_small_protobuf_value_became_very_large(values, declared, payload):
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 200 << 10
 
 
-def test_what_is_walked_over_is_what_the_parser_goes_over(values, monkeypatch):
+def test_the_protobuf_walk_covers_every_field_that_the_parser_reads(values, monkeypatch):
     """Groups, packed fields and others, maps, unknown fields of each type: read as before, and counted in full."""
     schema = """syntax = "proto2"; message R {
         repeated group G = 1 { optional int32 x = 1; repeated group H = 2 { optional string y = 1; } }
@@ -308,7 +308,7 @@ def test_a_schema_that_is_nested_too_deep_ended_the_task(values):
 
 
 @pytest.mark.parametrize(("depth", "is_taken"), [(150, True), (250, False), (900, False)])
-def test_how_deep_a_json_schema_may_be_does_not_depend_on_python(values, depth, is_taken):
+def test_the_depth_limit_of_json_schemas_does_not_depend_on_python(values, depth, is_taken):
     """900 levels ended the task with a RecursionError, when the memory of a row was reckoned."""
     schema: Any = {"type": "integer"}
     for _ in range(depth):
@@ -391,7 +391,7 @@ def test_unique_items_were_compared_with_each_other(values):
         ({"properties": {"x": {"pattern": "("}}}, {}, {"x": "a"}, "is not a regular expression"),
     ],
 )
-def test_patterns_and_additional_properties_are_those_of_json_schema(values, schema, good, bad, told):
+def test_patterns_and_additional_properties_follow_json_schema(values, schema, good, bad, told):
     whole = {"type": "object", **schema}
     assert decode(values, "json", whole, orjson.dumps(good), validate=True)[1] is None
     assert told in decode(values, "json", whole, orjson.dumps(bad), validate=True)[1]

@@ -71,7 +71,7 @@ def test_a_value_of_another_format_is_an_error_of_the_value(values, format):
     assert decoded.errors[1] is None
 
 
-def test_prefixes_that_are_none_are_told_apart(values):
+def test_invalid_prefixes_have_distinct_errors(values):
     good, decoder = made(values, "avro")
     unknown = b"\0\0\0\0\x63" + good[5:]
     decoded = decoder.decode([b"", b"\0\0\0\0", b"\x01" + good[1:], unknown, good + b"x"])
@@ -93,7 +93,7 @@ def test_a_registry_that_is_down_is_an_error_and_no_dead_letters(values):
     assert decoder.decode([good]).errors == [None]
 
 
-def test_each_schema_is_asked_for_once(values):
+def test_each_schema_is_requested_once(values):
     good, decoder = made(values, "avro")
     values.registry.requests.clear()
     for _ in range(3):

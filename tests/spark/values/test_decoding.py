@@ -74,7 +74,7 @@ def test_no_records_ask_no_registry(values):
     assert not values.registry.requests
 
 
-def test_the_reader_schema_is_of_the_moment_it_was_looked_up(values):
+def test_the_reader_schema_is_fixed_when_looked_up(values):
     first = values.avro(ORDER, {"id": 1})
     decoding = Decoding.of(options(values), "orders")
     newer = {**ORDER, "fields": [*ORDER["fields"], {"name": "note", "type": "string", "default": "-"}]}
@@ -119,7 +119,7 @@ def test_ids_of_schemas_in_headers_and_in_front_of_values(values, monkeypatch, f
     assert "first byte is 1" in rows[3]["error"]
 
 
-def test_a_null_value_with_a_header_is_no_error_and_an_unknown_id_is(values):
+def test_a_null_value_with_a_header_is_valid_and_an_unknown_id_is_an_error(values):
     headers: Headers = []
     framed = values.avro(ORDER, {"id": 1}, headers=headers)
     unknown = [("__value_schema_id", b"\1" + bytes(16))]
@@ -171,7 +171,7 @@ def test_rows_that_are_each_within_bounds_filled_memory_together(values, monkeyp
         ("protobuf", 'syntax = "proto3"; message Order { string x = 1; }', b"\0\x0a\x40" + b"x" * 64, 2500, 10_000),
     ],
 )
-def test_how_many_rows_are_decoded_at_once_is_by_what_may_become_of_them(
+def test_the_rows_decoded_at_once_depend_on_their_decoded_size(
     values, monkeypatch, format, schema, payload, fewest, most
 ):
     """With 4 MiB for them; never fewer than one."""

@@ -35,7 +35,7 @@ from kafscale.spark.values.json_validation import KEPT_MAX_COUNT, SIZE_MAX_COUNT
         (r"^(?:[0-9a-f]{2}:){31}[0-9a-f]{2}$", ":".join(["ab"] * 32), True),
     ],
 )
-def test_what_a_pattern_finds(pattern: str, text: str, is_found: bool) -> None:
+def test_patterns_find_the_expected_texts(pattern: str, text: str, is_found: bool) -> None:
     assert compiled(pattern).search(text, 5) is is_found
 
 
@@ -101,7 +101,7 @@ def test_searches_took_gigabytes() -> None:
     subprocess.run([sys.executable, "-c", SEARCHES], check=True, timeout=100)
 
 
-def test_what_is_kept_compiled_is_bounded() -> None:
+def test_the_cache_of_compiled_patterns_is_bounded() -> None:
     for number in range(8):
         compiled(f"[{number}]{{{SIZE_MAX_COUNT // 4 - 1}}}")
         assert json_validation._kept.size <= KEPT_MAX_COUNT

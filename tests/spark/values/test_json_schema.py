@@ -71,7 +71,7 @@ def test_members_come_and_go_between_writers(values):
     assert decoded.values.to_pylist() == [{"id": 1, "note": None}, {"id": None, "note": "x"}]
 
 
-def test_validation_holds_a_value_to_its_writer_schema_where_asked(values):
+def test_validate_checks_a_value_against_its_writer_schema(values):
     written_by = values.registry.register("a", json.dumps({**an_object(id={**INTEGER, "minimum": 10})}), format="JSON")
     value = b"\0" + written_by.to_bytes(4, "big") + b'{"id": 5}'
     reader = an_object(id=INTEGER)

@@ -38,7 +38,7 @@ def test_without_a_format_values_stay_bytes():
         ({"valueFormat": "avro", "schemaRegistryUrl": URL, "valueSchemaVersion": "x"}, "a number, or latest"),
     ],
 )
-def test_wrong_options_say_what_is_allowed(options, message):
+def test_a_wrong_option_error_names_the_allowed_values(options, message):
     with pytest.raises(ConfigError, match=message):
         ValueOptions.parse(options)
 

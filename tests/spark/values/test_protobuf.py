@@ -83,7 +83,7 @@ def test_the_indexes_say_which_message_a_value_is(values):
     assert decoded.errors[1] == "DecodeError: the value is a shop.Other, not a shop.Order.Item"
 
 
-def test_the_registry_may_keep_text_and_the_files_that_it_imports(values):
+def test_the_registry_can_hold_proto_text_with_imports(values):
     registry = values.registry
     registry.register("money", HEAD + "message Money { int64 cents = 1; }", format="PROTOBUF")
     text = HEAD + 'import "shop/money.proto"; import "google/type/date.proto";'
@@ -126,7 +126,7 @@ def test_a_registry_could_write_files_anywhere(values, tmp_path, form):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_protoc_ran_what_lay_in_the_working_directory(values, tmp_path, monkeypatch):
+def test_protoc_runs_no_module_of_the_working_directory(values, tmp_path, monkeypatch):
     (tmp_path / "grpc_tools").mkdir()
     evil = f"import pathlib; pathlib.Path({str(tmp_path)!r}, 'ran').touch()"
     for name in ("__init__.py", "protoc.py"):
@@ -138,7 +138,7 @@ def test_protoc_ran_what_lay_in_the_working_directory(values, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("name", ["google/protobuf/../../evil.proto", "confluent/.evil.proto", "/google/type/x.proto"])
-def test_an_import_of_a_strange_name_is_no_module_to_be_imported(values, name):
+def test_an_import_of_an_unsafe_name_is_refused(values, name):
     with pytest.raises(ConfigError, match=r"is not a valid Protobuf schema|protoc|is imported"):
         values.reader("protobuf", HEAD + f'import "{name}"; message Order {{ int32 a = 1; }}')
 

@@ -57,7 +57,7 @@ def descriptor_of(declared: str) -> Descriptor:
         ),
     ],
 )
-def test_each_kind_of_field_takes_what_it_does(declared, payload, taken):
+def test_each_kind_of_field_has_its_expected_memory_bound(declared, payload, taken):
     bounds = MemoryBounds.of(descriptor_of(declared))
     assert list(_walk(bounds._root, payload, 0)) == taken
 

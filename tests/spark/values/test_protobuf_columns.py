@@ -200,7 +200,7 @@ same = partial(decoded.same, maps_have_order=False)
 
 @settings(max_examples=150, deadline=None, suppress_health_check=HEALTH)
 @given(st.data())
-def test_values_are_those_of_the_library(monkeypatch, data):
+def test_values_match_the_protobuf_library(monkeypatch, data):
     syntax = data.draw(st.sampled_from(("proto3", "proto2")))
     written = data.draw(messages(syntax))
     read = changed(data.draw, written) if data.draw(st.booleans()) else written
@@ -236,7 +236,7 @@ NUMBERS = field_of(1, Field.TYPE_INT32, Field.LABEL_REPEATED)
 TEXTS = field_of(2, Field.TYPE_STRING, Field.LABEL_REPEATED)
 
 
-def test_messages_as_serializers_write_them_are_read_by_columns():
+def test_messages_in_serializer_form_are_read_by_columns():
     plan = plan_of(row(NUMBERS, TEXTS, field_of(3, ENUM, type_name=".State"), field_of(4, Field.TYPE_DOUBLE)))
     payloads = [b"", b"\x0a\x03\1\x80\1\x12\1a\x12\0", b"\x0a\0\x12\1b\x18\x4d", b"\x21" + b"\0" * 8]
     found, read = plan.decode(Payloads.of(payloads), max_bytes=100)
@@ -268,7 +268,7 @@ def test_messages_as_serializers_write_them_are_read_by_columns():
         b"\x8a\0\1\1",  # a tag in two bytes that fits into one
     ],
 )
-def test_what_is_not_as_serializers_write_it_is_left_to_the_library(payload):
+def test_messages_in_another_form_are_left_to_the_library(payload):
     assert is_read(row(NUMBERS, TEXTS), payload, b"") == [False, True]
 
 
@@ -278,7 +278,7 @@ def test_of_fields_that_exclude_each_other_there_is_one():
     assert is_read(message, b"\x08\1", b"\x10\1", b"\x08\1\x10\1") == [True, True, False]
 
 
-def test_what_is_required_is_there():
+def test_a_message_without_a_required_field_is_left_to_the_library():
     message = row(field_of(1, Field.TYPE_INT32, Field.LABEL_REQUIRED))
     assert is_read(message, b"\x08\1", b"", syntax="proto2") == [True, False]
 
@@ -390,7 +390,7 @@ def test_numbers_that_are_too_large_for_their_type_have_its_lower_bits(monkeypat
     assert by_both(message, [payload, b""], monkeypatch)[0] == {"f1": value}
 
 
-def test_what_is_left_over_of_an_inner_message_is_not_lost(monkeypatch):
+def test_unread_bytes_of_an_inner_message_are_left_to_the_library(monkeypatch):
     message = row(field_of(1, MESSAGE, type_name=".Row.In"), field_of(2, Field.TYPE_INT32))
     message.nested_type.add(name="In").field.extend([field_of(1, Field.TYPE_INT32), field_of(2, Field.TYPE_INT32)])
     payloads = [
@@ -417,7 +417,7 @@ def test_spans_of_time_go_to_zero_and_times_go_down(monkeypatch):
     assert (found["f1"].total_seconds(), found["f2"].timestamp()) == (-0.000001, -0.000002)
 
 
-def test_numbers_of_a_message_that_is_cut_are_not_those_of_the_next_one(monkeypatch):
+def test_a_truncated_messages_numbers_do_not_leak_into_the_next_message(monkeypatch):
     payloads = [b"\x0a\3\1\2\x80", b"\x0a\3\3\x84\1", b"", b"\x0a\0", b"\x0a\1\5", b"\x0a\2\x80\x80", b"\x0a\1\6"]
     assert is_read(row(NUMBERS), *payloads) == [False, True, True, True, True, False, True]
     found = by_both(row(NUMBERS), payloads, monkeypatch)

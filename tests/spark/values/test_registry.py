@@ -40,7 +40,7 @@ def client_of(*urls: str, **options: str) -> RegistryClient:
     return RegistryClient(options=RegistryOptions(urls=urls, **options), sleep=lambda seconds: None)
 
 
-def test_a_schema_is_kept_and_one_that_is_unknown_is_asked_for_again_later(registry):
+def test_a_schema_is_cached_and_an_unknown_id_is_requested_again_later(registry):
     now = [0.0]
     client = RegistryClient(
         options=RegistryOptions(urls=(registry.url,)), clock=lambda: now[0], sleep=lambda seconds: None
@@ -70,7 +70,7 @@ def test_a_schema_that_a_registry_has_not_heard_of_yet_is_waited_for(registry):
     client.close()
 
 
-def test_a_schema_that_one_registry_has_not_heard_of_yet_is_asked_for_from_another(registry):
+def test_a_schema_unknown_to_one_registry_is_requested_from_another(registry):
     with running_registry() as behind:
         client = client_of(behind.url, registry.url)
         client.sleep = lambda seconds: pytest.fail("it was waited for")
@@ -105,7 +105,7 @@ def test_another_attempt_follows_a_passing_failure(registry, status):
     client.close()
 
 
-def test_the_next_url_is_asked_where_one_does_not_answer(registry):
+def test_the_next_url_is_used_when_one_does_not_answer(registry):
     with running_registry() as gone:
         pass
     client = client_of(gone.url, registry.url)
@@ -115,7 +115,7 @@ def test_the_next_url_is_asked_where_one_does_not_answer(registry):
         client_of(gone.url).by_id(1)
 
 
-def test_credentials_are_sent_and_their_refusal_is_told(registry):
+def test_credentials_are_sent_and_their_refusal_is_an_error(registry):
     registry.basic_auth = "user:secret"
     for options, fits in (({"basic_auth": "user:secret"}, True), ({"basic_auth": "user:wrong"}, False), ({}, False)):
         client = client_of(registry.url, **options)
@@ -244,7 +244,7 @@ def oauth(issuer: Endpoint, authority, **more: str) -> str:
     )
 
 
-def test_tokens_of_an_issuer_are_asked_for_by_a_file_of_confluents_names(
+def test_oauth_tokens_are_requested_by_confluents_configuration_names(
     authority, secured, issuer, tmp_path, monkeypatch
 ):
     registry, _ = secured
@@ -267,7 +267,7 @@ def test_tokens_of_an_issuer_are_asked_for_by_a_file_of_confluents_names(
     client.close()
 
 
-def test_an_issuer_that_gives_no_token_is_no_dead_letter(authority, secured, issuer, tmp_path):
+def test_an_issuers_refusal_is_a_registry_error_and_not_a_dead_letter(authority, secured, issuer, tmp_path):
     registry, _ = secured
     issuer.answers = [(401, {"error": "invalid_client"})]
     client = client_by(tmp_path / "f", registry, oauth(issuer, authority))
@@ -287,14 +287,14 @@ def test_an_issuer_of_another_authority_is_not_trusted(secured, issuer, authorit
     client.close()
 
 
-def test_what_is_given_goes_before_the_file(registry, tmp_path):
+def test_given_credentials_override_the_config_file(registry, tmp_path):
     registry.basic_auth = "user:given"
     client = client_by(tmp_path / "f", registry, "basic.auth.user.info=user:file", basic_auth="user:given")
     assert client.by_id(1).id == 1
     client.close()
 
 
-def test_a_server_that_is_no_registry_is_told_and_not_taken_for_an_unknown_id(registry):
+def test_a_server_that_is_not_a_registry_is_not_taken_for_an_unknown_id(registry):
     client = client_of(registry.url + "/wrong")
     with pytest.raises(RegistryError, match="does not answer as a schema registry does") as caught:
         client.by_id(1)
@@ -350,7 +350,7 @@ def answering(body: bytes, head: bytes = b"") -> bytes:
     ],
     ids=range(12),
 )
-def test_an_answer_that_is_no_registrys_ended_a_task_with_another_error(answer):
+def test_a_malformed_registry_answer_is_a_registry_error(answer):
     with sending_server(lambda: [answer]) as url, closing(client_of(url, timeout_seconds=5.0)) as client:
         with pytest.raises(RegistryError) as caught:
             client.by_id(1)
@@ -400,7 +400,7 @@ def test_a_lookup_with_many_references_has_one_end(registry):
     client.close()
 
 
-def test_a_lookup_takes_no_more_than_its_bytes_and_what_is_kept_is_bounded(registry, monkeypatch):
+def test_lookup_bytes_and_the_schema_cache_are_bounded(registry, monkeypatch):
     first, second = (registry.register(name, f'"{name * 2000}"') for name in ("a", "b"))
     client = client_of(registry.url)
     monkeypatch.setattr(_registry, "KEPT_MAX_LENGTH", 3000)

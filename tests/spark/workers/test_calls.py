@@ -57,7 +57,7 @@ def run(tmp_path: Path, **environ: str) -> str:
     return done.stdout.strip()
 
 
-def test_a_worker_does_not_read_sparks_zip_files_again_and_does_not_collect_what_stays(tmp_path):
+def test_a_reused_worker_drops_sparks_zip_importers_and_freezes_its_objects(tmp_path):
     found = run(tmp_path, SPARK_REUSE_WORKER="1")
     assert found == f"{ARCHIVES} ['other.zip'] 0 True True pyspark.later"
 
@@ -82,7 +82,7 @@ print(faults_of(lambda: bytearray(16 << 20)))
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's malloc is told")
-def test_a_worker_does_not_ask_for_the_memory_of_a_get_anew_each_time():
+def test_a_worker_reuses_the_memory_of_gets():
     environ = environ_of(SPARK_REUSE_WORKER="1")
     program = [sys.executable, "-c", FAULTS_PROGRAM]
     found = subprocess.run(program, env=environ, capture_output=True, text=True, check=True).stdout

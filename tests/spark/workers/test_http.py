@@ -42,7 +42,7 @@ def serving(*connections: Sequence[bytes]) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("answer", [CUT_OFF, b"no HTTP\r\n\r\n", NOTHING])
-def test_what_failed_on_a_kept_connection_was_not_tried_again(answer):
+def test_a_failure_on_a_kept_connection_is_a_transport_error(answer):
     with serving([WHOLE, answer], [WHOLE]) as url, closing(BlockingClient(timeout_seconds=0.05)) as client:
         assert client.send("GET", url, {}).body == b"hello"
         with pytest.raises(NoServerAnswer):
@@ -69,7 +69,7 @@ def test_a_kept_connection_that_was_closed_is_replaced():
         (b"HTTP/1.1 404 Not Found\nContent-Length: 0\n\n", 404, b""),
     ],
 )
-def test_an_answer_is_received_as_a_whole_and_another_may_follow(answer, status, body):
+def test_a_whole_answer_is_received_and_the_connection_is_reused(answer, status, body):
     with serving([answer, WHOLE]) as url, closing(BlockingClient(timeout_seconds=5)) as client:
         found = client.send("GET", url, {})
         assert (found.status, found.body) == (status, body)
@@ -106,7 +106,7 @@ def test_an_answer_that_ends_the_connection_is_followed_by_another_connection(an
         b"HTTP/2 200\r\n\r\n",
     ],
 )
-def test_what_is_no_whole_answer_is_none(answer):
+def test_an_incomplete_or_malformed_answer_raises_no_server_answer(answer):
     with serving([answer]) as url, closing(BlockingClient(timeout_seconds=5)) as client, pytest.raises(NoServerAnswer):
         client.send("GET", url, {})
 
@@ -114,7 +114,7 @@ def test_what_is_no_whole_answer_is_none(answer):
 @pytest.mark.parametrize(
     ("url", "headers"), [("http://127.0.0.1:1/a b", {}), ("http://127.0.0.1:1/", {"x": "a\r\ny: b"}), ("nowhere", {})]
 )
-def test_what_is_no_request_is_not_sent(url, headers):
+def test_an_invalid_request_is_not_sent(url, headers):
     with closing(BlockingClient(timeout_seconds=5)) as client, pytest.raises(NoServerAnswer):
         client.send("GET", url, headers)
 
@@ -173,7 +173,7 @@ def test_an_endless_answer_took_all_memory(start, piece):
             tracemalloc.stop()
 
 
-def test_an_announced_length_takes_no_memory_before_it_comes():
+def test_an_announced_length_reserves_no_memory():
     with (
         sending_server(lambda: [HEAD + b"Content-Length: 8000000000\r\n\r\n"]) as url,
         closing(BlockingClient(timeout_seconds=5)) as client,

@@ -132,7 +132,7 @@ bucket.write("key", [bytes(10_000_000)], between_slices=lambda: next(slices, Non
         bucket.read("key")
 
 
-def test_only_old_leftovers_are_removed_when_it_is_opened(tmp_path):
+def test_only_old_leftovers_are_removed_when_the_directory_is_opened(tmp_path):
     Directory.open(tmp_path)
     staging = tmp_path / ".kafscale" / "staging"
     for name, age_seconds in (("old", STAGING_STALE_SECONDS + 60), ("being-written", STAGING_STALE_SECONDS - 60)):
@@ -143,7 +143,7 @@ def test_only_old_leftovers_are_removed_when_it_is_opened(tmp_path):
     assert keys_of(bucket) == []
 
 
-def test_a_write_is_synced_before_it_is_published_and_its_directories_after(tmp_path, monkeypatch):
+def test_a_file_is_synced_before_its_link_and_the_directories_afterwards(tmp_path, monkeypatch):
     bucket = Directory.open(tmp_path)
     events = []
 
@@ -177,7 +177,7 @@ def test_a_write_is_synced_before_it_is_published_and_its_directories_after(tmp_
 
 
 @pytest.mark.parametrize("condition", ["absent", "match"])
-def test_a_write_that_is_refused_after_its_syncs_failed_is_durable_as_it_is(tmp_path, monkeypatch, condition):
+def test_a_refused_write_syncs_the_directories_of_an_earlier_failed_sync(tmp_path, monkeypatch, condition):
     """Who reads it back then finds that it has succeeded; its directories were not on the disk, and a rename never."""
     bucket = Directory.open(tmp_path)
     etag = "" if condition == "absent" else bucket.write("a/b/key", [b"before"], between_slices=no_pause)
@@ -300,7 +300,7 @@ def test_a_key_that_is_the_beginning_of_another_is_refused(tmp_path):
     assert staged(tmp_path) == []
 
 
-def test_its_own_files_are_out_of_reach(tmp_path):
+def test_files_of_the_file_store_itself_and_links_are_out_of_reach(tmp_path):
     bucket = Directory.open(tmp_path)
     with pytest.raises(ValueError, match="file store's own"):
         bucket.write(".kafscale/lock", [b""], between_slices=no_pause)

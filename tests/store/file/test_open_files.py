@@ -16,7 +16,7 @@ needs_cachestat = pytest.mark.skipif(
 
 @needs_cachestat
 @pytest.mark.parametrize(("start", "length_bytes"), [(0, 1), (0, 1 << 20), (4095, 2), (12_345, 100_000)])
-def test_what_was_just_written_is_in_the_page_cache(tmp_path, start, length_bytes):
+def test_a_newly_written_range_is_in_the_page_cache(tmp_path, start, length_bytes):
     (tmp_path / "file").write_bytes(bytes(1 << 20))
     with open(tmp_path / "file", "rb") as file:
         assert is_cached(file.fileno(), start, length_bytes)

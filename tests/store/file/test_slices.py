@@ -72,7 +72,7 @@ def test_more_parts_than_one_system_call_takes_are_written(tmp_path):
     assert written(tmp_path / "file", parts) == data
 
 
-def test_another_failure_is_told(tmp_path, monkeypatch):
+def test_a_full_disk_raises_its_os_error(tmp_path, monkeypatch):
     def writev(descriptor, buffers):
         raise OSError(errno.ENOSPC, "No space left on device")
 

@@ -47,7 +47,7 @@ def test_s3_has_parts_in_every_view_and_hedges_where_produces_wait():
 @pytest.mark.parametrize(
     ("raw", "off"), [(MemoryStore, {}), (s3_store, {"s3_hedge_percentile": 0, "s3_multipart_bytes": 0})]
 )
-def test_what_is_off_or_of_no_use_is_left_out(raw, off):
+def test_disabled_or_useless_wrappers_are_left_out(raw, off):
     views = opened(raw(), **off)
     assert layers(views.acknowledge) == layers(views.fetch) == layers(views.background) == COMMON
 
@@ -95,7 +95,7 @@ async def test_every_view_writes_encrypted_whole_and_in_parts(text, monkeypatch)
         assert {each.encryption for each in written.values()} == {text}
 
 
-def test_parts_whose_store_is_replaced_have_views_of_the_new_one() -> None:
+def test_replacing_the_store_of_broker_parts_replaces_its_views() -> None:
     """Tests that replaced the store with a faulty one ran on the old one."""
     store = MemoryStore()
     assert attrs.evolve(memory_parts(), store=store).store_views().fetch is store

@@ -29,7 +29,7 @@ async def refusal(store):
     return message
 
 
-async def test_a_good_store_is_usable_and_nothing_stays_in_it(store):
+async def test_probing_a_good_store_succeeds_and_leaves_no_object(store):
     await check_usable(store)
     async with aclosing(store.list("")) as pages:
         assert [page async for page in pages] == []
@@ -44,7 +44,7 @@ async def test_a_missing_bucket_is_named():
         await check_usable(store)
 
 
-async def test_a_wrong_region_is_told_the_right_one():
+async def test_a_wrong_region_is_refused_with_the_right_region():
     server = S3Server()
     server.service.region = "eu-west-1"
     async with open_s3_server(server), open_store(server) as store:
@@ -85,12 +85,12 @@ async def test_a_refused_clock_is_not_called_refused_credentials():
         ),
     ],
 )
-def test_what_was_not_refused_was_called_refused(error, told):
+def test_other_store_errors_are_not_reported_as_refusals(error, told):
     with pytest.raises(StartupError, match=f"^{told}"), startup_errors():
         raise error
 
 
-async def test_an_endpoint_where_nobody_listens_is_named():
+async def test_an_endpoint_without_a_listener_is_named_in_the_refusal():
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     port = listeners[0].socket.getsockname()[1]
     await listeners[0].aclose()
@@ -110,7 +110,7 @@ async def test_a_store_that_refuses_is_quoted(fault, expected):
         assert fault.code in message
 
 
-async def test_a_certificate_that_nobody_vouches_for_is_a_line_too():
+async def test_an_untrusted_certificate_is_refused_with_the_ca_file_option():
     async with open_s3_server(tls=True) as server, open_store(server) as store:
         assert "certificate" in (message := await refusal(store))
         assert "--s3-ca-file" in message
@@ -145,7 +145,7 @@ async def test_a_store_that_can_do_no_conditional_writes_is_refused():
         (frozenset({"key"}), StoreEncryption("aws:kms", "another"), "kms:KeyNotFound"),
     ],
 )
-async def test_a_store_that_can_not_encrypt_is_refused_with_what_to_do(keys, wanted, expected):
+async def test_a_store_that_cannot_encrypt_is_refused_with_advice(keys, wanted, expected):
     async with open_s3_server() as server, open_store(server, encryption=wanted) as store:
         await store.create_bucket()
         server.service.kms_keys = keys

@@ -110,7 +110,7 @@ async def test_a_failure_is_shared_too_and_the_next_request_tries_again(autojump
     assert await agent.key() == "AKID2"
 
 
-async def test_who_waits_takes_over_when_the_one_who_looks_is_cancelled(autojump_clock):
+async def test_a_waiter_takes_over_when_the_task_fetching_credentials_is_cancelled(autojump_clock):
     agent = Agent()
     agent.delay_seconds = 1
     keys = []
@@ -191,7 +191,7 @@ async def test_an_answer_that_comes_a_byte_at_a_time_is_given_up_at_the_deadline
     assert await look_up(body) == 3 * LOCAL_TIMEOUT_SECONDS
 
 
-async def test_an_agent_that_says_nothing_is_given_up_at_the_deadline(autojump_clock):
+async def test_a_silent_credentials_agent_times_out_at_the_deadline(autojump_clock):
     agent = Agent()
     agent.delay_seconds = 1_000.0
     began = trio.current_time()
@@ -235,7 +235,7 @@ def static_auth():
     return SigV4Auth(source, "us-east-1", clock=lambda: START)
 
 
-async def test_a_request_is_signed_with_what_matters():
+async def test_a_request_is_signed_with_the_relevant_headers():
     seen = []
 
     def handle(request):
@@ -252,7 +252,7 @@ async def test_a_request_is_signed_with_what_matters():
     assert "SignedHeaders=host;range;x-amz-content-sha256;x-amz-date;x-amz-security-token, " in authorization
 
 
-async def test_the_servers_time_is_used_once_it_has_refused_ours(caplog):
+async def test_the_servers_time_is_used_after_a_refusal_for_clock_skew(caplog):
     store, auth = Store(now=START + 7200), static_auth()
     assert await store.get(auth) == 200
     assert [stamp for stamp, _ in store.seen] == ["20270115T080000Z", "20270115T100000Z"]
@@ -308,7 +308,7 @@ async def test_expired_credentials_are_looked_up_again_once():
     assert [key for _, key in store.seen] == ["AKID1", "AKID2", "AKID2", "AKID3"]
 
 
-async def test_a_discarded_credential_is_not_the_one_that_followed():
+async def test_discarding_an_old_credential_twice_keeps_the_new_credential():
     agent = Agent()
     first = await agent.source.get()
     agent.source.discard(first)

@@ -66,7 +66,7 @@ def test_half_a_pair_in_the_environment_is_an_error(home):
         find({"AWS_ACCESS_KEY_ID": "AKID"}, home)
 
 
-def test_nothing_anywhere_says_what_was_tried(home):
+def test_missing_credentials_raise_an_error_that_lists_all_sources(home):
     with pytest.raises(AccessDenied) as caught:
         find({}, home, [None])
     message = str(caught.value)
@@ -99,7 +99,7 @@ def test_a_profile_is_read_from_both_files(home):
     assert configured_region({"AWS_PROFILE": "absent"}, home) is None
 
 
-def test_the_files_may_be_elsewhere(home):
+def test_credential_files_can_be_placed_by_environment_variables(home):
     environ = {
         "AWS_SHARED_CREDENTIALS_FILE": write(
             home / "c", "[default]\naws_access_key_id=A\naws_secret_access_key=S\nregion=us-west-2\n"
@@ -116,7 +116,7 @@ def test_a_profile_that_was_named_must_be_there(home):
 
 
 @pytest.mark.parametrize("key", ["role_arn", "sso_session", "credential_process"])
-def test_a_profile_that_needs_what_we_lack_says_so(home, key):
+def test_a_profile_with_an_unsupported_setting_is_refused_by_name(home, key):
     write(home / ".aws" / "config", f"[default]\n{key} = something\n")
     with pytest.raises(AccessDenied, match=key):
         find({}, home)
@@ -129,7 +129,7 @@ def test_a_profile_without_keys_is_passed_over(home):
 
 
 @pytest.mark.parametrize("text", ["no section\n", "[default\n", "\ufffe"])
-def test_a_file_that_is_no_profile_file_is_named(home, text):
+def test_a_file_that_is_not_a_profile_file_is_named_in_the_error(home, text):
     (home / ".aws" / "credentials").write_bytes(text.encode("utf-16") if "\ufffe" in text else text.encode())
     with pytest.raises(AccessDenied, match="credentials"):
         find({}, home)
@@ -157,7 +157,7 @@ def test_a_web_identity_token_is_traded_at_sts(home):
     }
 
 
-def test_a_profile_may_name_a_web_identity(home):
+def test_a_profile_can_use_a_web_identity(home):
     token = write(home / "token", "t")
     write(home / ".aws" / "config", f"[default]\nrole_arn = arn:r\nweb_identity_token_file = {token}\n")
     found, [call] = find({}, home, [ok(STS)])
@@ -165,7 +165,7 @@ def test_a_profile_may_name_a_web_identity(home):
     assert call.url == "https://sts.amazonaws.com/"
 
 
-def test_sts_may_refuse_be_silent_or_talk_nonsense(home):
+def test_sts_refusals_silence_and_malformed_answers_raise_store_errors(home):
     environ = {"AWS_ROLE_ARN": "arn:r", "AWS_WEB_IDENTITY_TOKEN_FILE": write(home / "token", "t")}
     with pytest.raises(AccessDenied, match=r"arn:r.*403.*Not authorized"):
         find(environ, home, [HttpAnswer(status=403, body=b"Not authorized")])
@@ -202,7 +202,7 @@ def test_a_container_asks_its_agent(home):
         "http://[::1]/x",
     ],
 )
-def test_the_agent_is_told_the_token(home, url):
+def test_the_container_agent_receives_the_authorization_token(home, url):
     environ = {"AWS_CONTAINER_CREDENTIALS_FULL_URI": url, "AWS_CONTAINER_AUTHORIZATION_TOKEN": "old"}
     assert find(environ, home, [ok()])[1][0].headers == {"authorization": "old"}
     environ["AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"] = write(home / "token", "new\n")
@@ -211,12 +211,12 @@ def test_the_agent_is_told_the_token(home, url):
 
 
 @pytest.mark.parametrize("url", ["http://agent.example/x", "http://10.0.0.1/x", "http://127.0.0.1.example/"])
-def test_a_stranger_is_not_told_the_token(home, url):
+def test_the_token_is_not_sent_to_a_remote_agent_without_https(home, url):
     with pytest.raises(AccessDenied, match="https"):
         find({"AWS_CONTAINER_CREDENTIALS_FULL_URI": url}, home)
 
 
-def test_the_agent_may_refuse_be_silent_or_talk_nonsense(home):
+def test_agent_refusals_silence_and_malformed_answers_raise_store_errors(home):
     environ = {"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI": "/x"}
     with pytest.raises(AccessDenied, match="404"):
         find(environ, home, [HttpAnswer(status=404, body=b"")])
@@ -250,7 +250,7 @@ def test_an_instance_without_a_role_has_no_credentials(home):
 
 
 @pytest.mark.parametrize("page", ["<p>Zugang gewährt</p>".encode(), b"\xff\xfe", b"", b"x" * 100_000])
-def test_the_page_of_a_proxy_is_no_instance_metadata(home, page):
+def test_a_page_of_a_proxy_is_not_taken_for_instance_metadata(home, page):
     """What is no text of a header or an address ended the broker, as no failure of the store."""
     with pytest.raises(AccessDenied, match="no service at http://169"):
         find({}, home, [ok(page)])

@@ -70,7 +70,7 @@ def test_each_refusal_is_its_error_and_names_the_object(reply, expected):
 
 
 @pytest.mark.parametrize("reply", [error(400, "InvalidArgument", "why"), error(501, "NotImplemented", "why")])
-def test_what_trying_again_can_not_help_is_no_more_than_a_store_error(reply):
+def test_an_error_that_a_retry_cannot_fix_is_a_plain_store_error(reply):
     with pytest.raises(StoreError, match="why") as caught:
         check(GET, reply)
     assert type(caught.value) is StoreError
@@ -91,7 +91,7 @@ WITHOUT_KMS = "Server side encryption specified but KMS is not configured"
         error(400, "InvalidArgument", "The encryption method is not supported"),
     ],
 )
-def test_a_key_that_is_of_no_use_is_told_from_an_object_that_is_missing(reply):
+def test_an_unusable_encryption_key_is_not_reported_as_a_missing_object(reply):
     """Taken for the object's, MinIO's 404 would be a conditional write that lost."""
     requests = [
         ENCRYPTED.put("key", [], EMPTY),
@@ -102,7 +102,7 @@ def test_a_key_that_is_of_no_use_is_told_from_an_object_that_is_missing(reply):
             read_etag(request, reply)
 
 
-def test_a_read_that_may_not_use_the_key_says_so():
+def test_a_read_without_permission_for_the_key_raises_encryption_refused():
     with pytest.raises(EncryptionRefused, match=r"kms:Decrypt to read"):
         read_part(GET, error(403, "AccessDenied", "not authorized to perform: kms:Decrypt on resource: r"))
     with pytest.raises(EncryptionRefused):
@@ -118,7 +118,7 @@ def test_a_read_that_may_not_use_the_key_says_so():
         (REQUESTS.put("key", [], EMPTY), error(501, "NotImplemented", WITHOUT_KMS), StoreError),
     ],
 )
-def test_what_is_not_of_encryption_stays_what_it_is(request_, reply, expected):
+def test_errors_unrelated_to_encryption_keep_their_type(request_, reply, expected):
     with pytest.raises(expected) as caught:
         read_etag(request_, reply)
     assert type(caught.value) is expected
@@ -140,7 +140,7 @@ def test_a_wrong_region_names_the_right_one(reply, region, hint):
     assert caught.value.region == region
 
 
-def test_a_header_that_is_malformed_in_another_way_is_no_wrong_region():
+def test_other_malformed_authorization_headers_are_not_a_wrong_region():
     with pytest.raises(StoreError) as caught:
         check(GET, error(400, "AuthorizationHeaderMalformed", "no credential"))
     assert type(caught.value) is StoreError
@@ -158,7 +158,7 @@ def test_a_part_tells_the_size_of_the_whole():
     ("told", "body"),
     [("2-4/10", b"23"), ("2-3/10", b"23"), ("3-5/10", b"345"), ("2-5/10", b"2345"), ("2-4/10", b"")],
 )
-def test_a_part_that_is_not_what_was_asked_for_is_asked_for_again_and_not_taken_for_damage(told, body):
+def test_a_part_of_the_wrong_range_raises_a_retriable_error_and_is_not_damage(told, body):
     with pytest.raises(StoreUnavailable, match="instead of 3 from 2 on"):
         read_part(REQUESTS.get_range("key", 2, 3), S3Reply(206, {"content-range": f"bytes {told}"}, body))
 
@@ -219,13 +219,13 @@ def test_the_last_page_has_no_token_and_plain_keys_are_left_alone():
     assert listing.continuation_token is None
 
 
-def test_a_listing_that_is_cut_off_is_no_listing():
+def test_a_truncated_listing_raises_store_unavailable():
     with pytest.raises(StoreUnavailable, match="not XML"):
         read_listing(REQUESTS.list_page(""), S3Reply(200, {}, b"<ListBucketResult><Con"), "p/")
 
 
 @pytest.mark.parametrize("body", ["<html><body>back soon</body></html>", "<ListAllMyBucketsResult/>"])
-def test_another_page_is_no_empty_listing(body):
+def test_a_page_that_is_not_a_listing_is_not_taken_for_an_empty_bucket(body):
     """A start took the bucket for empty."""
     with pytest.raises(StoreUnavailable, match="not a listing"):
         read_listing(REQUESTS.list_page(""), S3Reply(200, {}, body.encode()), "p/")
@@ -253,14 +253,14 @@ def test_a_head_without_size_or_time_is_a_failure_of_the_store(headers):
         read_info("key", REQUESTS.head("key"), S3Reply(200, headers))
 
 
-def test_a_write_is_not_done_because_somebody_says_200():
+def test_a_write_answered_with_200_but_no_etag_has_not_succeeded():
     """Whatever answered in the store's place, as a proxy with a page of its own, had records acknowledged."""
     with pytest.raises(StoreUnavailable, match="200 without an ETag"):
         read_etag(REQUESTS.put_if_absent("key", [], EMPTY), S3Reply(200, {}, b"<html>back soon</html>"))
     assert read_etag(REQUESTS.put_if_absent("key", [], EMPTY), S3Reply(200, {"etag": '"e"'})) == '"e"'
 
 
-def test_a_deletion_may_find_nothing_but_must_not_fail():
+def test_a_deletion_tolerates_a_missing_object_and_no_other_error():
     [one] = REQUESTS.delete(["a"])
     [many] = REQUESTS.delete(["a", "b"])
     check_deletion(one, S3Reply(204, {}))

@@ -122,7 +122,7 @@ def test_a_put_carries_its_length_checksums_and_condition():
         ),
     ],
 )
-def test_what_makes_an_object_asks_for_its_encryption_and_nothing_else_does(encryption, expected):
+def test_only_requests_that_create_an_object_have_encryption_headers(encryption, expected):
     """S3 refuses the headers where no object is made."""
     requests = S3Requests(PATH_STYLE.address, encryption)
     multipart = requests

@@ -114,7 +114,7 @@ async def test_latency_is_per_call_and_the_link_is_shared(patient_clock):
         assert await put_many(server, count=5, size_bytes=100_000) == pytest.approx(25, abs=3)
 
 
-async def test_counters_tell_what_was_seen():
+async def test_counters_count_requests_bytes_and_connections():
     async with open_s3_server() as server:
         await put_many(server, count=5, size_bytes=100)
         counters = server.counters
@@ -124,7 +124,7 @@ async def test_counters_tell_what_was_seen():
         assert counters.connections_opened == 5
 
 
-async def test_an_interceptor_sees_each_call_and_may_refuse_it():
+async def test_an_interceptor_sees_each_call_and_can_refuse_a_call():
     calls = []
 
     def refuse_the_third(call):

@@ -52,7 +52,7 @@ async def test_connections_are_kept_and_bounded_by_the_setting(tls):
         assert (statistics.opened_count, statistics.reused_count, statistics.idle_count) == (4, 36, 4)
 
 
-async def test_idle_connections_that_the_server_closes_hurt_nobody():
+async def test_idle_connections_closed_by_the_server_cause_no_failed_request():
     async with open_pair() as (server, store):
         for number in range(3):
             await store.put_if_absent(f"key-{number}", [b"x"])
@@ -89,7 +89,7 @@ async def test_a_fault_is_its_error_and_the_next_request_is_well(fault, expected
 
 
 @pytest.mark.parametrize("after_effect", [False, True])
-async def test_a_conditional_put_whose_reply_is_lost_is_not_sent_twice(after_effect):
+async def test_a_conditional_put_with_a_lost_reply_is_not_sent_twice(after_effect):
     async with open_pair() as (server, store):
         await store.put("warm", [b""])
         server.inject(Drop(after_effect=after_effect))
@@ -108,7 +108,7 @@ async def test_a_server_that_hangs_times_out(patient_clock):
         assert trio.current_time() - start == pytest.approx(7, abs=1)
 
 
-async def test_a_missing_bucket_is_not_found_whatever_is_asked():
+async def test_every_operation_on_a_missing_bucket_raises_not_found():
     async with open_pair() as (server, store):
         del server.service.buckets["bucket"]
         for call in (store.get("k"), store.put("k", []), store.put_if_match("k", [], '"e"'), store.delete(["a", "b"])):
@@ -118,7 +118,7 @@ async def test_a_missing_bucket_is_not_found_whatever_is_asked():
         await store.put("k", [])
 
 
-async def test_a_wrong_region_is_told_with_the_right_one():
+async def test_a_wrong_region_error_has_the_right_region():
     server = S3Server()
     server.service.region = "eu-north-1"
     async with open_pair(server) as (_, store):
@@ -143,7 +143,7 @@ async def test_a_clock_that_is_off_is_made_good(ahead_seconds, caplog):
 
 
 @pytest.mark.parametrize("ahead_seconds", [100, -100])
-async def test_a_store_that_allows_less_than_others_is_told_its_own_time(ahead_seconds):
+async def test_a_store_with_a_small_skew_limit_is_sent_times_of_the_servers_clock(ahead_seconds):
     """A clock that is off by less than four minutes was taken for credentials that are refused."""
     async with open_pair() as (server, store):
         server.service.max_skew_seconds = 30
@@ -177,7 +177,7 @@ async def test_temporary_credentials_are_signed_with_their_token():
     [(False, "auto", True), (True, "auto", False), (True, "always", True), (False, "never", False)],
 )
 @pytest.mark.parametrize("size_bytes", [0, 100, HASH_INLINE_BYTES + 1])
-async def test_payloads_are_signed_where_tls_does_not_protect_them(tls, sign_payload, is_signed, size_bytes):
+async def test_payloads_are_signed_unless_tls_protects_the_connection(tls, sign_payload, is_signed, size_bytes):
     async with open_pair(tls=tls, sign_payload=sign_payload) as (server, store):
         seen = []
 
@@ -208,7 +208,7 @@ async def test_a_payload_that_changes_on_its_way_is_not_stored():
 # --- addresses and settings
 
 
-async def test_a_bucket_may_be_a_host_name():
+async def test_a_bucket_can_be_addressed_by_host_name():
     """The name need not resolve: the transport is told where it is."""
     server = S3Server()
     server.service.domain = "s3.example"
@@ -233,7 +233,7 @@ async def test_a_bucket_may_be_a_host_name():
 
 
 @pytest.mark.parametrize("endpoint", ["127.0.0.1:9000", "localhost", "ftp://host", "http://", "http://host/?a=b"])
-def test_an_endpoint_that_is_no_url_is_refused(endpoint):
+def test_an_endpoint_that_is_not_a_url_is_refused(endpoint):
     with pytest.raises(ConfigError, match="--s3-endpoint"):
         S3Store(S3Settings(bucket="b", endpoint=endpoint))
 

@@ -51,7 +51,7 @@ async def test_a_slow_upload_gets_a_second_attempt_and_the_faster_one_counts(aut
     assert rig.limiter.statistics().in_use_count == 0
 
 
-async def test_the_first_may_win_after_all(autojump_clock):
+async def test_the_first_attempt_can_still_win_after_a_hedge_started(autojump_clock):
     rig = await Rig().warm_up()
     rig.faulty.hold(On("put_if_absent", skip=1))
     rig.faulty.delay(On("put_if_absent", times=1), LEAST_DELAY_SECONDS + 0.01)
@@ -60,7 +60,7 @@ async def test_the_first_may_win_after_all(autojump_clock):
     assert await content(rig.memory, "key") == b"data"
 
 
-async def test_what_is_not_slow_is_not_hedged(autojump_clock):
+async def test_a_request_below_the_delay_is_not_hedged(autojump_clock):
     rig = await Rig().warm_up()
     rig.faulty.delay(On("put_if_absent"), LEAST_DELAY_SECONDS - 0.01)
     await rig.store.put_if_absent("key", [b"data"])
@@ -68,7 +68,7 @@ async def test_what_is_not_slow_is_not_hedged(autojump_clock):
     assert rig.hedges() == {}
 
 
-async def test_slow_is_what_few_recent_ones_of_that_size_were(autojump_clock):
+async def test_the_hedging_delay_follows_recent_requests_of_similar_size(autojump_clock):
     rig = await Rig().warm_up()
     rig.faulty.delay(On("put_if_absent", "large*"), 1.0)
     for number in range(LEAST_COUNT):
@@ -83,7 +83,7 @@ async def test_slow_is_what_few_recent_ones_of_that_size_were(autojump_clock):
 
 
 @pytest.mark.parametrize("concurrency", [1, 2])
-async def test_without_a_free_token_there_is_no_second_attempt(concurrency, autojump_clock):
+async def test_a_second_attempt_needs_a_free_token(concurrency, autojump_clock):
     rig = await Rig(concurrency).warm_up()
     rig.faulty.delay(On("put_if_absent", times=1), 5.0)
     if concurrency == 2:
@@ -104,7 +104,7 @@ async def test_other_writes_are_never_attempted_twice(write, autojump_clock):
     assert rig.faulty.count("put*") == 1
 
 
-async def test_the_refusal_of_one_attempt_by_the_other_is_no_error(autojump_clock):
+async def test_a_second_attempt_refused_because_the_first_succeeded_raises_nothing(autojump_clock):
     """The first has taken effect, and its reply hangs: the second is refused."""
     rig = await Rig().warm_up()
     rig.faulty.delay(On("put_if_absent", times=1), 30.0, after_effect=True)
@@ -116,7 +116,7 @@ async def test_the_refusal_of_one_attempt_by_the_other_is_no_error(autojump_cloc
     assert rig.limiter.statistics().in_use_count == 0
 
 
-async def test_the_first_may_be_the_one_that_is_refused(autojump_clock):
+async def test_a_first_attempt_refused_because_the_second_succeeded_raises_nothing(autojump_clock):
     """The second takes effect first, and its reply hangs."""
     rig = await Rig().warm_up()
     rig.faulty.delay(On("put_if_absent", times=1), LEAST_DELAY_SECONDS + 0.02)
@@ -195,7 +195,7 @@ async def test_an_error_before_the_delay_is_raised_at_once(autojump_clock):
         await rig.store.put_if_absent("..", [b"data"])
 
 
-async def test_what_reading_back_can_not_decide_is_decided_by_the_next_attempt(autojump_clock):
+async def test_a_write_that_reading_back_leaves_undecided_is_settled_by_a_retry(autojump_clock):
     rig = await Rig().warm_up()
     rig.faulty.delay(On("put_if_absent", times=1), 30.0, after_effect=True)
     rig.faulty.fail(On("head", times=1), SlowDown)
@@ -215,7 +215,7 @@ async def test_a_cancel_ends_both_attempts(autojump_clock):
 
 
 @pytest.mark.parametrize("seed", range(40))
-async def test_of_several_hedging_writers_over_a_bad_store_at_most_one_is_told_that_it_won(seed, autojump_clock):
+async def test_at_most_one_of_several_hedging_writers_over_a_bad_store_wins(seed, autojump_clock):
     memory, random = MemoryStore(), Random(seed)
     winners, undecided, hedges = [], [], 0
 

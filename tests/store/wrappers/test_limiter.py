@@ -192,7 +192,7 @@ steps = st.lists(
 
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from([0, 1, 2, 5, 12]), st.integers(0, 30), steps)
-async def test_every_token_goes_to_whom_it_must_and_none_is_lost(concurrency, crowd, steps):
+async def test_the_limiter_grants_every_token_by_its_rules_and_loses_none(concurrency, crowd, steps):
     """A crowd of each class waits from the start, so that turns come up."""
     async with trio.open_nursery() as nursery:
         traffic = Traffic(concurrency, nursery)
@@ -274,7 +274,7 @@ async def test_background_work_leaves_the_rest_of_the_tokens_alone():
     assert limiter.statistics().waiting_count == 0
 
 
-async def test_prefetch_has_a_share_of_its_own_and_yields_to_everybody():
+async def test_prefetch_has_a_limited_share_and_yields_to_all_other_classes():
     limiter = limiter_of(8)
     tokens = [limiter.try_acquire(PREFETCH) for _ in range(3)]
     assert [token is not None for token in tokens] == [True, True, False]
@@ -290,7 +290,7 @@ async def test_prefetch_has_a_share_of_its_own_and_yields_to_everybody():
         assert limiter.try_acquire(PREFETCH) is None  # it went to the fetch that waited
 
 
-async def test_one_task_may_have_several_operations_under_way():
+async def test_a_task_can_hold_several_tokens():
     limiter = limiter_of(2)
     with await limiter.acquire(FETCH):
         with await limiter.acquire(ACKNOWLEDGE):
@@ -320,7 +320,7 @@ async def test_without_a_limit_nothing_waits_and_slow_down_changes_nothing():
         (KeyboardInterrupt(), False, False),
     ],
 )
-async def test_what_an_operation_ended_with_moves_what_is_allowed(error, lowers, raises):
+async def test_the_outcome_of_an_operation_moves_the_allowed_count(error, lowers, raises):
     limiter = limiter_of(10)
     give_back(await limiter.acquire(FETCH), SlowDown("so that there is room above"))
     for _ in range(12):
@@ -333,7 +333,7 @@ async def test_what_an_operation_ended_with_moves_what_is_allowed(error, lowers,
     assert (after < before, after > before) == (lowers, raises)
 
 
-async def test_what_is_above_a_lowered_allowance_ends_by_itself():
+async def test_operations_above_a_lowered_allowance_are_left_to_finish():
     limiter = limiter_of(10)
     tokens = [await limiter.acquire(FETCH) for _ in range(10)]
     give_back(tokens.pop(), SlowDown("fewer, please"))
@@ -391,7 +391,7 @@ def test_a_refusal_cuts_and_answers_raise_up_to_the_limit():
     assert allowance.count == 64
 
 
-def test_as_many_answers_as_are_allowed_raise_it_by_about_one():
+def test_one_window_of_answers_raises_the_allowance_by_about_one():
     allowance = Allowance(64)
     refuse(allowance, 30)
     before = allowance.count
@@ -409,7 +409,7 @@ def test_all_that_began_before_a_cut_cause_no_other():
     assert allowance.count == math.floor(64 * CUT_FACTOR * CUT_FACTOR) - 1  # of whole operations
 
 
-def test_a_cut_starts_from_what_was_under_way():
+def test_a_cut_starts_from_the_operations_in_use():
     allowance = Allowance(64)
     refuse(allowance, 10)
     assert allowance.count == 7
@@ -423,7 +423,7 @@ def test_one_is_always_allowed():
 
 
 @pytest.mark.parametrize("allowance", [Allowance(math.inf), Allowance(64, is_adaptive=False)])
-def test_what_is_off_stays_as_it_is(allowance):
+def test_an_allowance_without_a_limit_or_adaptation_never_changes(allowance):
     before = allowance.count
     allowance.slowed_down(cuts_before_count=0, in_use_count=10)
     allowance.answered()

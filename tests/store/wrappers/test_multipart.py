@@ -79,7 +79,7 @@ async def test_a_large_object_goes_in_parts_and_comes_back_whole(write, autojump
 
 
 @pytest.mark.parametrize(("threshold_bytes", "size"), [(0, 10), (50, 50)])
-async def test_what_is_not_large_goes_at_once(threshold_bytes, size, autojump_clock):
+async def test_a_small_object_is_put_in_one_request(threshold_bytes, size, autojump_clock):
     rig = Rig(threshold_bytes=threshold_bytes)
     await rig.store.put("one", [bytes(size)])
     etag = await rig.store.put_if_absent("two", [bytes(size)])
@@ -121,7 +121,7 @@ async def test_parts_are_retried_apart(autojump_clock):
 
 
 @pytest.mark.parametrize("write", ["put", "put_if_absent"])
-async def test_a_completion_whose_reply_was_lost_is_found_to_be_ours(write, autojump_clock):
+async def test_a_completion_with_a_lost_reply_is_recognised_as_successful(write, autojump_clock):
     """The next attempt finds no such upload any more."""
     rig = Rig()
     rig.transport.inject(Drop(after_effect=True), operation="CompleteMultipartUpload")
@@ -155,7 +155,7 @@ async def test_after_a_lost_completion_the_object_of_another_is_not_taken_for_ou
     assert rig.service.uploads == {}
 
 
-async def test_an_upload_that_somebody_aborted_is_begun_again(autojump_clock):
+async def test_an_upload_aborted_by_another_party_is_started_again(autojump_clock):
     rig = Rig()
     rig.transport.inject(ErrorReply(404, "NoSuchUpload"), operation="UploadPart")
     await rig.store.put_if_absent("key", PARTS)
@@ -174,7 +174,7 @@ async def test_an_upload_that_somebody_aborted_is_begun_again(autojump_clock):
         ("CompleteMultipartUpload", ErrorReply(404, "NoSuchUpload"), NotFound),
     ],
 )
-async def test_what_fails_for_good_leaves_no_parts_behind(operation, fault, expected, autojump_clock):
+async def test_an_upload_that_fails_for_good_leaves_no_parts_behind(operation, fault, expected, autojump_clock):
     rig = Rig()
     rig.transport.inject(fault, operation=operation, count=1000)
     with pytest.raises(expected):
@@ -184,7 +184,7 @@ async def test_what_fails_for_good_leaves_no_parts_behind(operation, fault, expe
     assert rig.limiter.statistics().in_use_count == 0
 
 
-async def test_a_failed_completion_may_come_with_a_status_of_200(autojump_clock):
+async def test_a_completion_that_fails_with_status_200_is_retried(autojump_clock):
     rig = Rig()
     rig.transport.inject(ErrorReply(200, "InternalError"), operation="CompleteMultipartUpload")
     rig.transport.inject(ErrorReply(200, "SlowDown"), operation="CompleteMultipartUpload")
@@ -225,7 +225,7 @@ async def test_a_part_that_fails_while_the_upload_is_cancelled_is_one_error(auto
     assert rig.service.uploads == {}
 
 
-async def test_an_abort_that_fails_is_logged_and_holds_nobody_up(caplog, autojump_clock):
+async def test_a_failing_abort_is_logged_and_does_not_delay_the_error(caplog, autojump_clock):
     rig = Rig()
     rig.transport.inject(Hang(), operation="AbortMultipartUpload", count=1000)
     rig.transport.inject(ErrorReply(403, "AccessDenied"), operation="UploadPart", count=10)
@@ -240,7 +240,7 @@ async def test_an_abort_that_fails_is_logged_and_holds_nobody_up(caplog, autojum
     assert "stay behind" in caplog.text
 
 
-def test_a_completion_may_begin_with_blanks_that_were_sent_to_wait():
+def test_a_completion_can_begin_with_keep_alive_blanks():
     address = BucketAddress.of("bucket", "us-east-1")
     request = S3Requests(address).complete_upload(Upload("key", "id"), [], if_absent=False)
     body = (

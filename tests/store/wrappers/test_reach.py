@@ -32,7 +32,7 @@ def retrying(faulty, reach):
     return RetryingStore(faulty, RetryPolicy(), Random(1), StoreMetrics.register(Metrics()), reach)
 
 
-async def test_a_store_that_hangs_is_silent_and_told_of_before_any_timeout(
+async def test_a_hanging_store_is_logged_as_silent_before_any_timeout(
     reach, retrying, faulty, nursery, caplog, autojump_clock
 ):
     gate = faulty.hold(On())
@@ -72,7 +72,7 @@ async def test_any_answer_of_the_store_counts(reach, retrying, faulty, error, au
     assert reach.silent_seconds == 0
 
 
-async def test_one_request_that_takes_long_while_others_are_answered_is_no_silence(
+async def test_one_slow_request_among_answered_requests_is_not_silence(
     reach, retrying, faulty, nursery, autojump_clock
 ):
     faulty.hold(On("put"))
@@ -90,7 +90,7 @@ async def test_probes_that_hang_are_few(reach, retrying, faulty, nursery, autoju
     assert reach._probes_count <= PROBES_MAX_COUNT
 
 
-async def test_who_waits_to_try_again_does_so_when_the_store_is_back(reach, retrying, faulty, nursery, autojump_clock):
+async def test_waiting_retries_start_at_once_when_the_store_is_back(reach, retrying, faulty, nursery, autojump_clock):
     """After an outage each request waited for up to five seconds more, although others had been answered."""
     faulty.fail(On(), StoreUnavailable)
     done = []
@@ -109,7 +109,7 @@ async def test_who_waits_to_try_again_does_so_when_the_store_is_back(reach, retr
     assert max(done) - healed_at <= 1.0
 
 
-async def test_a_store_that_says_busy_now_and_then_is_not_asked_sooner_for_the_sake_of_others(
+async def test_answers_to_other_requests_do_not_shorten_the_wait_after_slow_down(
     retrying, faulty, nursery, autojump_clock
 ):
     faulty.fail(On("put"), SlowDown)
@@ -132,7 +132,7 @@ async def test_time_in_which_the_process_stood_still_does_not_count(reach, retry
 
 
 @pytest.mark.parametrize("has_taken_effect", [False, True])
-async def test_a_write_that_a_silent_store_has_forgotten_is_sent_again_when_it_is_back(
+async def test_a_write_dropped_by_a_silent_store_is_resent_when_the_store_is_back(
     reach, faulty, nursery, has_taken_effect, autojump_clock
 ):
     """It hung until --store-timeout: 30 s without acknowledgements for an outage of 5 s."""

@@ -41,7 +41,7 @@ async def content(store, key):
 
 
 @pytest.mark.parametrize("error", [SlowDown, StoreUnavailable, Conflict])
-async def test_what_may_pass_is_tried_again(retrying, faulty, memory, metrics, error, autojump_clock):
+async def test_transient_errors_are_retried(retrying, faulty, memory, metrics, error, autojump_clock):
     faulty.fail(On(times=3), error)
     await retrying.put("key", [b"data"])
     assert await content(memory, "key") == b"data"
@@ -50,7 +50,7 @@ async def test_what_may_pass_is_tried_again(retrying, faulty, memory, metrics, e
 
 
 @pytest.mark.parametrize("error", [NotFound, PreconditionFailed, AccessDenied])
-async def test_an_answer_is_not_asked_for_again(retrying, faulty, error, autojump_clock):
+async def test_a_definite_answer_is_not_retried(retrying, faulty, error, autojump_clock):
     faulty.fail(On("put_if_absent"), error)
     with pytest.raises(error):
         await retrying.put_if_absent("key", [b"data"])
@@ -74,7 +74,7 @@ async def test_every_operation_is_retried(retrying, faulty, autojump_clock):
         assert faulty.count(name) == 2, name
 
 
-async def test_the_deadline_ends_it_with_the_last_error(retrying, faulty, autojump_clock):
+async def test_retries_end_at_the_deadline_with_the_last_error(retrying, faulty, autojump_clock):
     started = trio.current_time()
     faulty.fail(On(), SlowDown)
     with pytest.raises(SlowDown):
@@ -94,7 +94,7 @@ def test_delays_double_up_to_the_longest_and_are_spread_over_their_whole_range()
 
 
 @pytest.mark.parametrize("error", [StoreUnavailable, Conflict])
-async def test_a_put_if_absent_whose_reply_was_lost_is_found_to_be_ours(
+async def test_a_put_if_absent_with_a_lost_reply_is_recognised_as_successful(
     retrying, faulty, memory, metrics, error, autojump_clock
 ):
     faulty.lose_reply(On("put_if_absent", times=1))
@@ -104,7 +104,7 @@ async def test_a_put_if_absent_whose_reply_was_lost_is_found_to_be_ours(
     assert metrics.lost_replies.of("ours").value == 1
 
 
-async def test_a_put_if_match_whose_reply_was_lost_is_found_to_be_ours(retrying, faulty, memory, autojump_clock):
+async def test_a_put_if_match_with_a_lost_reply_is_recognised_as_successful(retrying, faulty, memory, autojump_clock):
     before = await memory.put("key", [b"before"])
     faulty.lose_reply(On("put_if_match", times=1))
     etag = await retrying.put_if_match("key", [b"after"], before)
@@ -133,7 +133,7 @@ async def test_after_a_lost_reply_the_object_of_another_is_not_taken_for_ours(
     assert metrics.lost_replies.of("not_ours").value == 1
 
 
-async def test_what_was_deleted_after_a_lost_reply_is_not_ours(retrying, faulty, memory, autojump_clock):
+async def test_an_object_deleted_after_a_lost_reply_counts_as_not_written(retrying, faulty, memory, autojump_clock):
     faulty.lose_reply(On("put_if_absent", times=1))
 
     async def delete(call):
@@ -144,7 +144,7 @@ async def test_what_was_deleted_after_a_lost_reply_is_not_ours(retrying, faulty,
         await retrying.put_if_absent("key", [b"ours"])
 
 
-async def test_what_is_replaced_while_it_is_read_back_is_not_ours(retrying, faulty, memory, autojump_clock):
+async def test_an_object_replaced_while_read_back_counts_as_not_written(retrying, faulty, memory, autojump_clock):
     faulty.lose_reply(On("put_if_absent", times=1))
 
     async def replace(call):
@@ -164,7 +164,7 @@ async def test_a_refusal_without_a_lost_reply_is_believed_even_of_equal_bytes(re
 
 
 @pytest.mark.parametrize("error", [SlowDown, Conflict, AccessDenied])
-async def test_an_undecided_write_never_ends_with_an_error_that_says_not_done(
+async def test_an_undecided_write_never_raises_an_error_that_means_not_written(
     retrying, faulty, memory, error, autojump_clock
 ):
     faulty.lose_reply(On("put_if_absent", times=1))
@@ -182,7 +182,7 @@ async def test_trouble_while_reading_back_is_tried_again(retrying, faulty, autoj
     await retrying.put_if_absent("key", [b"data"])
 
 
-async def test_reading_back_that_never_succeeds_leaves_it_undecided(retrying, faulty, autojump_clock):
+async def test_a_write_that_cannot_be_read_back_stays_undecided(retrying, faulty, autojump_clock):
     faulty.lose_reply(On("put_if_absent", times=1))
     faulty.fail(On("head"), SlowDown)
     with pytest.raises(StoreUnavailable):
@@ -210,7 +210,7 @@ async def test_large_objects_are_read_back_piece_by_piece(retrying, faulty, memo
 
 
 @pytest.mark.parametrize("seed", range(40))
-async def test_of_several_writers_over_a_bad_store_at_most_one_is_told_that_it_won(seed, autojump_clock):
+async def test_at_most_one_of_several_writers_over_a_bad_store_wins(seed, autojump_clock):
     memory, random = MemoryStore(), Random(seed)
     winners, undecided = [], []
 
@@ -239,7 +239,7 @@ async def test_of_several_writers_over_a_bad_store_at_most_one_is_told_that_it_w
         assert stored in winners + undecided
 
 
-async def test_a_listing_goes_on_behind_the_last_page(retrying, faulty, memory, autojump_clock):
+async def test_a_retried_listing_continues_after_the_last_page(retrying, faulty, memory, autojump_clock):
     keys = [f"{number:05d}" for number in range(2500)]
     for key in keys:
         await memory.put(key, [])
@@ -275,7 +275,7 @@ async def test_a_cancelled_backoff_ends_at_once(retrying, faulty, autojump_clock
     assert trio.current_time() - scope.deadline < 0.01
 
 
-async def test_an_outage_is_logged_when_it_lasts_and_when_it_ends(retrying, faulty, caplog, autojump_clock):
+async def test_a_lasting_outage_is_logged_at_its_start_and_its_end(retrying, faulty, caplog, autojump_clock):
     caplog.set_level(logging.INFO, "kafscale.store.wrappers.reach")
     await retrying.put("key", [b""])
     faulty.fail(On(times=2), SlowDown)

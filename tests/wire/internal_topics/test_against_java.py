@@ -376,7 +376,7 @@ def test_records_are_written_as_kafka_does(record: Written) -> None:
 
 
 @each_record
-def test_what_kafka_writes_is_read(record: Written) -> None:
+def test_records_written_by_kafka_are_decoded(record: Written) -> None:
     kinds = TRANSACTION_STATE if isinstance(record.key, TransactionLogKey) else CONSUMER_OFFSETS
     key = decode_key(kinds, bytes.fromhex(record.key_hex))
     assert key == record.key
@@ -390,12 +390,12 @@ def test_other_versions_are_as_kafkas(value: Any, version: int, value_hex: str) 
     assert decode_value(type(value), bytes.fromhex(value_hex)) == value
 
 
-def test_each_record_type_is_among_them() -> None:
+def test_the_samples_cover_each_record_type() -> None:
     types = {type(record.key) for record in WRITTEN}
     assert types == {*CONSUMER_OFFSETS.values(), *TRANSACTION_STATE.values()}
 
 
-def test_each_version_of_each_value_is_among_them() -> None:
+def test_the_samples_cover_each_version_of_each_value() -> None:
     found = {(type(value), version) for value, version, _ in OTHER_VERSIONS} | {
         (type(record.value), record.value.WRITTEN_VERSION if record.version is None else record.version)
         for record in WRITTEN

@@ -66,7 +66,7 @@ def test_garbage_is_a_record_or_refused(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("record_type", [0, 9, 10, 15, 17, 99, -1])
-def test_a_record_type_that_is_not_known_is_told_apart(record_type: int) -> None:
+def test_an_unknown_record_type_is_decoded_as_none(record_type: int) -> None:
     assert decode_key(CONSUMER_OFFSETS, record_type.to_bytes(2, "big", signed=True) + b"whatever") is None
 
 

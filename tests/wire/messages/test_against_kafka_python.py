@@ -99,7 +99,7 @@ def test_same_defaults_and_nullability(cls):
     compare_declarations(cls, theirs(cls), versions_of(cls))
 
 
-def test_what_only_replicas_send_in_a_fetch_is_skipped():
+def test_replica_only_fields_of_a_fetch_request_are_skipped():
     cls, version = FetchRequest, 18
     for message in comparable_messages(cls, version):
         their_message = to_theirs(message, theirs(cls), version)

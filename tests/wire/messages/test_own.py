@@ -30,7 +30,7 @@ MESSAGES = [
 
 
 @pytest.mark.parametrize(("ours", "kafkas"), MESSAGES)
-def test_whoever_does_not_know_them_passes_over_them(ours: type, kafkas: type) -> None:
+def test_kafkas_message_classes_skip_our_additional_fields(ours: type, kafkas: type) -> None:
     own = {each.name for each in fields_of(ours)} - {each.name for each in fields_of(kafkas)}
     assert own
     for version in versions_of(ours):

@@ -38,7 +38,7 @@ def test_a_generation_without_members_runs_no_protocol() -> None:
         (None, "sticky", False),
     ],
 )
-def test_a_protocol_that_is_named_must_be_the_one_that_it_runs(
+def test_a_named_protocol_must_match_the_running_one(
     harness: GroupHarness, protocol_type: str | None, protocol_name: str | None, runs: bool
 ) -> None:
     harness.stable(1)
@@ -68,7 +68,7 @@ def test_a_record_gives_the_generation_back(harness: GroupHarness) -> None:
     assert other.subscribed_topics == group.subscribed_topics == {"t"}
 
 
-def test_only_the_leader_is_told_who_the_members_are(harness: GroupHarness) -> None:
+def test_only_the_leader_receives_the_member_list(harness: GroupHarness) -> None:
     first, second = harness.join(), harness.join()
     harness.advance(0)
 
@@ -89,7 +89,7 @@ def test_the_protocol_with_most_votes_among_the_common_ones_is_chosen(harness: G
     assert [member.metadata for member in result(replies[0]).members] == [b"1", b"2", b"3"]
 
 
-def test_the_group_knows_what_its_members_subscribe_to(harness: GroupHarness) -> None:
+def test_a_group_collects_the_topics_that_its_members_subscribe_to(harness: GroupHarness) -> None:
     harness.join(protocols={"range": subscription("a", "b")})
     harness.join(protocols={"range": subscription("b", "c")})
     harness.advance(0)
@@ -97,7 +97,7 @@ def test_the_group_knows_what_its_members_subscribe_to(harness: GroupHarness) ->
     assert harness.group.subscribed_topics == {"a", "b", "c"}
 
 
-def test_a_consumer_group_with_unreadable_metadata_may_be_subscribed_to_anything(harness: GroupHarness) -> None:
+def test_a_group_with_unreadable_metadata_counts_as_subscribed_to_any_topic(harness: GroupHarness) -> None:
     harness.stable(1, protocols={"range": b"?"})
 
     assert harness.group.is_subscribed_to("anything")

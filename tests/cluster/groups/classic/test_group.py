@@ -15,7 +15,7 @@ from tests.cluster.groups.classic_groups import GroupHarness, error, result, sub
 # -- Joining an empty group ------------------------------------------------------------------------------------------
 
 
-def test_the_first_member_leads_a_generation_of_its_own(harness: GroupHarness) -> None:
+def test_the_first_member_leads_generation_1(harness: GroupHarness) -> None:
     reply = harness.join()
     assert harness.group.state is ClassicGroupState.PREPARING_REBALANCE
     harness.advance(0)
@@ -76,7 +76,7 @@ def test_a_new_member_is_first_given_an_id(harness: GroupHarness) -> None:
     assert (result(reply).error_code, result(reply).member_id) == (e.NONE, refused.member_id)
 
 
-def test_an_id_that_nobody_comes_back_with_expires_after_the_session_timeout(harness: GroupHarness) -> None:
+def test_an_unused_member_id_expires_after_the_session_timeout(harness: GroupHarness) -> None:
     promised = result(harness.join(member_id_required=True)).member_id
     harness.advance(10)
 
@@ -95,7 +95,7 @@ def test_a_rebalance_waits_for_ids_that_were_given_out(harness: GroupHarness) ->
     assert result(rejoined).generation_id == result(joined).generation_id == 2
 
 
-def test_a_rebalance_goes_on_when_an_id_that_was_given_out_expires_or_leaves(harness: GroupHarness) -> None:
+def test_a_rebalance_completes_when_a_pending_member_expires_or_leaves(harness: GroupHarness) -> None:
     (leader,) = harness.stable(1)
     harness.join(member_id_required=True)
     rejoined = harness.join(leader)
@@ -110,7 +110,7 @@ def test_a_rebalance_goes_on_when_an_id_that_was_given_out_expires_or_leaves(har
     assert result(rejoined).generation_id == 3
 
 
-def test_a_pending_member_that_leaves_a_stable_group_disturbs_nobody(harness: GroupHarness) -> None:
+def test_a_pending_member_that_leaves_does_not_disturb_a_stable_group(harness: GroupHarness) -> None:
     harness.stable(1)
     promised = result(harness.join(member_id_required=True)).member_id
 
@@ -121,7 +121,7 @@ def test_a_pending_member_that_leaves_a_stable_group_disturbs_nobody(harness: Gr
 # -- Joining again ---------------------------------------------------------------------------------------------------
 
 
-def test_a_follower_that_joins_again_unchanged_is_told_the_present_generation(harness: GroupHarness) -> None:
+def test_an_unchanged_follower_that_rejoins_receives_the_current_generation(harness: GroupHarness) -> None:
     leader, follower = harness.stable(2)
 
     joined = result(harness.join(follower))
@@ -131,9 +131,7 @@ def test_a_follower_that_joins_again_unchanged_is_told_the_present_generation(ha
 
 
 @pytest.mark.parametrize("who", [0, 1])
-def test_a_changed_member_or_a_leader_that_joins_a_stable_group_makes_it_rebalance(
-    harness: GroupHarness, who: int
-) -> None:
+def test_a_rejoin_by_a_changed_member_or_the_leader_starts_a_rebalance(harness: GroupHarness, who: int) -> None:
     ids = harness.stable(2)
     reply = harness.join(ids[who], protocols={"range": subscription("t", "u") if who else subscription("t")})
 
@@ -144,7 +142,7 @@ def test_a_changed_member_or_a_leader_that_joins_a_stable_group_makes_it_rebalan
     assert result(reply).leader == ids[0]
 
 
-def test_before_the_assignment_anyone_unchanged_may_ask_again(harness: GroupHarness) -> None:
+def test_an_unchanged_member_can_repeat_its_join_before_the_assignment(harness: GroupHarness) -> None:
     first, second = harness.join(), harness.join()
     harness.advance(0)
 
@@ -165,7 +163,7 @@ def test_a_change_before_the_assignment_sends_everyone_back_to_join(harness: Gro
     assert harness.group.state is ClassicGroupState.PREPARING_REBALANCE
 
 
-def test_a_join_that_a_later_one_replaces_is_told_to_ask_again(harness: GroupHarness) -> None:
+def test_a_join_replaced_by_a_later_one_gets_a_retriable_error(harness: GroupHarness) -> None:
     leader, _ = harness.stable(2)
     first = harness.join(leader)
     second = harness.join(leader)
@@ -174,7 +172,7 @@ def test_a_join_that_a_later_one_replaces_is_told_to_ask_again(harness: GroupHar
     assert not second.is_set
 
 
-def test_those_who_do_not_rejoin_within_the_rebalance_timeout_are_dropped(harness: GroupHarness) -> None:
+def test_members_that_miss_the_rebalance_timeout_are_dropped(harness: GroupHarness) -> None:
     leader, follower = harness.stable(2)
     reply = harness.join(follower, protocols={"range": b"changed"})
     for _ in range(6):  # the leader lives on, but does not rejoin
@@ -187,7 +185,7 @@ def test_those_who_do_not_rejoin_within_the_rebalance_timeout_are_dropped(harnes
     assert harness.heartbeat(leader) == e.UNKNOWN_MEMBER_ID
 
 
-def test_a_new_member_gives_up_its_place_if_it_waits_for_too_long(harness: GroupHarness) -> None:
+def test_a_new_member_is_removed_after_waiting_too_long_for_a_rebalance(harness: GroupHarness) -> None:
     leader = harness.stable(1, rebalance_timeout_ms=3_600_000)[0]
     reply = harness.join()
     while harness.seconds < 301:
@@ -198,7 +196,7 @@ def test_a_new_member_gives_up_its_place_if_it_waits_for_too_long(harness: Group
     assert len(harness.group.members) == 1
 
 
-def test_a_waiting_member_whose_session_is_long_over_stays(harness: GroupHarness) -> None:
+def test_a_member_waiting_in_a_join_outlives_its_session_timeout(harness: GroupHarness) -> None:
     leader, follower = harness.stable(2)
     reply = harness.join(follower, protocols={"range": b"changed"})
     for _ in range(10):
@@ -232,7 +230,7 @@ def test_the_leaders_assignment_is_carried_untouched(harness: GroupHarness) -> N
     assert harness.group.state is ClassicGroupState.STABLE
 
 
-def test_nobody_has_an_assignment_before_it_is_durable() -> None:
+def test_no_member_receives_an_assignment_that_is_not_durable() -> None:
     harness = GroupHarness(holds_writes=True)
     first, second = harness.join(), harness.join()
     harness.advance(0)
@@ -362,7 +360,7 @@ def test_without_an_assignment_the_waiting_members_are_sent_back_when_the_leader
 # -- Staying alive ---------------------------------------------------------------------------------------------------
 
 
-def test_heartbeats_keep_a_member_and_silence_drops_it(harness: GroupHarness) -> None:
+def test_heartbeats_keep_a_member_and_silence_removes_a_member(harness: GroupHarness) -> None:
     leader, follower = harness.stable(2)
     for _ in range(5):
         harness.advance(6)
@@ -433,7 +431,7 @@ def test_the_last_member_leaves_an_empty_group(harness: GroupHarness) -> None:
     assert harness.group.state is ClassicGroupState.EMPTY
 
 
-def test_leaving_during_a_rebalance_lets_it_go_on(harness: GroupHarness) -> None:
+def test_a_leave_during_a_rebalance_completes_the_rebalance(harness: GroupHarness) -> None:
     leader, follower = harness.stable(2)
     reply = harness.join(leader)
 
@@ -441,7 +439,7 @@ def test_leaving_during_a_rebalance_lets_it_go_on(harness: GroupHarness) -> None
     assert result(reply).generation_id == 2
 
 
-def test_who_leaves_while_its_join_or_sync_waits_is_answered(harness: GroupHarness) -> None:
+def test_a_member_that_leaves_during_its_join_or_sync_gets_an_error(harness: GroupHarness) -> None:
     leader, follower = harness.stable(2)
     join = harness.join(leader)
     assert harness.leave(leader) == e.NONE
@@ -515,7 +513,7 @@ def test_the_former_holder_of_an_instance_id_is_fenced(harness: GroupHarness) ->
     assert harness.heartbeat(old) == e.UNKNOWN_MEMBER_ID
 
 
-def test_what_the_former_holder_waits_for_is_answered_with_the_fence(harness: GroupHarness) -> None:
+def test_a_pending_join_is_fenced_when_another_takes_its_instance_id(harness: GroupHarness) -> None:
     harness.stable(1)
     old = harness.join(group_instance_id="i")
     new = harness.join(group_instance_id="i")
@@ -545,7 +543,7 @@ def test_a_static_member_that_returns_with_other_protocols_makes_the_group_rebal
     assert (result(reply).generation_id, result(reply).protocol_name) == (2, "sticky")
 
 
-def test_a_static_member_keeps_its_place_through_a_rebalance_that_it_misses(harness: GroupHarness) -> None:
+def test_a_static_member_keeps_its_place_through_a_missed_rebalance(harness: GroupHarness) -> None:
     leader, static = harness.stable(1)[0], harness.join(group_instance_id="i")
     harness.join(leader)
     harness.sync(leader, {})
@@ -615,7 +613,7 @@ def test_a_rebalance_overtakes_a_new_id_that_is_not_durable_yet() -> None:
     assert harness.group.state is ClassicGroupState.COMPLETING_REBALANCE
 
 
-def test_of_two_restarts_in_a_row_each_waits_for_its_own_id_to_be_durable() -> None:
+def test_each_of_two_quick_static_restarts_waits_for_its_member_id_to_be_durable() -> None:
     harness = GroupHarness(holds_writes=True)
     joined = harness.join(group_instance_id="i")
     harness.advance(0)
@@ -632,7 +630,7 @@ def test_of_two_restarts_in_a_row_each_waits_for_its_own_id_to_be_durable() -> N
     assert error(second) == e.NONE
 
 
-def test_a_static_member_that_waited_long_for_its_id_may_still_fall_silent() -> None:
+def test_a_static_member_expires_by_silence_after_its_member_id_is_durable() -> None:
     harness = GroupHarness(holds_writes=True)
     joined = harness.join(group_instance_id="i")
     harness.advance(0)
@@ -679,7 +677,7 @@ def test_a_full_group_takes_no_new_member() -> None:
     assert not harness.join(leader).is_set, "a member may always rejoin"
 
 
-def test_a_group_that_became_too_large_sheds_who_rejoins_last() -> None:
+def test_an_oversized_group_rejects_the_last_member_to_rejoin() -> None:
     harness = GroupHarness()
     ids = harness.stable(3)
     harness.settings = Settings(limits=Limits(max_group_members_count=2))
@@ -720,7 +718,7 @@ def test_commits_to_a_stable_group_are_fenced(
     assert harness.check_commit(member_id if name == "member" else name, instance, generation) == expected
 
 
-def test_who_may_commit_changes_with_the_state(harness: GroupHarness) -> None:
+def test_the_commit_check_depends_on_the_group_state(harness: GroupHarness) -> None:
     assert harness.check_commit("", None, -1) == e.NONE, "empty: a simple consumer"
     reply = harness.join()
     assert harness.check_commit("", None, -1) == e.UNKNOWN_MEMBER_ID
@@ -734,7 +732,7 @@ def test_who_may_commit_changes_with_the_state(harness: GroupHarness) -> None:
     assert harness.check_commit(member_id, None, 1) == e.ILLEGAL_GENERATION
 
 
-def test_members_may_commit_what_they_did_before_they_rejoin(harness: GroupHarness) -> None:
+def test_members_can_commit_offsets_before_they_rejoin(harness: GroupHarness) -> None:
     leader, follower = harness.stable(2)
     harness.join(leader)
 
@@ -744,7 +742,7 @@ def test_members_may_commit_what_they_did_before_they_rejoin(harness: GroupHarne
 # -- Restart, drain, death -------------------------------------------------------------------------------------------
 
 
-def test_a_stable_group_goes_on_after_a_restart(harness: GroupHarness) -> None:
+def test_a_stable_group_continues_after_a_restart(harness: GroupHarness) -> None:
     leader, follower = harness.stable(2)
     harness.advance(9)
     harness.restart()
@@ -784,7 +782,7 @@ def test_generations_continue_after_a_restart_of_an_empty_group(harness: GroupHa
     assert result(reply).generation_id == 3
 
 
-def test_draining_answers_whoever_waits(harness: GroupHarness) -> None:
+def test_draining_answers_waiting_joins_and_syncs(harness: GroupHarness) -> None:
     leader, follower = harness.stable(2)
     join = harness.join(leader)
     harness.group.answer_all(e.COORDINATOR_NOT_AVAILABLE)
@@ -813,7 +811,7 @@ def test_a_dead_group_sends_everyone_to_find_the_coordinator_again(harness: Grou
 # -- Joins whose peer has gone ---------------------------------------------------------------------------------------
 
 
-def test_a_member_that_went_away_while_it_joined_is_waited_for_no_more(harness: GroupHarness) -> None:
+def test_a_new_member_that_abandons_its_join_is_removed(harness: GroupHarness) -> None:
     """Nobody knows its id, so it can't come back; the others had to wait until it should have joined."""
     (leader,) = harness.stable(1)
     gone = harness.join()
@@ -823,7 +821,7 @@ def test_a_member_that_went_away_while_it_joined_is_waited_for_no_more(harness: 
     assert [member.member_id for member in result(rejoined).members] == [leader]
 
 
-def test_a_known_member_whose_join_is_abandoned_keeps_its_place(harness: GroupHarness) -> None:
+def test_an_existing_member_that_abandons_its_join_keeps_its_place(harness: GroupHarness) -> None:
     """It comes again by the id that it was given; its session says for how long it may."""
     leader, follower = harness.stable(2)
     waiting = harness.join(follower, protocols={"range": b"changed"})
@@ -833,7 +831,7 @@ def test_a_known_member_whose_join_is_abandoned_keeps_its_place(harness: GroupHa
     assert harness.group.state is ClassicGroupState.PREPARING_REBALANCE
 
 
-def test_the_last_member_that_went_away_while_it_joined_leaves_an_empty_group(harness: GroupHarness) -> None:
+def test_the_last_member_that_abandons_its_join_leaves_an_empty_group(harness: GroupHarness) -> None:
     reply = harness.join()
     assert not reply.is_set
     harness.group.abandon_join(reply)

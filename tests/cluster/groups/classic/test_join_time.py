@@ -49,7 +49,7 @@ def test_members_that_are_waited_for_have_the_rebalance_timeout(clock: Clock) ->
     assert not clock.join_time.is_set
 
 
-def test_the_first_members_are_gathered_until_nobody_comes(clock: Clock) -> None:
+def test_gathering_ends_when_no_more_members_join(clock: Clock) -> None:
     clock.join_time.gather(60_000)
     assert clock.join_time.gathers
     clock.advance(2)
@@ -58,7 +58,7 @@ def test_the_first_members_are_gathered_until_nobody_comes(clock: Clock) -> None
     assert clock.up_at == [6]
 
 
-def test_gathering_ends_with_the_rebalance_timeout_whoever_comes(clock: Clock) -> None:
+def test_gathering_ends_at_the_rebalance_timeout_despite_newcomers(clock: Clock) -> None:
     clock.join_time.gather(7_000)
     for _ in range(20):
         clock.advance(0.5)
@@ -66,7 +66,7 @@ def test_gathering_ends_with_the_rebalance_timeout_whoever_comes(clock: Clock) -
     assert clock.up_at == [7]
 
 
-def test_who_came_before_the_last_gathering_does_not_extend_the_next_one(clock: Clock) -> None:
+def test_a_newcomer_of_a_former_gathering_does_not_extend_the_next_one(clock: Clock) -> None:
     clock.join_time.gather(60_000)
     clock.join_time.newcomer()
     clock.join_time.end()
@@ -77,7 +77,7 @@ def test_who_came_before_the_last_gathering_does_not_extend_the_next_one(clock: 
     assert clock.up_at == [4]
 
 
-def test_nothing_is_up_once_it_has_ended(clock: Clock) -> None:
+def test_no_deadline_fires_after_gathering_has_ended(clock: Clock) -> None:
     clock.join_time.gather(60_000)
     clock.join_time.end()
     clock.advance(100)

@@ -99,7 +99,7 @@ def test_a_classic_member_joins_and_gets_its_share(harness: ConsumerGroupHarness
     assert harness.group.state.state is ConsumerGroupState.STABLE
 
 
-def test_a_classic_member_that_has_partitions_is_told_to_join_again(harness: ConsumerGroupHarness) -> None:
+def test_a_classic_member_must_rejoin_to_revoke_and_to_receive_partitions(harness: ConsumerGroupHarness) -> None:
     """A cooperative one is told twice: to give partitions up, and when it has."""
     first, second = modern(harness, "m1"), modern(harness, "m2")
     first.beat()
@@ -120,7 +120,7 @@ def test_a_classic_member_that_has_partitions_is_told_to_join_again(harness: Con
     assert named(second.owned)["foo"] <= has["foo"] | {0, 1, 2}
 
 
-def test_sync_says_so_if_there_is_a_new_epoch(harness: ConsumerGroupHarness) -> None:
+def test_sync_answers_rebalance_in_progress_after_a_new_epoch(harness: ConsumerGroupHarness) -> None:
     modern(harness).beat()
     joined = join(harness, "", "foo")
     modern(harness, "another").beat()
@@ -131,7 +131,7 @@ def test_sync_says_so_if_there_is_a_new_epoch(harness: ConsumerGroupHarness) -> 
 
 
 @pytest.mark.parametrize("kind", [TimerKind.SYNC, TimerKind.JOIN, TimerKind.SESSION])
-def test_a_classic_member_whose_time_is_up_is_removed(harness: ConsumerGroupHarness, kind: TimerKind) -> None:
+def test_a_classic_member_is_removed_when_a_timer_expires(harness: ConsumerGroupHarness, kind: TimerKind) -> None:
     first = modern(harness)
     first.beat()
     joined = join(harness, "", "foo")
@@ -251,7 +251,7 @@ def test_upgraded_members_have_their_own_session_timeouts(harness: ConsumerGroup
 
 
 @pytest.mark.parametrize("policy", [GroupMigrationPolicy.DOWNGRADE, GroupMigrationPolicy.DISABLED])
-def test_no_upgrade_where_the_policy_forbids_it(policy: GroupMigrationPolicy) -> None:
+def test_no_upgrade_happens_where_the_policy_forbids(policy: GroupMigrationPolicy) -> None:
     harness = ConsumerGroupHarness(
         settings=Settings(coordinator=CoordinatorSettings(group_consumer_migration_policy=policy))
     )
@@ -262,7 +262,7 @@ def test_no_upgrade_where_the_policy_forbids_it(policy: GroupMigrationPolicy) ->
     assert harness.context.state_bytes.used_bytes == 0
 
 
-def test_no_upgrade_of_what_can_not_be_carried_over(harness: ConsumerGroupHarness) -> None:
+def test_a_group_with_unusable_metadata_is_not_upgraded(harness: ConsumerGroupHarness) -> None:
     record = classic_record(harness, {0})
     of_user = attrs.evolve(record.members[0], assignment=bytes(2 + 4) + (1).to_bytes(4) + b"x")
     garbled = attrs.evolve(record.members[0], assignment=b"\x00\x01\x02")
@@ -288,7 +288,7 @@ def test_a_partition_that_a_leader_assigned_twice_is_with_one_member_then(harnes
     assert [named(members[each].assigned) for each in ("c0", "c1")] == [{"foo": {0, 1}}, {"foo": {2}}]
 
 
-def test_a_static_classic_member_may_come_back_with_the_new_protocol(harness: ConsumerGroupHarness) -> None:
+def test_a_static_classic_member_can_return_with_the_consumer_protocol(harness: ConsumerGroupHarness) -> None:
     harness.classic = harness.made_classic(classic_record(harness, {0, 1, 2}, {3, 4, 5}))
     first = modern(harness, instance_id="static-0")
     assert named(first.beat().assignment or {}) == {"foo": {0, 1, 2}}
@@ -323,7 +323,7 @@ def test_with_the_last_modern_member_the_group_becomes_a_classic_one(harness: Co
     assert not harness.deadlines
 
 
-def test_a_time_that_is_up_may_end_in_a_classic_group(harness: ConsumerGroupHarness) -> None:
+def test_a_group_downgrades_when_its_last_consumer_member_times_out(harness: ConsumerGroupHarness) -> None:
     harness.classic = harness.made_classic(classic_record(harness, {0, 1, 2}, {3, 4, 5}))
     modern(harness).beat()
     harness.advance(40_000)
@@ -341,7 +341,7 @@ def test_a_time_that_is_up_may_end_in_a_classic_group(harness: ConsumerGroupHarn
         Settings(limits=Limits(max_group_members_count=1)),
     ],
 )
-def test_no_downgrade_where_it_is_forbidden_or_too_large(settings: Settings) -> None:
+def test_no_downgrade_happens_where_forbidden_or_too_large(settings: Settings) -> None:
     harness = ConsumerGroupHarness(settings=settings)
     harness.put_topics(foo=6)
     harness.classic = harness.made_classic(classic_record(harness, {0}, {1}))
@@ -382,7 +382,7 @@ def test_a_static_member_that_goes_back_and_wants_something_else_has_the_group_r
 # What is embedded.
 
 
-def test_what_is_embedded_is_read_and_written_in_the_version_of_the_member(harness: ConsumerGroupHarness) -> None:
+def test_embedded_subscriptions_and_assignments_use_the_version_of_the_member(harness: ConsumerGroupHarness) -> None:
     topics = harness.context.topics
     metadata = subscription("foo", "gone", owned={"foo": {1}, "gone": {2}}, rack_id="rack")
     told = read_subscription(metadata, topics)
@@ -401,7 +401,7 @@ def test_what_is_embedded_is_read_and_written_in_the_version_of_the_member(harne
 # Offsets.
 
 
-def test_who_may_commit(harness: ConsumerGroupHarness) -> None:
+def test_the_commit_check_validates_member_and_epoch(harness: ConsumerGroupHarness) -> None:
     def code(member_id: str, epoch: int, *, version: int = 9, transactional: bool = False, **more: str) -> int:
         identity = GroupMemberIdentity(member_id=member_id, generation_id=epoch, **more)
         return harness.group.check_commit(identity, version, is_transactional=transactional)
@@ -422,7 +422,7 @@ def test_who_may_commit(harness: ConsumerGroupHarness) -> None:
     assert code("", -1, transactional=True, group_instance_id="i") == e.UNKNOWN_MEMBER_ID
 
 
-def test_who_may_read_offsets(harness: ConsumerGroupHarness) -> None:
+def test_the_offset_fetch_check_validates_member_and_epoch(harness: ConsumerGroupHarness) -> None:
     def code(member_id: str | None, member_epoch: int) -> int:
         return harness.group.check_fetch(member_id, member_epoch)
 

@@ -100,7 +100,7 @@ def test_a_member_that_does_not_give_up_in_time_is_removed(harness: ConsumerGrou
     assert named(second.beat(is_full=False).assignment or {}) == {"foo": set(range(6))}
 
 
-def test_the_time_to_give_up_ends_with_the_epoch_that_it_was_given_in(harness: ConsumerGroupHarness) -> None:
+def test_a_revocation_timeout_ends_with_the_epoch_of_the_revocation(harness: ConsumerGroupHarness) -> None:
     first, second = client(harness, "a", "foo", rebalance_timeout_ms=40_000), client(harness, "b", "foo")
     first.beat()
     second.beat()
@@ -199,7 +199,7 @@ def test_a_fenced_member_was_not_let_in_again_before_its_session_was_over(harnes
     assert sorted(len(each.owned[topic_id("foo")]) for each in clients) == [2, 2, 2]
 
 
-def test_a_removed_member_is_refused_until_it_joins(harness: ConsumerGroupHarness) -> None:
+def test_a_removed_member_is_refused_unless_the_member_rejoins(harness: ConsumerGroupHarness) -> None:
     first, second = client(harness, "a"), client(harness, "b")
     first.beat()
     second.beat()
@@ -209,7 +209,7 @@ def test_a_removed_member_is_refused_until_it_joins(harness: ConsumerGroupHarnes
     assert first.beat().error_code == e.NONE
 
 
-def test_a_group_takes_so_many_members_and_no_more() -> None:
+def test_a_group_refuses_members_beyond_its_maximum_size() -> None:
     harness = ConsumerGroupHarness(settings=Settings(limits=Limits(group_consumer_max_size_count=2)))
     harness.put_topics(foo=6)
     clients = [client(harness, name, "foo") for name in ("a", "b", "c")]
@@ -219,7 +219,7 @@ def test_a_group_takes_so_many_members_and_no_more() -> None:
     assert clients[2].beat().error_code == e.NONE
 
 
-def test_all_groups_take_so_many_bytes_and_no_more() -> None:
+def test_groups_refuse_members_beyond_their_shared_memory_limit() -> None:
     harness = ConsumerGroupHarness(state_bytes=GroupStateBytes(max_bytes=4000))
     codes = [client(harness, f"m{each}", "foo" * 100).beat().error_code for each in range(6)]
     assert codes[0] == e.NONE
@@ -243,7 +243,7 @@ def test_new_partitions_are_shared_out(harness: ConsumerGroupHarness) -> None:
     assert harness.group.state.epoch == 3
 
 
-def test_a_topic_that_nobody_subscribes_to_concerns_nobody(harness: ConsumerGroupHarness) -> None:
+def test_a_topic_without_subscribers_does_not_change_the_group_epoch(harness: ConsumerGroupHarness) -> None:
     only = client(harness, "a", "foo")
     only.beat()
     harness.put_topics(other=5)
@@ -251,7 +251,7 @@ def test_a_topic_that_nobody_subscribes_to_concerns_nobody(harness: ConsumerGrou
     assert (only.epoch, harness.last.records) == (1, [])
 
 
-def test_a_topic_may_come_later_and_go_again(harness: ConsumerGroupHarness) -> None:
+def test_a_subscribed_topic_can_be_created_and_deleted_later(harness: ConsumerGroupHarness) -> None:
     only = client(harness, "a", "later")
     assert only.beat().assignment == {}
     harness.put_topics(later=2)
@@ -305,7 +305,7 @@ def test_most_members_decide_on_the_assignor(harness: ConsumerGroupHarness) -> N
 # Static members.
 
 
-def test_a_static_member_comes_back_to_what_it_had(harness: ConsumerGroupHarness) -> None:
+def test_a_static_member_returns_to_its_former_assignment(harness: ConsumerGroupHarness) -> None:
     first, second = client(harness, "a", instance_id="i"), client(harness, "b")
     first.beat()
     second.beat()
@@ -321,7 +321,7 @@ def test_a_static_member_comes_back_to_what_it_had(harness: ConsumerGroupHarness
     assert harness.group.state.epoch == epoch, "nobody else has to do anything"
 
 
-def test_nobody_gets_what_a_static_member_has_while_it_is_away(harness: ConsumerGroupHarness) -> None:
+def test_partitions_of_an_absent_static_member_are_held_until_its_session_ends(harness: ConsumerGroupHarness) -> None:
     first, second = client(harness, "a", "foo", instance_id="i"), client(harness, "b", "foo")
     first.beat()
     first.leave(-2)
@@ -364,7 +364,7 @@ def test_an_instance_id_that_is_in_use_is_not_given_away(harness: ConsumerGroupH
     assert client(harness, "b", instance_id="i").beat().error_code == e.UNRELEASED_INSTANCE_ID
 
 
-def test_a_static_member_whose_join_was_not_answered_is_not_refused_by_its_own_instance_id(
+def test_a_static_member_that_repeats_an_unanswered_join_is_accepted(
     harness: ConsumerGroupHarness,
 ) -> None:
     """The broker stopped before it answered; Java's consumer ended, and its partitions waited for the session's end."""
@@ -402,7 +402,7 @@ def test_a_static_member_that_was_replaced_is_fenced(harness: ConsumerGroupHarne
     assert list(harness.group.state.members) == ["a2"]
 
 
-def test_a_static_member_may_leave_for_good(harness: ConsumerGroupHarness) -> None:
+def test_a_static_member_can_leave_permanently(harness: ConsumerGroupHarness) -> None:
     first = client(harness, "a", instance_id="i")
     first.beat()
     assert first.leave(-1).error_code == e.NONE
@@ -413,7 +413,7 @@ def test_a_static_member_may_leave_for_good(harness: ConsumerGroupHarness) -> No
 # Restarts.
 
 
-def test_a_group_goes_on_after_a_restart(harness: ConsumerGroupHarness) -> None:
+def test_a_consumer_group_continues_after_a_restart(harness: ConsumerGroupHarness) -> None:
     first, second = client(harness, "a"), client(harness, "b")
     first.beat()
     second.beat()
@@ -452,7 +452,7 @@ def test_a_hole_in_the_target_assignment_is_filled_after_a_restart(harness: Cons
     assert named(second.owned) == {"foo": set(range(6)), "bar": set(range(3))}
 
 
-def test_who_has_what_is_known_whatever_the_log_has_been_through(harness: ConsumerGroupHarness) -> None:
+def test_a_partition_given_up_by_another_member_keeps_its_owner_on_reload(harness: ConsumerGroupHarness) -> None:
     """On the way through it another member had the same partition, and gave it up."""
     client(harness, "a", "foo").beat()
     has = harness.group.state.members["a"]
@@ -481,7 +481,7 @@ def test_half_a_target_assignment_is_made_whole_after_a_restart(harness: Consume
     assert harness.group.state.state is ConsumerGroupState.STABLE
 
 
-def test_what_kafka_4_0_kept_is_deleted(harness: ConsumerGroupHarness) -> None:
+def test_partition_metadata_records_of_kafka_4_0_are_deleted(harness: ConsumerGroupHarness) -> None:
     only = client(harness, "a")
     only.beat()
     key = ConsumerGroupPartitionMetadataKey(GROUP_ID)
@@ -495,7 +495,7 @@ def test_what_kafka_4_0_kept_is_deleted(harness: ConsumerGroupHarness) -> None:
     assert harness.group.state.epoch == 1
 
 
-def test_a_state_of_a_later_version_fences_whoever_has_something(harness: ConsumerGroupHarness) -> None:
+def test_an_unreadable_member_state_fences_members_that_own_partitions(harness: ConsumerGroupHarness) -> None:
     only = client(harness, "a")
     only.beat()
     last = harness.log[-1]
@@ -529,7 +529,7 @@ def shown(assignment: DescribedAssignment) -> list[tuple[str, list[int]]]:
     return [(of_topic.topic_name, of_topic.partitions) for of_topic in assignment.topic_partitions]
 
 
-def test_a_group_is_described_with_what_members_have_and_are_to_have(harness: ConsumerGroupHarness) -> None:
+def test_a_group_description_has_current_and_target_assignments(harness: ConsumerGroupHarness) -> None:
     first, second = client(harness, "a", "foo", instance_id="i", server_assignor="range"), client(harness, "b", "foo")
     first.beat(rack_id="rack")
     second.beat()
@@ -546,7 +546,7 @@ def test_a_group_is_described_with_what_members_have_and_are_to_have(harness: Co
     assert shown(harness.group.describe().members[0].assignment) == []
 
 
-def test_times_that_would_drop_members_who_are_on_time_are_refused() -> None:
+def test_group_times_that_would_drop_punctual_members_are_refused() -> None:
     settings = CoordinatorSettings()
     with pytest.raises(ValueError, match="session timeout must be between"):
         group_times(settings, GroupOverrides(session_timeout_ms=44_999))
@@ -557,7 +557,7 @@ def test_times_that_would_drop_members_who_are_on_time_are_refused() -> None:
         group_times(short, GroupOverrides(session_timeout_ms=5_000))
 
 
-def test_a_group_may_have_times_of_its_own(harness: ConsumerGroupHarness) -> None:
+def test_group_overrides_replace_the_session_and_heartbeat_times(harness: ConsumerGroupHarness) -> None:
     overrides = GroupOverrides(session_timeout_ms=60_000, heartbeat_interval_ms=10_000)
     harness.overrides[GROUP_ID] = overrides
     assert client(harness, "a").beat().heartbeat_interval_ms == 10_000

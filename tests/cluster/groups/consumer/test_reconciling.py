@@ -154,7 +154,7 @@ def test_the_next_step(
     assert step(before, target_epoch, target, others, owned) == after
 
 
-def test_what_a_member_has_yet_to_give_up_it_does_not_get_in_the_same_step() -> None:
+def test_a_member_does_not_revoke_and_receive_a_partition_in_one_step() -> None:
     """As in Kafka: the partition counts as somebody's until the step is done."""
     before = member(UNREVOKED, (10, 10), partitions(t={2}), partitions(t={1}))
     after = step(before, 12, partitions(t={1, 2}), NOTHING, partitions(t={2}))

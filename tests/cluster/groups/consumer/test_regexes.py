@@ -60,7 +60,7 @@ def test_topics_of_names_and_of_an_expression_are_both_read(harness: ConsumerGro
     assert named(only.owned).keys() == {"foo", "bar"}
 
 
-def test_who_has_an_expression_that_is_known_has_its_topics_at_once(harness: ConsumerGroupHarness) -> None:
+def test_a_member_with_a_resolved_regex_gets_topics_without_another_search(harness: ConsumerGroupHarness) -> None:
     first, second = client(harness, "a", "foo.*"), client(harness, "b", "foo.*")
     first.beat()
     harness.find_topics()
@@ -87,7 +87,7 @@ def test_new_topics_are_looked_for_but_not_more_often_than_every_ten_seconds(har
     assert named(only.owned).keys() == {"foo", "foobar", "foo2"}
 
 
-def test_what_is_old_is_looked_for_again(harness: ConsumerGroupHarness) -> None:
+def test_an_old_regex_search_is_repeated(harness: ConsumerGroupHarness) -> None:
     """Without new topics: what a member may see can have changed."""
     only = client(harness, "a", "foo.*")
     only.beat()
@@ -104,7 +104,7 @@ def test_what_is_old_is_looked_for_again(harness: ConsumerGroupHarness) -> None:
     assert harness.group.state.epoch == epoch, "nothing new was found"
 
 
-def test_what_nobody_subscribes_to_any_more_is_forgotten(harness: ConsumerGroupHarness) -> None:
+def test_a_regex_without_subscribers_is_removed(harness: ConsumerGroupHarness) -> None:
     first, second = client(harness, "a", "foo.*"), client(harness, "b", "bar")
     first.beat()
     second.beat()
@@ -135,7 +135,7 @@ def test_a_member_that_drops_its_expression_drops_its_topics(harness: ConsumerGr
     assert only.owned == {}
 
 
-def test_what_was_found_stays_over_a_restart(harness: ConsumerGroupHarness) -> None:
+def test_resolved_regexes_survive_a_restart(harness: ConsumerGroupHarness) -> None:
     only = client(harness, "a", "foo.*")
     only.beat()
     harness.find_topics()
@@ -162,7 +162,7 @@ def test_a_search_comes_in_pieces() -> None:
     assert search.found == {"t.*": frozenset(names)}
 
 
-def test_what_one_group_has_matched_is_not_matched_again_for_another_one() -> None:
+def test_matches_found_for_one_group_are_reused_for_another() -> None:
     refresh, known = RegexRefresh(viewers={"a.*": frozenset()}, asker=None, version=1), KnownMatches()
     for names, new in ((["ab", "b"], ["ab", "b"]), (["ab", "ac", "b"], ["ac"]), (["ab", "b"], [])):
         search = Search(refresh, names, known)
@@ -189,7 +189,7 @@ def test_a_group_has_a_bound_of_expressions(harness: ConsumerGroupHarness) -> No
     "regex",
     ["(", "[z-a]", r"(a)\1", "(?=a)b", "(?<!a)b", "a{1001}", "((a{100}){100}){100}", "x" * (PATTERN_MAX_LENGTH + 1)],
 )
-def test_what_is_not_re2_or_too_large_is_refused(harness: ConsumerGroupHarness, regex: str) -> None:
+def test_an_invalid_or_too_large_regex_is_refused(harness: ConsumerGroupHarness, regex: str) -> None:
     refused = client(harness, "a", regex).beat()
     assert refused.error_code == e.INVALID_REGULAR_EXPRESSION
     assert len(refused.error_message or "") < 2 * PATTERN_MAX_LENGTH + 200
@@ -227,7 +227,7 @@ def topics_of(client: ConsumerClient) -> set[str]:
     return set(named(client.owned))
 
 
-def test_an_expression_finds_only_topics_that_the_member_may_describe(guarded: ConsumerGroupHarness) -> None:
+def test_a_regex_finds_only_topics_that_the_member_can_describe(guarded: ConsumerGroupHarness) -> None:
     bob = client(guarded, "b", ".*")
     bob.viewer = "bob"
     bob.beat()
@@ -254,7 +254,7 @@ def test_an_expression_finds_other_topics_when_rights_change(guarded: ConsumerGr
         assert guarded.refresh is None, "it has been looked for with these rights"
 
 
-def test_who_joins_with_an_expression_of_another_client_is_told_nothing_of_its_topics(
+def test_joining_a_shared_regex_does_not_reveal_topics_of_another_client(
     guarded: ConsumerGroupHarness,
 ) -> None:
     """Kafka gives the newcomer what the expression has found with the other client's rights."""

@@ -161,7 +161,7 @@ async def test_a_merged_segment_that_reaches_furthest_tells_the_end():
     assert adoption.topic.partitions[0].next_offset == 24
 
 
-async def test_producer_ids_and_epochs_go_on_behind_those_of_the_bucket():
+async def test_adoption_allocates_producer_ids_and_epochs_above_all_in_the_bucket():
     """After a lost checkpoint, a new producer must not be taken for one that a footer remembers."""
     objects = version_2(leader_epoch=7)
     footer = attrs.evolve(
@@ -248,7 +248,7 @@ async def test_version_1_is_read_listed_and_appended_to(autojump_clock):
     assert versions == {True, False}
 
 
-async def test_what_was_appended_behind_version_1_is_adopted_with_it_when_the_metadata_is_lost(autojump_clock):
+async def test_records_appended_after_adopted_version_1_segments_are_adopted_too(autojump_clock):
     parts = await adopted_parts(await version_1_bucket())
     async with serving(parts) as connection:
         await produce(connection, b"behind")
@@ -279,7 +279,7 @@ async def test_version_2_keeps_its_id(autojump_clock, generation):
         assert [offset for offset, _ in await read_all(connection)] == list(range(6))
 
 
-async def test_a_topic_whose_objects_are_being_deleted_is_refused_and_the_others_are_adopted():
+async def test_a_topic_being_deleted_is_refused_while_others_are_adopted():
     store = FaultyStore(await store_of(version_2("going"), version_2("staying", bytes(16))))
     store.fail(On("get_tail", "default/going/*"), NotFound)
     outcomes = await adopt_all(store, MemoryMetadataStore())

@@ -39,7 +39,7 @@ async def test_each_claim_has_the_next_epoch() -> None:
     assert [(await claimed(store)).claim.epoch for _ in range(3)] == [0, 1, 2]
 
 
-async def test_an_epoch_is_larger_than_what_the_metadata_and_the_bucket_know_of() -> None:
+async def test_a_claim_takes_an_epoch_above_all_in_the_metadata_and_the_bucket() -> None:
     store = MemoryStore()
     assert (await claimed(store, wanted(epoch=7))).claim.epoch == 7
     assert (await claimed(store, wanted(epoch=3))).claim.epoch == 8
@@ -47,7 +47,7 @@ async def test_an_epoch_is_larger_than_what_the_metadata_and_the_bucket_know_of(
     assert (await claimed(store, wanted(epoch=3), least=9)).claim.epoch == 9
 
 
-async def test_of_many_that_claim_at_once_each_gets_an_epoch_of_its_own(autojump_clock) -> None:
+async def test_concurrent_claims_get_distinct_epochs(autojump_clock) -> None:
     store = FaultyStore(MemoryStore())
     store.delay(On(), 0.0, jitter_seconds=0.01)
     epochs: list[int] = []
@@ -80,7 +80,7 @@ async def test_only_another_directory_that_acknowledges_locally_is_waited_for(
     assert found.must_wait is waits
 
 
-async def test_whom_a_start_that_failed_did_not_wait_for_is_waited_for_by_the_next() -> None:
+async def test_a_start_waits_for_brokers_that_a_failed_start_left_unsettled() -> None:
     store = MemoryStore()
     for name, unsettled in (("a", ()), ("b", ("a",)), ("b", ("a",)), ("c", ("a", "b")), ("a", ("b", "c"))):
         found = await claimed(store, wanted(name))
@@ -117,7 +117,7 @@ async def test_a_claim_that_another_broker_has_by_now_is_not_given_back() -> Non
     assert (await claimed(store, wanted("c"))).claim.unsettled == ("unused", "b")
 
 
-async def test_a_claim_of_a_later_version_that_is_given_back_has_all_that_it_had() -> None:
+async def test_giving_back_a_claim_restores_fields_of_a_later_version() -> None:
     store = MemoryStore()
     await claimed(store, wanted("a"))
     key = claim_key("default")
@@ -149,7 +149,7 @@ async def test_a_claim_is_settled_also_where_the_reply_is_lost(lost: bool) -> No
     assert store.count("put_if_match") == 3
 
 
-async def test_who_was_overtaken_while_it_waited_settles_nothing_and_gives_way() -> None:
+async def test_a_broker_overtaken_before_settling_its_claim_is_fenced() -> None:
     store = FaultyStore(MemoryStore())
     await claimed(store, wanted("a"))
     own = (await claimed(store, wanted("b"))).claim
@@ -220,7 +220,7 @@ async def confirmed(store: FaultyStore, own: Claim, count: int = 1) -> None:
             nursery.start_soon(check.confirm)
 
 
-async def test_who_asks_whether_it_leads_shares_a_look_only_with_those_who_asked_before_it_began(
+async def test_a_claim_check_is_shared_only_with_callers_that_came_before_its_start(
     autojump_clock: MockClock,
 ) -> None:
     store = FaultyStore(MemoryStore())
@@ -237,7 +237,7 @@ async def test_who_asks_whether_it_leads_shares_a_look_only_with_those_who_asked
     assert trio.current_time() == 2.0
 
 
-async def test_who_has_been_superseded_learns_it_when_it_asks(autojump_clock: MockClock) -> None:
+async def test_a_superseded_broker_is_fenced_by_its_claim_check(autojump_clock: MockClock) -> None:
     store = FaultyStore(MemoryStore())
     own = (await claimed(store)).claim
     await confirmed(store, own, 3)
@@ -271,7 +271,7 @@ async def test_a_look_that_is_cancelled_or_fails_confirms_nothing(autojump_clock
     await check.confirm()
 
 
-async def test_a_claim_that_was_deleted_stops_nobody(autojump_clock: MockClock) -> None:
+async def test_a_deleted_claim_does_not_fence_its_broker(autojump_clock: MockClock) -> None:
     store = FaultyStore(MemoryStore())
     own = (await claimed(store)).claim
     await store.delete([claim_key("default")])

@@ -52,11 +52,11 @@ def never() -> bool:
 
 
 @pytest.mark.parametrize("error", [group(BROKEN), group(BROKEN, FENCE), group(FENCE), BROKEN, group(BROKEN, BUG)])
-async def test_a_broker_that_was_declared_dead_starts_anew_whatever_it_ended_by(error: Exception) -> None:
+async def test_a_broker_declared_dead_restarts_after_any_error(error: Exception) -> None:
     assert await cause_of_end(check_that_finds(DEAD), error, never) is DEAD
 
 
-async def test_a_bug_of_a_broker_that_starts_anew_is_logged_with_its_traceback(
+async def test_a_bug_in_a_restarting_broker_is_logged_with_its_traceback(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     await cause_of_end(check_that_finds(DEAD), group(FENCE, BUG), never)
@@ -64,7 +64,7 @@ async def test_a_bug_of_a_broker_that_starts_anew_is_logged_with_its_traceback(
 
 
 @pytest.mark.parametrize("check", [check_that_finds, lone_check_that_finds])
-async def test_a_replaced_broker_ends_by_that_and_not_by_what_follows_from_it(
+async def test_a_replaced_broker_reports_supersession_rather_than_later_errors(
     check: Callable[[Exception | None], ScriptedCheck],
 ) -> None:
     assert await cause_of_end(check(SUPERSEDED), group(BROKEN, FENCE), never) is SUPERSEDED
@@ -83,7 +83,7 @@ async def test_a_bug_of_a_broker_that_ends_keeps_its_traceback(finding: Exceptio
     assert await cause_of_end(check_that_finds(finding), error, never) is error
 
 
-async def test_a_broker_whose_disk_has_failed_asks_once_and_ends_by_that() -> None:
+async def test_a_broker_with_a_failed_disk_checks_its_claim_once() -> None:
     for finding in (None, StoreUnavailable("no connection"), StorageFailed("no disk either")):
         error = group(BROKEN)
         check = check_that_finds(finding)
@@ -96,7 +96,7 @@ async def test_a_fenced_broker_asks_until_the_bucket_answers(autojump_clock: Moc
     assert await cause_of_end(check, group(FENCE), never) is DEAD
 
 
-async def test_a_fenced_broker_that_is_told_to_stop_asks_no_longer(autojump_clock: MockClock) -> None:
+async def test_a_fenced_broker_stops_checking_its_claim_when_stopped(autojump_clock: MockClock) -> None:
     stopping = trio.Event()
     check = check_that_finds(*[StoreUnavailable("no connection")] * 100)
 

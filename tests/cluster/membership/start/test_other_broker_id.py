@@ -66,7 +66,7 @@ async def test_a_broker_with_another_id_is_refused_where_one_lives_and_touches_n
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)
-async def test_a_broker_with_another_id_follows_one_that_has_stopped(
+async def test_a_broker_with_another_id_can_replace_a_stopped_one(
     autojump_clock: MockClock, durability: Durability
 ) -> None:
     bucket = MemoryStore()
@@ -88,7 +88,7 @@ async def test_a_broker_that_was_killed_is_followed_by_its_id_or_its_data_direct
     await start(attrs.evolve(disk, store=bucket), 2)
 
 
-async def test_a_claim_of_an_earlier_version_is_one_that_was_not_released(autojump_clock: MockClock) -> None:
+async def test_a_claim_of_an_earlier_version_counts_as_unreleased(autojump_clock: MockClock) -> None:
     old = b'{"epoch":4,"broker_id":7,"directory_id":"a","acknowledges_locally":false,"nonce":"n"}'
     bucket = MemoryStore()
     await bucket.put(claim_key("default"), [old])

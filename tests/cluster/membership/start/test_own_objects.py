@@ -44,7 +44,7 @@ def told(look):
     return [(finding.name, finding.kind, finding.damage) for finding in look.findings]
 
 
-async def test_what_is_whole_is_whole():
+async def test_an_intact_bucket_has_no_findings():
     look, position = await looked_at(await bucket(), leader_epoch=7)
     assert (look.findings, look.checkpoint_count, position) == ([], 2, WalPosition(7, 9))
     assert await look.has_all_metadata()
@@ -74,7 +74,7 @@ async def test_a_damaged_checkpoint_is_found_and_the_other_one_counts():
     assert position == WalPosition(7, 3)
 
 
-async def test_changes_whose_full_checkpoints_have_gone_are_damage():
+async def test_a_delta_checkpoint_without_its_full_checkpoint_is_damaged():
     store = await bucket()
     await store.put(key(2), encode_checkpoint(WalPosition(7, 11), [A_TOPIC], base=0))
     assert told((await looked_at(store))[0]) == []
@@ -99,7 +99,7 @@ async def test_a_missing_claim_is_noted():
 
 @pytest.mark.parametrize("leader_epoch", [7, 9])
 @pytest.mark.parametrize("content", [b"", b"{}"])
-async def test_a_damaged_claim_is_written_anew_and_a_start_goes_on_behind_it(content, leader_epoch):
+async def test_a_damaged_claim_is_repaired_and_the_next_start_takes_a_higher_epoch(content, leader_epoch):
     store = await bucket()
     await store.put(CLAIM_KEY, [content])
     look, _ = await looked_at(store, leader_epoch=leader_epoch, repair=True)
@@ -116,14 +116,14 @@ async def zero():
     return 0
 
 
-async def test_a_claim_that_has_gone_back_is_damage():
+async def test_a_claim_older_than_the_objects_is_repaired():
     store = await bucket(claimed=Claim(epoch=5, broker_id=0, directory_id="d", acknowledges_locally=True))
     look, _ = await looked_at(store, repair=True)
     assert "says epoch 5, but there are objects of epoch 7" in look.findings[0].message
     assert decode(Claim, bytes((await store.get(CLAIM_KEY)).data)).epoch == 7
 
 
-async def test_what_is_none_of_the_brokers_own_objects_is_noted():
+async def test_an_unknown_system_object_is_reported():
     store = await bucket()
     await store.put(system_key("probe", "left"), [b"x"])
     look, _ = await looked_at(store)

@@ -51,7 +51,7 @@ async def checkpoints(store: ObjectStore) -> list[str]:
     return [info.key async for page in store.list("_kafscale/default/checkpoint/") for info in page]
 
 
-async def test_a_checkpoint_claims_no_more_than_what_has_been_applied(autojump_clock) -> None:
+async def test_a_checkpoint_position_stops_at_the_last_applied_transaction(autojump_clock) -> None:
     local = MemoryMetadataStore()
     lead = await lead_of(MemoryStore(), Durability.SEGMENT, local)
     async with trio.open_nursery() as nursery:
@@ -68,7 +68,7 @@ async def test_a_checkpoint_claims_no_more_than_what_has_been_applied(autojump_c
         nursery.cancel_scope.cancel()
 
 
-async def test_with_a_damaged_checkpoint_the_one_before_it_and_the_log_have_everything(autojump_clock) -> None:
+async def test_a_start_with_a_damaged_checkpoint_restores_all_from_the_one_before(autojump_clock) -> None:
     store = MemoryStore()
     await committed(store, Durability.SEGMENT, "topics/a")
     await committed(store, Durability.SEGMENT, "topics/b")
@@ -90,7 +90,7 @@ async def test_an_empty_disk_does_not_start_without_any_intact_checkpoint(autoju
     await lead_of(store, durability, local)  # a data directory that has it all does
 
 
-async def test_what_was_durable_locally_is_in_the_bucket_before_another_mode_acknowledges(autojump_clock) -> None:
+async def test_locally_durable_metadata_is_uploaded_before_another_mode_acknowledges(autojump_clock) -> None:
     store, local = MemoryStore(), MemoryMetadataStore()
     lead = await lead_of(store, Durability.WAL, local)
     async with trio.open_nursery() as nursery:
@@ -127,7 +127,7 @@ async def watched(lead: LoneMember, *, task_status: trio.TaskStatus[None]) -> No
 
 
 @pytest.mark.parametrize("durability", [Durability.S3_WAL, Durability.SEGMENT])
-async def test_a_start_goes_on_though_the_older_broker_trims_its_log_meanwhile(autojump_clock, durability) -> None:
+async def test_a_start_succeeds_although_the_older_broker_trims_its_log(autojump_clock, durability) -> None:
     """It failed with NotFound: what it had listed was in a checkpoint that came after the one it had read."""
     bucket = MemoryStore()
     older = await lead_of(bucket, durability)
@@ -164,7 +164,7 @@ async def crashed_while_waiting(store: ObjectStore, durability: Durability, loca
 
 @pytest.mark.parametrize("durability", MODES)
 @pytest.mark.parametrize("crashes_count", [1, 3, 2 * UNSETTLED_MAX_COUNT])
-async def test_a_broker_that_crashes_while_it_waits_for_an_older_one_waits_again(
+async def test_a_broker_that_crashes_during_the_takeover_wait_waits_again(
     autojump_clock, durability, crashes_count
 ) -> None:
     """Its claim was in the place of the older broker's, so the next start knew of nobody to wait for."""
@@ -183,7 +183,7 @@ async def test_the_directory_that_was_waited_for_does_not_wait_for_itself(autoju
     assert await start_seconds(store, Durability.WAL, older) == 0.0
 
 
-async def test_who_held_a_claim_that_was_lost_is_waited_for(autojump_clock) -> None:
+async def test_a_start_waits_for_the_holder_of_a_lost_claim(autojump_clock) -> None:
     store = MemoryStore()
     await lead_of(store, Durability.WAL)
     await store.delete([claim_key("default")])

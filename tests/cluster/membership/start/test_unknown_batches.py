@@ -66,7 +66,7 @@ async def replayed(disk: MemoryDisk) -> list[tuple[bytes, int, int]]:
     return found
 
 
-async def test_what_was_kept_aside_is_in_the_log_again_before_its_topic_is_registered(autojump_clock):
+async def test_batches_kept_aside_are_replayed_before_their_topic_is_registered(autojump_clock):
     disk = await disk_with(batch(ORDERS, 5), batch(ORDERS, 6))
     keep_aside(disk)
     (adoption,), topics = await adopted(disk)
@@ -75,7 +75,7 @@ async def test_what_was_kept_aside_is_in_the_log_again_before_its_topic_is_regis
     assert await replayed(disk) == [(ORDERS, 0, 5), (ORDERS, 0, 6)]
 
 
-async def test_batches_of_a_file_that_is_in_the_log_still_are_put_behind_those_that_were_kept_aside(autojump_clock):
+async def test_batches_still_in_the_log_are_placed_after_batches_kept_aside(autojump_clock):
     disk = await disk_with(batch(ORDERS, 0), batch(ORDERS, 1))
     keep_aside(disk)
     later = await disk_with(batch(ORDERS, 2), batch(PAYMENTS, 0))
@@ -88,7 +88,7 @@ async def test_batches_of_a_file_that_is_in_the_log_still_are_put_behind_those_t
     assert await replayed(disk) == [(ORDERS, 0, 2), (PAYMENTS, 0, 0), *in_order]
 
 
-async def test_a_topic_without_a_name_is_given_back_under_the_one_that_is_told(autojump_clock):
+async def test_a_nameless_topic_is_adopted_under_a_given_name(autojump_clock):
     disk = await disk_with(batch(ORDERS, 0), named=False)
     keep_aside(disk)
     (adoption,), _ = await adopted(disk)

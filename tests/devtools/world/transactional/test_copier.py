@@ -28,7 +28,7 @@ def test_each_record_before_the_groups_offset_is_copied_once() -> None:
     assert found(offset=0) == 0
 
 
-async def test_an_offset_that_nobody_has_asked_to_be_committed_is_found(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_committed_offset_that_no_commit_named_is_reported(autojump_clock: trio.testing.MockClock) -> None:
     async with broker() as (running, client):
         producer, asked = Producer(client), {(0, 5), (1, 0)}
         topic = Topic(TOPIC, running.broker.services.topics.get(TOPIC).topic_id, 2)
