@@ -84,9 +84,8 @@ def decode_checkpoint(key: str, data: Buffer) -> Checkpoint:
     if magic != MAGIC:
         raise DamagedObject(f"{key}: not a checkpoint of metadata")
     if version != VERSION:
-        raise NewerVersion(
-            f"{key}: checkpoint version {version} is not known, only {VERSION}: start the KafScale that wrote it"
-        )
+        needed = "a later version of KafScale" if version > VERSION else "the version of KafScale that wrote it"
+        raise NewerVersion(f"{key}: checkpoint version {version} is not known, only {VERSION}: start {needed}")
     body_start = _HEADER.size + 4
     header, checksum, body = view[: _HEADER.size], view[_HEADER.size : body_start], view[body_start:]
     if len(checksum) < 4 or crc32c(body, crc32c(header)) != int.from_bytes(checksum, "big"):

@@ -14,7 +14,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, To
 from kafscale.client.client import connect
 from kafscale.client.consumer import Consumer as OwnConsumer
 from kafscale.login.security import client_security
-from tests.devtools.external.clients import DEADLINE_SECONDS
+from tests.devtools.external.clients import DEADLINE_SECONDS, wait_until
 from tests.devtools.processes.process import BrokerProcess, broker_process
 
 with warnings.catch_warnings():  # it reads its definitions in a deprecated way while it is imported
@@ -24,11 +24,12 @@ with warnings.catch_warnings():  # it reads its definitions in a deprecated way 
 TOPIC = "cut-off"
 END_OFFSET = 6
 LEFT = [b"0", b"1", b"2"]
+FILE_BYTES = 64 << 20  # of a file of the log; a start cuts a file that it replays to its entries
 
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[BrokerProcess]:
-    """Of two segments with three records each the second one has gone."""
+    """A broker whose second segment of two, with three records each, is gone from the bucket and from its log."""
     with broker_process() as process:
         for values in (LEFT, [b"3", b"4", b"5"]):
             producer = Producer({"bootstrap.servers": process.bootstrap})
@@ -36,6 +37,10 @@ def broker() -> Iterator[BrokerProcess]:
                 producer.produce(TOPIC, value, partition=0)
             assert producer.flush(DEADLINE_SECONDS) == 0
             process.restart()  # which flushes, and writes a checkpoint of the manifests
+        wait_until(
+            lambda: all(path.stat().st_size == FILE_BYTES for path in process.data_dir.glob("wal/*.log")),
+            "no flushed file of the log",
+        )
         process.stop()
         lost = list(process.data_dir.rglob("segment-00000000000000000003-*"))
         assert len(lost) == 2
