@@ -217,7 +217,7 @@ class FanOut:
     )
     create: str | None = setting(
         f"Tables for other values, made when the first record comes: a name with `{SEEN}` in it, as `sales.of_{SEEN}`. "
-        "The value is put there in lower case, and `_` for what is no letter of a to z, digit or `_`.",
+        "The value is written there in lower case, with `_` for each other character than a to z, digits and `_`.",
         None,
         validator=_checked(_check_seen),
     )
