@@ -109,7 +109,7 @@ def spelled(text: str) -> Spelled:
         replaced = _spelling(token, before, following)
         if replaced is not None:
             edits.append(Edit(start=token.start, end=token.end, text=replaced))
-    edits.sort(key=lambda edit: edit.start)
+    edits.sort(key=lambda edit: (edit.start, edit.end))
     return Spelled(edited(text, edits), edits)
 
 

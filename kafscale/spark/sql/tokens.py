@@ -108,8 +108,8 @@ class Edit:
 
 
 def edited(text: str, edits: Iterable[Edit]) -> str:
-    """Apply edits that do not touch each other."""
-    for change in sorted(edits, key=lambda edit: edit.start, reverse=True):
+    """Apply edits that do not overlap. An insertion goes before a replacement that starts at the same place."""
+    for change in sorted(edits, key=lambda edit: (edit.start, edit.end), reverse=True):
         text = text[: change.start] + change.text + text[change.end :]
     return text
 

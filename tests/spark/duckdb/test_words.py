@@ -19,6 +19,8 @@ from kafscale.spark.duckdb.parser import spelled
         ('select `a``b"c` from `order-lines.v1`', 'select "a`b""c" from "order-lines.v1"'),
         ("select \"it's\", r'\\d'", "select 'it''s', '\\d'"),
         ("select o.decoded.value.*, o.*", "select kafscale_fields(o.decoded.value), o.*"),
+        ("select `my-o`.decoded.value.*", 'select kafscale_fields("my-o".decoded.value)'),
+        ("select `my-o`.`decoded`.*, `offset`", 'select kafscale_fields("my-o"."decoded"), "offset"'),
         ("select 'offset' -- offset\n/* offset */", "select 'offset' -- offset\n/* offset */"),
     ],
 )
