@@ -32,8 +32,6 @@ from kafscale.config import Address, Loaded, Settings, parse_size
 from kafscale.errors import ConfigError, KafScaleError, StartupError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pyspark.sql import SparkSession
 
     from kafscale.spark.catalogs import CatalogOptions

@@ -39,12 +39,10 @@ CLIENT_SECRETS = ("sasl.oauthbearer.client.credentials.client.secret", "sasl.oau
 SCOPE, URL_ENCODED = "sasl.oauthbearer.scope", "sasl.oauthbearer.header.urlencode"
 RETRIEVER_CLASS, METHOD = "sasl.oauthbearer.jwt.retriever.class", "sasl.oauthbearer.method"
 HTTPS_CA, HTTPS_CA_TEXT = "https.ca.location", "https.ca.pem"
-# What says where tokens come from.
-TOKEN_SETTINGS = frozenset(
-    {TOKEN_URL, CALLBACK_CLASS, *CLIENT_IDS, *CLIENT_SECRETS, SCOPE, URL_ENCODED, RETRIEVER_CLASS, METHOD}
-    | {HTTPS_CA, HTTPS_CA_TEXT}
+KNOWN = frozenset(
+    {MECHANISM, MECHANISMS, USERNAME, PASSWORD, JAAS, TOKEN_URL, CALLBACK_CLASS, *CLIENT_IDS, *CLIENT_SECRETS}
+    | {SCOPE, URL_ENCODED, RETRIEVER_CLASS, METHOD, HTTPS_CA, HTTPS_CA_TEXT}
 )
-KNOWN = frozenset({MECHANISM, MECHANISMS, USERNAME, PASSWORD, JAAS, *TOKEN_SETTINGS})
 MODULES = {"ScramLoginModule": "SCRAM-", "PlainLoginModule": "PLAIN", "OAuthBearerLoginModule": "OAUTHBEARER"}
 OWN_CALLBACK_CLASS = "OAuthBearerLoginCallbackHandler"
 RETRIEVERS = {

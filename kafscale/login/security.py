@@ -42,7 +42,7 @@ def client_security(properties: Mapping[str, str]) -> ClientSecurity:
     for name in properties:
         if name.startswith(PREFIXES) and name not in _KNOWN:
             raise ConfigError(f"{name}: is not known here; allowed: {', '.join(sorted(_KNOWN))}")
-    protocol = client_protocol(properties)
+    protocol = _client_protocol(properties)
     return ClientSecurity(
         protocol=protocol,
         context=tls_context(properties) if protocol.uses_tls else None,
@@ -50,7 +50,7 @@ def client_security(properties: Mapping[str, str]) -> ClientSecurity:
     )
 
 
-def client_protocol(properties: Mapping[str, str]) -> SecurityProtocol:
+def _client_protocol(properties: Mapping[str, str]) -> SecurityProtocol:
     """Read the security protocol. Raises ConfigError."""
     word = properties.get(PROTOCOL, "PLAINTEXT").strip().upper()
     protocol = SecurityProtocol.__members__.get(word)

@@ -71,7 +71,7 @@ def _load_certificate(context: ssl.SSLContext, properties: Mapping[str, str]) ->
     chain = _first(_text_of(properties, "ssl.certificate"), _store(properties, "keystore", "certificate.chain"))
     if chain is None:
         return
-    key = _first(_text_of(properties, "ssl.key"), in_lines(properties.get("ssl.keystore.key")), "")
+    key = _first(_text_of(properties, "ssl.key"), _in_lines(properties.get("ssl.keystore.key")), "")
     password = properties.get("ssl.key.password")
 
     def give_password() -> str:
@@ -101,13 +101,13 @@ def _load_pem(context: ssl.SSLContext, pem: str, password: Callable[[], str]) ->
 
 def _store(properties: Mapping[str, str], store: str, text: str) -> str | None:
     """Return a store of Java, which must be PEM, from a file or text."""
-    if not has_pem_store(properties, store, text):
+    if not _has_pem_store(properties, store, text):
         return None
     location = f"ssl.{store}.location"
-    return _first(in_lines(properties.get(f"ssl.{store}.{text}")), _read(properties.get(location), location))
+    return _first(_in_lines(properties.get(f"ssl.{store}.{text}")), _read(properties.get(location), location))
 
 
-def has_pem_store(properties: Mapping[str, str], store: str, text: str) -> bool:
+def _has_pem_store(properties: Mapping[str, str], store: str, text: str) -> bool:
     """Tell whether a store of Java is given. Raises ConfigError unless it is PEM."""
     if f"ssl.{store}.location" not in properties and f"ssl.{store}.{text}" not in properties:
         return False
@@ -123,11 +123,11 @@ def has_pem_store(properties: Mapping[str, str], store: str, text: str) -> bool:
 def _text_of(properties: Mapping[str, str], name: str) -> str | None:
     """Return librdkafka's text (.pem) or file (.location)."""
     return _first(
-        in_lines(properties.get(f"{name}.pem")), _read(properties.get(f"{name}.location"), f"{name}.location")
+        _in_lines(properties.get(f"{name}.pem")), _read(properties.get(f"{name}.location"), f"{name}.location")
     )
 
 
-def in_lines(pem: str | None) -> str | None:
+def _in_lines(pem: str | None) -> str | None:
     """Restore the line ends of PEM that a file of settings, where a value is one line, has lost."""
 
     def rewrite(block: re.Match[str]) -> str:

@@ -1,6 +1,6 @@
 """OAUTHBEARER (RFC 7628): a signed token that names the user, checked by the library joserfc.
 
-client  n,[a=AUTHORIZATION-ID],^Aauth=Bearer TOKEN^A[KEY=VALUE^A]...^A        server  nothing
+    client  n,[a=AUTHORIZATION-ID],^Aauth=Bearer TOKEN^A[KEY=VALUE^A]...^A        server  nothing
                                                     or, if the token is refused  server  {"status":"invalid_token"}
                                                                                  client  ^A      then it has failed
 

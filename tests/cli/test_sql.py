@@ -189,7 +189,6 @@ print(sorted({"duckdb", "pyarrow", "numpy", "pyspark"} & set(sys.modules)))"""
 
 
 def test_a_missing_package_gives_one_line(capsys, monkeypatch, store):
-    monkeypatch.delitem(sys.modules, "kafscale.spark.duckdb.engine", raising=False)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.delitem(sys.modules, "kafscale.spark.duckdb.engine", raising=False)
     assert run(["sql", "--store", store, "select 1"]) == 1

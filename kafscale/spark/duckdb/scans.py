@@ -25,7 +25,7 @@ from kafscale.spark.bucket.decode import COLUMN_TYPES
 from kafscale.spark.bucket.splits import FIRST_MS, LAST_MS, Period, Split
 from kafscale.spark.bucket.totals import GROUPS, NEVER_NULL, FooterTotals, Totals, told_by_footers, totals_of
 from kafscale.spark.duckdb.expressions import Expressions
-from kafscale.spark.duckdb.functions import OPERATORS, timestamp_of
+from kafscale.spark.duckdb.functions import AGGREGATES, OPERATORS, timestamp_of
 from kafscale.spark.duckdb.kinds import INTEGERS, Expression, NotAlike, TooMuch, TypedColumn, ValueKind
 from kafscale.spark.duckdb.parser import ParsedNode
 from kafscale.spark.source.options import BatchOptions, Given, ReadOptions
@@ -238,7 +238,6 @@ EXTREMES: Mapping[tuple[str, str], str] = {
     ("min", "partition"): "partition",
     ("max", "partition"): "partition",
 }
-AGGREGATES = ("count_star", "count", "min", "max", "sum", "avg")
 
 
 def grouping_columns(columns: Sequence[TypedColumn]) -> Sequence[TypedColumn]:
@@ -263,7 +262,7 @@ class TotalExpressions(Expressions):
         if node.type == "COLUMN_REF":
             self._check_column(node.raw("column_names"))
         name = node.text("function_name").lower()
-        if node.type != "FUNCTION" or name not in AGGREGATES:
+        if node.type != "FUNCTION" or name not in ("count_star", *AGGREGATES):
             return super().of(node)
         told = self.of_records.of(node)
         if node.has("distinct"):

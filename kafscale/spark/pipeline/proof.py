@@ -15,6 +15,7 @@ import attrs
 from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
+from kafscale.errors import CorruptBatch, DamagedObject
 from kafscale.spark.bucket.catalog import PartitionLog
 from kafscale.spark.bucket.digests import of_batches, was_compacted
 from kafscale.spark.bucket.position import Position, TopicPartition, range_options, recreations
@@ -143,7 +144,11 @@ def _check_crcs(planner: Planner, logs: Mapping[TopicPartition, PartitionLog], b
         is_gone = digest.start_offset < log.start_offset
         if is_gone or was_compacted(planner.catalog, log, digest.start_offset, digest.end_offset):
             continue
-        if of_batches(planner.catalog, log, digest.start_offset, digest.end_offset) != digest:
+        try:
+            found = of_batches(planner.catalog, log, digest.start_offset, digest.end_offset)
+        except (DamagedObject, CorruptBatch) as exc:
+            raise _Unproven(str(exc)) from exc
+        if found != digest:
             topic, index = partition
             raise _Unproven(
                 f"offsets {digest.start_offset} to {digest.end_offset - 1} of partition {index} of {topic} are not "

@@ -39,12 +39,21 @@ from kafscale.spark.source.source import HEADERS, SCHEMA
 from kafscale.spark.values.options import RegistryCredentials
 from kafscale.spark.values.registry_column import RegistryReading, from_registry
 
-_NUMBERS = ("change_ms", "transaction_order", "transaction_collection_order")
-DELETE = "d"
+# Of a change that Debezium tells, as members of its decoded value, and their types.
+CHANGES: Mapping[str, tuple[str, str]] = {
+    "op": ("op", "string"),
+    "change_ms": ("ts_ms", "bigint"),
+    "transaction_id": ("transaction.id", "string"),
+    "transaction_order": ("transaction.total_order", "bigint"),
+    "transaction_collection_order": ("transaction.data_collection_order", "bigint"),
+}
+OPERATIONS = ("c", "r", "u", "d")  # create, read (of a snapshot), update, delete
+DELETE, EMPTY = "d", "t"
 
 
 def flag_fields() -> list[StructField]:
-    flags = [StructField(flag, LongType() if name in _NUMBERS else StringType()) for name, flag in FLAGS.items()]
+    types = {"string": StringType(), "bigint": LongType()}
+    flags = [StructField(flag, types[CHANGES[name][1]]) for name, flag in FLAGS.items()]
     return [StructField(DELETED, StringType()), *flags]
 
 
@@ -76,7 +85,7 @@ def without_flags(decoded: DataFrame, mapping: TableMapping, side: str) -> DataF
         member(value, type_, FLAGS["op"], "string")
     )
     metadata = [
-        member(value, type_, FLAGS[source], "bigint" if source in _NUMBERS else "string").alias(column)
+        member(value, type_, FLAGS[source], CHANGES[source][1]).alias(column)
         for column, source in mapping.metadata_columns.items()
         if source in FLAGS
     ]
@@ -99,17 +108,7 @@ _END = "_kafscale_end"
 _VALUE = "value"
 _SIDES = {"value": "_kafscale_value", "key": "_kafscale_key"}
 
-# Of a change that Debezium tells, as members of its decoded value, and their types.
-CHANGES: Mapping[str, tuple[str, str]] = {
-    "op": ("op", "string"),
-    "change_ms": ("ts_ms", "bigint"),
-    "transaction_id": ("transaction.id", "string"),
-    "transaction_order": ("transaction.total_order", "bigint"),
-    "transaction_collection_order": ("transaction.data_collection_order", "bigint"),
-}
 TABLE_NAME_MAX = 64  # characters of a value that a table is named by
-OPERATIONS = ("c", "r", "u", "d")  # create, read (of a snapshot), update, delete
-DELETE, EMPTY = "d", "t"
 
 METADATA: Mapping[str, str] = {
     "topic": "topic",

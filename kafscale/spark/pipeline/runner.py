@@ -219,8 +219,9 @@ class MappingRun:
         except Exception as exc:  # py4j's of the catalog, too
             logger.info("how far %s is behind is not known now: %s", self.mapping.id, exc)
             return
+        lag = Lag.of(behind, committed)
         for observer in observers:
-            observer.lag_measured(self.mapping.id, Lag.of(behind, committed))
+            observer.lag_measured(self.mapping.id, lag)
 
     def _start_again_later(self, observers: Sequence[Observer], exc: Exception) -> None:
         delay_seconds = RESTARTS.seconds(self._restart_count)

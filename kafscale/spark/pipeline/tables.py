@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import reduce
 from operator import and_, or_
-from typing import TYPE_CHECKING
 
 import attrs
 from pyspark.sql import Column, SparkSession, functions
@@ -30,9 +29,6 @@ from kafscale.spark.pipeline.schema import SchemaConflict, changes, sql_of
 from kafscale.spark.pipeline.snapshots import MAPPING, newest
 from kafscale.spark.pipeline.table_format import DeltaTables, IcebergTables, TableFormat
 from kafscale.spark.session import first_line
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 FORMATS: Mapping[str, Callable[[SparkSession, CatalogOptions], TableFormat]] = {
     ICEBERG: IcebergTables,

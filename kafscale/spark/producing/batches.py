@@ -159,7 +159,6 @@ class RowBatch:
     rows: Rows
     order: Numbers
     until: float
-    """When to give it up, by the clock of `time.monotonic`."""
 
     @property
     def at(self) -> tuple[str, int]:

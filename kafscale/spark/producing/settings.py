@@ -9,7 +9,7 @@ import attrs
 from kafscale.config import Address
 from kafscale.errors import ConfigError
 from kafscale.login.security import PREFIXES, ClientSecurity, client_security
-from kafscale.spark.brokers.cluster import parse_bootstrap
+from kafscale.spark.brokers.cluster import Cluster, parse_bootstrap
 from kafscale.wire import compression
 
 BATCH_BYTES = 128 << 10  # Kafka: batch.size, 16 KiB, librdkafka 1 MB; a column's readers like many batches at once
@@ -17,7 +17,7 @@ MESSAGE_MAX_BYTES = 1_000_000  # librdkafka: message.max.bytes
 TIMEOUT_MS = 300_000  # librdkafka: message.timeout.ms
 REQUEST_TIMEOUT_MS = 30_000
 
-TRANSACTION_TIMEOUT = "transaction.timeout.ms"  # read by the transactional writer
+TRANSACTION_TIMEOUT = "transaction.timeout.ms"  # read by `WriteOptions`
 _BOOTSTRAP = "bootstrap.servers"
 _BATCH = ("batch.size",)
 _MESSAGE_MAX = ("message.max.bytes", "max.request.size")
@@ -34,9 +34,12 @@ _WITHOUT_EFFECT = (
     *("queue.buffering.max.messages", "queue.buffering.max.kbytes", "batch.num.messages", "buffer.memory"),
     *("max.block.ms", "client.id", "retry.backoff.ms", "retry.backoff.max.ms", "reconnect.backoff.ms"),
     *("reconnect.backoff.max.ms", "metadata.max.age.ms", "connections.max.idle.ms", "socket.timeout.ms"),
-    *("socket.keepalive.enable", "send.buffer.bytes", "receive.buffer.bytes", TRANSACTION_TIMEOUT),
+    *("socket.keepalive.enable", "send.buffer.bytes", "receive.buffer.bytes"),
 )
-_WITH_EFFECT = (_BOOTSTRAP, *_BATCH, *_MESSAGE_MAX, *_TIMEOUT, *_REQUEST_TIMEOUT, *_CODEC, _PARTITIONER)
+_WITH_EFFECT = (
+    *(_BOOTSTRAP, *_BATCH, *_MESSAGE_MAX, *_TIMEOUT, *_REQUEST_TIMEOUT, *_CODEC),
+    *(_PARTITIONER, TRANSACTION_TIMEOUT),
+)
 
 
 @attrs.frozen(kw_only=True)
@@ -75,6 +78,10 @@ class ProducerSettings:
             timeout_seconds=_number(values, _TIMEOUT, TIMEOUT_MS) / 1000,
             request_timeout_ms=_number(values, _REQUEST_TIMEOUT, REQUEST_TIMEOUT_MS),
         )
+
+    def cluster(self) -> Cluster:
+        """Return the brokers, to be closed."""
+        return Cluster(bootstrap=self.bootstrap, security=self.security)
 
 
 def _first(values: Mapping[str, str], names: Sequence[str], default: str) -> str:

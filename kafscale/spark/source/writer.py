@@ -25,7 +25,6 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from kafscale.errors import ConfigError
-from kafscale.spark.brokers.cluster import Cluster
 from kafscale.spark.producing.producer import ColumnProducer, prepare
 from kafscale.spark.producing.settings import TRANSACTION_TIMEOUT, ProducerSettings
 from kafscale.spark.producing.transaction import Prepared, WriterTransaction
@@ -98,11 +97,6 @@ class WriteOptions:
         with named():
             return ProducerSettings.of(self.producer)
 
-    def cluster(self) -> Cluster:
-        """Return the brokers, to be closed. Raises ConfigError."""
-        settings = self.settings()
-        return Cluster(bootstrap=settings.bootstrap, security=settings.security)
-
 
 def _check_columns(schema: StructType, *, needs_topic: bool) -> None:
     types = {field.name: field.dataType for field in schema.fields}
@@ -157,14 +151,15 @@ class _TransactionalWriting(ABC):
         context = TaskContext.get()
         assert context is not None
         transactional_id, run = self._query(context)
+        settings = self.options.settings()
         transaction = WriterTransaction(
-            cluster=self.options.cluster(),
+            cluster=settings.cluster(),
             transactional_id=task_id(
                 transactional_id, partition=context.partitionId(), attempt=context.attemptNumber()
             ),
             timeout_ms=self.options.timeout_ms,
         )
-        prepared = prepare(iterator, self.options.topic, self.options.settings(), transaction)
+        prepared = prepare(iterator, self.options.topic, settings, transaction)
         return TaskWritten(transactional_id, run, prepared)
 
     @abstractmethod
@@ -173,7 +168,7 @@ class _TransactionalWriting(ABC):
 
     @contextmanager
     def committer(self, transactional_id: str) -> Iterator[Committer]:
-        with closing(self.options.cluster()) as cluster:
+        with closing(self.options.settings().cluster()) as cluster:
             yield Committer(cluster=cluster, transactional_id=transactional_id, timeout_ms=self.options.timeout_ms)
 
 

@@ -245,10 +245,10 @@ def _json_fields(frame: DataFrame, name: str, type_: str) -> Sequence[Column]:
 
 def csv_line(cells: Sequence[str | None]) -> str:
     """Follow RFC 4180; the csv module of older Pythons can't tell NULL from an empty string."""
+    return ",".join(map(_csv_cell, cells)) + "\n"
 
-    def written(text: str | None) -> str:
-        if text is None:
-            return ""
-        return '"' + text.replace('"', '""') + '"' if not text or _TO_QUOTE.search(text) else text
 
-    return ",".join(map(written, cells)) + "\n"
+def _csv_cell(text: str | None) -> str:
+    if text is None:
+        return ""
+    return '"' + text.replace('"', '""') + '"' if not text or _TO_QUOTE.search(text) else text

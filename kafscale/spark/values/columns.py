@@ -71,7 +71,6 @@ CELL_BYTES = 64  # of memory, as an object of Python's and in a column
 TEXT_BYTES = 8  # of memory for a byte of a payload: UTF-32 as an object, and UTF-8 in a column
 
 Get = Callable[[Any, str], Any]
-_CountOf = Callable[[Any], int]
 
 
 def width_of(type_: pa.DataType) -> int:

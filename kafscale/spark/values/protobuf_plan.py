@@ -100,7 +100,10 @@ def _zigzag64s(bits: Unsigned) -> pa.Array:
 
 
 def _scalar_of(wire_type: int, type_: pa.DataType, stored: type[np.generic], widened: type[np.generic]) -> Scalar:
-    return Scalar(wire_type=wire_type, to_array=lambda bits: _plain(type_, bits.astype(stored).astype(widened)))
+    def to_array(bits: Unsigned) -> pa.Array:
+        return _plain(type_, bits.astype(stored, copy=False).astype(widened, copy=False))
+
+    return Scalar(wire_type=wire_type, to_array=to_array)
 
 
 _SCALARS = {
