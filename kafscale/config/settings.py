@@ -410,8 +410,8 @@ class Settings:
     limits: Limits = attrs.field(factory=Limits)
 
     def __attrs_post_init__(self) -> None:
-        for bounded in options():
-            bounded.check(self.value(bounded), given_as=bounded.flag)
+        for checked in options():
+            checked.check(self.value(checked), given_as=checked.flag)
         check_listeners(self.listeners, self.advertised_listeners, self.listener_security_protocols)
         if self.inter_broker_listener not in (None, *(listener.name for listener in self.listeners)):
             raise ConfigError(

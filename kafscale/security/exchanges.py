@@ -157,14 +157,18 @@ def scram(mechanism: SaslMechanism, users: VerifierSource) -> Steps:
         return Granted(name, server.get_server_final().encode())
     except UnicodeDecodeError:
         return Refused("a message that is not UTF-8")
-    except ValueError as exc:
+    except _TooLongError as exc:
         return Refused(str(exc))
     except scramp.ScramException as exc:
         is_unknown = bool(asked) and asked[-1][1] is None
         return Refused(f"no such user: {exc.args[0]}" if is_unknown else str(exc.args[0]))
 
 
+class _TooLongError(Exception):
+    pass
+
+
 def _text(data: bytes) -> str:
     if len(data) > SCRAM_MESSAGE_MAX_BYTES:
-        raise ValueError(f"a message of {len(data)} bytes; the limit is {SCRAM_MESSAGE_MAX_BYTES}")
+        raise _TooLongError(f"a message of {len(data)} bytes; the limit is {SCRAM_MESSAGE_MAX_BYTES}")
     return data.decode()

@@ -22,11 +22,12 @@ HEADER_BYTES: Final = 61
 LENGTH_END: Final = 12  # where what the batch length counts begins
 MAGIC: Final = 2
 
+# Bits of a batch's attributes.
 CODEC_MASK: Final = 0x07
 LOG_APPEND_TIME: Final = 0x08
 TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
-DELETE_HORIZON: Final = 0x40  # bits of a batch's attributes
+DELETE_HORIZON: Final = 0x40
 
 NO_PRODUCER_ID: Final = -1
 MIN_TIMESTAMP_UNKNOWN: Final = -(1 << 63)  # any timestamp may be in there

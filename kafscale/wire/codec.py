@@ -74,11 +74,8 @@ def encode_array(elements: Sequence[object], message_class: type, version: int) 
     return EncodedArray(b"".join(parts))
 
 
-def is_flexible(cls: type, version: int) -> bool:
+def is_flexible(cls: Any, version: int) -> bool:
     """Tell whether a version has compact lengths and tagged fields (KIP-482). Raises ValueError for an unknown one."""
-    first: int = cls.MIN_VERSION  # type: ignore[attr-defined]
-    last: int = cls.MAX_VERSION  # type: ignore[attr-defined]
-    flexible_since: int = cls.FLEXIBLE_SINCE  # type: ignore[attr-defined]
-    if not first <= version <= last:
-        raise ValueError(f"{cls.__name__} has versions {first} to {last}, not {version}")
-    return version >= flexible_since
+    if not cls.MIN_VERSION <= version <= cls.MAX_VERSION:
+        raise ValueError(f"{cls.__name__} has versions {cls.MIN_VERSION} to {cls.MAX_VERSION}, not {version}")
+    return bool(version >= cls.FLEXIBLE_SINCE)

@@ -123,7 +123,7 @@ class FrameReader:
 
 @attrs.define
 class RequestHeader:
-    """Header of a request. Not frozen, which halves its cost. `body_offset` is where its body starts in the frame."""
+    """Header of a request. Not frozen, which halves its cost."""
 
     api_key: int
     api_version: int

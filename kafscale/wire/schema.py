@@ -6,9 +6,9 @@
         member_id: str = wire("string")
         group_instance_id: str | None = wire("string", since=3, default=None)
 
-Attributes are laid out in the order of the class. A nested struct is a `Struct`. Types are the fixed ones
-below, "string", "bytes", "records", `Array(of)`, a struct class, or `Nullable(struct)`. Null is accepted, in every
-version, where the annotation ends with `| None`, and refused elsewhere. Elements of arrays are never null.
+Attributes are laid out in the order of the class. A nested struct is a `Struct`. Types are the fixed ones below,
+"string", "bytes", "records", `Array(of)`, a struct class, or `Nullable(struct)`. Null is accepted, in every version,
+where the annotation ends with `| None`, and refused elsewhere. Elements of arrays are never null.
 """
 
 from __future__ import annotations
@@ -184,11 +184,8 @@ class Message(Struct):
         answers: type[Message] | None = None,
     ) -> None:
         if answers is not None:
-            key, versions, flexible = (
-                answers.API_KEY,
-                (answers.MIN_VERSION, answers.MAX_VERSION),
-                answers.FLEXIBLE_SINCE,
-            )
+            key, flexible = answers.API_KEY, answers.FLEXIBLE_SINCE
+            versions = answers.MIN_VERSION, answers.MAX_VERSION
         if key is not None:
             cls.API_KEY = key
         if versions is not None:  # a class with slots is made a second time, without these arguments

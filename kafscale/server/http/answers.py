@@ -88,10 +88,10 @@ class AdminPages:
         try:
             if refused := self.access.refused_change:
                 await exchange.send_page(text_page(HTTPStatus.FORBIDDEN, refused))
+            elif self._flushes_count > FLUSHES_MAX_COUNT:  # before `not_ready`, which asks a supervisor's brokers
+                await exchange.send_page(unavailable(f"{FLUSHES_MAX_COUNT} flushes are under way already"))
             elif reason := await self.not_ready():
                 await exchange.send_page(unavailable(reason))
-            elif self._flushes_count > FLUSHES_MAX_COUNT:
-                await exchange.send_page(unavailable(f"{FLUSHES_MAX_COUNT} flushes are under way already"))
             else:
                 await self.answer_allowed_flush(exchange)
         finally:

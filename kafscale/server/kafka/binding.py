@@ -121,9 +121,8 @@ def warn_of_listeners(
 ) -> None:
     """Warn of listeners that other machines reach without authentication, or with plain-text passwords."""
     exposed = [listener for listener in listeners if not listener.is_loopback]
-    authenticating = {SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL}
-    if client_auth is SslClientAuth.REQUIRED:
-        authenticating.add(SecurityProtocol.SSL)
+    by_certificate = client_auth is SslClientAuth.REQUIRED
+    authenticating = [one for one in SecurityProtocol if one.uses_sasl or (one.uses_tls and by_certificate)]
     if open_ := [listener for listener in exposed if listener.protocol not in authenticating]:
         logger.warning(
             "anyone who reaches %s may read, write and delete all topics: clients do not authenticate there; listen "

@@ -254,9 +254,8 @@ class ServedConnection:
         self.last_active = now = trio.current_time()
         self.has_asked = self.has_asked or self._session is None
         if self._session is not None and not self._session.admits(PRODUCE, now):
-            self._short_way = ShortWay(
-                self.dispatcher.services, self.peer
-            )  # which takes nothing that the gate has not seen
+            # It takes nothing that the gate has not seen.
+            self._short_way = ShortWay(self.dispatcher.services, self.peer)
         self._without_lease = False
         if self.arrival.frame_bytes:
             self.arrival.note(0)
