@@ -2,7 +2,7 @@
 
     Broker.run
     └─ admin HTTP                       answers /healthz and /readyz from the first moment to the last
-       └─ leading nursery               metadata and its followers, the log in the bucket, checkpoints, other brokers
+       └─ leading nursery               metadata commits, the log in the bucket, checkpoints, other brokers
           └─ storage nursery            WAL syncer and file preparer, group timers, retention, rewriting, deletions
              └─ flusher nursery         a task per partition that is being flushed, the spiller, reads ahead
                 └─ connection nursery   a reader and a writer per connection

@@ -110,7 +110,6 @@ def build_coordinators(
         allocate_producer_id=registries.producer_ids.allocate,
         check_lead=member.check.confirm,
         remote=member.remote_coordinators(partial(_other_leader, topics, assignment), partial(_coordinated_at, topics)),
-        check_interval_seconds=settings.transaction_cleanup_interval_ms / 1000,
     )
     leadership.topics[transactions.topic] = transactions.led
     return Coordinators(

@@ -42,6 +42,9 @@ class LateMetadataStore(MemoryMetadataStore):
     def follow(self, listener: Listener) -> None:
         self._told.follow(listener)
 
+    def unfollow(self, listener: Listener) -> None:
+        self._told.unfollow(listener)
+
     async def list(self, prefix: str) -> Sequence[Entry]:
         """Returns when followers have heard of what it shows."""
         listed, revision = await super().list(prefix), self.committed_revision

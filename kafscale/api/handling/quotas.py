@@ -254,6 +254,8 @@ class Quotas:
         self.request = self._rates(self.request, REQUEST_PERCENTAGE, throttle_max_ms=REQUEST_THROTTLE_MAX_MS)
         has_mutations = self.client_quotas.has(CONTROLLER_MUTATION_RATE)
         self._mutation_limit = self._limit(CONTROLLER_MUTATION_RATE, setting=0) if has_mutations else None
+        if not has_mutations:
+            self._mutations = Remembered(TokenBucket)
 
     def _rates(
         self, present: RateQuota | None, key: str, *, setting: int = 0, throttle_max_ms: int = THROTTLE_MAX_MS

@@ -9,8 +9,6 @@ Without `--authorizer acl` it is SECURITY_DISABLED.
 
 from __future__ import annotations
 
-from typing import Final
-
 from kafscale.api.handling.calls import Api, Call
 from kafscale.api.handling.services import Services
 from kafscale.concurrency.turns import in_turns
@@ -56,12 +54,9 @@ async def handle(services: Services, call: Call, request: DescribeAclsRequest) -
 API = Api(29, "DescribeAcls", 1, 3, DescribeAclsRequest, DescribeAclsResponse, handle)
 
 
-SECURITY_IS_DISABLED: Final = KafkaError(SECURITY_DISABLED, "No Authorizer is configured.")
-
-
 def check_enabled(services: Services) -> None:
     if services.access.authorizer is None:
-        raise SECURITY_IS_DISABLED
+        raise KafkaError(SECURITY_DISABLED, "No Authorizer is configured.")
 
 
 def filter_of(asked: DeleteAclsFilter) -> AclFilter:

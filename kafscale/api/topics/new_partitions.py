@@ -7,11 +7,10 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-import trio
-
 from kafscale.api.handling.partitions import catch_up_if_any
 from kafscale.api.handling.services import Services
 from kafscale.cluster.registries.topics import MorePartitions, NewTopic, Outcome, Topic
+from kafscale.concurrency.nurseries import for_each
 from kafscale.concurrency.turns import in_turns
 from kafscale.errors import KafkaError
 from kafscale.wire.error_codes import INVALID_REPLICA_ASSIGNMENT, INVALID_REQUEST
@@ -49,8 +48,10 @@ async def outcomes_by_name(
     return {name: outcomes[name] for name in counts}
 
 
-async def decide_together(decide: Callable[[Item], Awaitable[None]], items: Sequence[Item]) -> dict[Item, Refusal]:
-    """Decide about at most AT_ONCE_COUNT items at a time, so that decisions share a commit. Return the errors."""
+async def decide_together(
+    decide: Callable[[Item], Awaitable[None]], items: Sequence[Item], *, at_once_count: int = AT_ONCE_COUNT
+) -> dict[Item, Refusal]:
+    """Decide about at most `at_once_count` items at a time, so that decisions share a commit. Return the errors."""
     refusals: dict[Item, Refusal] = {}
 
     async def decide_one(item: Item) -> None:
@@ -60,10 +61,7 @@ async def decide_together(decide: Callable[[Item], Awaitable[None]], items: Sequ
         except KafkaError as exc:
             refusals[item] = exc.kept()
 
-    for first in range(0, len(items), AT_ONCE_COUNT):
-        async with trio.open_nursery() as nursery:
-            for item in items[first : first + AT_ONCE_COUNT]:
-                nursery.start_soon(decide_one, item)
+    await for_each(items, decide_one, tasks_count=min(at_once_count, len(items)))
     return refusals
 
 
@@ -74,12 +72,13 @@ async def know_brokers(services: Services, assignments: Iterable[Sequence[int]])
 
 
 async def lead_as_assigned(services: Services, topic: Topic, assigned: Mapping[int, Sequence[int]]) -> None:
-    """Move new partitions of a topic to the brokers that the request names; log those that can't be moved."""
+    """Move new partitions of a topic, by one commit, to the brokers that the request names; log failed moves."""
 
     async def move(index: int) -> None:
         await services.mover.move(topic, index, assigned[index])
 
-    for index, refusal in (await decide_together(move, list(assigned))).items():
+    refusals = await decide_together(move, list(assigned), at_once_count=len(assigned))
+    for index, refusal in refusals.items():
         if refusal is not None:
             logger.warning(
                 "can't move new partition %s-%d to broker %d: %s", topic.name, index, assigned[index][0], refusal

@@ -33,11 +33,12 @@ async def handle(services: Services, call: Call, request: DescribeTransactionsRe
     except KafkaError as exc:
         states = [DescribedTransaction(transactional_id=name, error_code=exc.code) for name in ids]
     else:
-        led = services.transactions.led
-        states = [described_transaction(led, name) async for name in in_turns(ids)]
         allows = partial(services.access.allows, call, DESCRIBE_TOPIC, tells=False)
-        for state in states:
+        states = []
+        async for name in in_turns(ids):
+            state = described_transaction(services.transactions.led, name)
             state.topics = [topic for topic in state.topics if allows(topic.topic)]
+            states.append(state)
     return DescribeTransactionsResponse(transaction_states=states)
 
 

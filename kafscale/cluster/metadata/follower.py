@@ -51,7 +51,7 @@ class Follower:
     _roots: frozenset[str] = attrs.field(init=False)
     _applied: Signal = attrs.field(factory=Signal, init=False)
     _during_load: list[Change] | None = attrs.field(default=None, init=False)
-    _is_loaded: bool = attrs.field(default=False, init=False)
+    is_loaded: bool = attrs.field(default=False, init=False)
     _outcome_unknown: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -61,7 +61,7 @@ class Follower:
 
     async def load(self) -> Change:
         """Apply all entries as one change, and return it. Raises as the store does, and DamagedObject."""
-        self._is_loaded = False
+        self.is_loaded = False
         later: list[Change] = []
         self._during_load = later
         try:
@@ -77,7 +77,7 @@ class Follower:
             puts.update({key: value for key, value in change.puts.items() if key.startswith(self.prefixes)})
         loaded = Change(self.store.revision, puts, [key for key in deletes if key not in puts])
         self._apply_change(loaded)
-        self._is_loaded = True
+        self.is_loaded = True
         return loaded
 
     def close(self) -> None:
@@ -106,7 +106,7 @@ class Follower:
         try:
             found = decode(value)
         except DamagedObject as exc:
-            if not self._is_loaded:
+            if not self.is_loaded:
                 raise DamagedObject(
                     f"{key}: {exc}; start the version of KafScale that wrote it, or a later one"
                 ) from exc

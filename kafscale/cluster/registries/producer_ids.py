@@ -30,7 +30,7 @@ from kafscale.wire.error_codes import COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_
 _PREFIX = "producer-ids/"
 NEXT_BLOCK_KEY = f"{_PREFIX}next-block"  # above the ids of earlier versions and of adopted topics
 BLOCK_COUNT = 1000  # Kafka's
-IDS_PER_EPOCH = 1 << 32  # enough for seven weeks with a thousand ids a second
+IDS_PER_EPOCH = 1 << 32  # five weeks of a thousand ids a second, behind the random first number
 RANDOM_NUMBERS_COUNT = 1 << 30  # a million ids of a lost bucket meet a thousand new ones with a chance of 1 in 1,000
 _ENDS = f"{_PREFIX}ends/"
 

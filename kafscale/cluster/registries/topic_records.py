@@ -295,17 +295,16 @@ class TopicListener:
 class FollowedTopics(MetadataRegistry):
     """Topics, deleted topics, and the offsets below which partitions lack records, as the metadata store has them.
 
-    `planned` is the transaction of this process that is under way. `is_running` is set after the load: from then on an
-    unreadable topic is kept instead of refused. `revision` is that of the last change.
+    `planned` is the transaction of this process that is under way. After the load an unreadable topic is kept instead
+    of refused. `revision` is that of the last change.
     """
 
     PREFIXES: ClassVar = (TOPICS, LOG_START_OFFSETS, LOST_OFFSETS, DELETED_TOPICS)
 
-    defaults: BrokerDefaults = attrs.field(factory=BrokerDefaults)
+    defaults: BrokerDefaults = attrs.field(factory=BrokerDefaults, init=False)
     index: TopicIndex = attrs.field(factory=TopicIndex, init=False)
     deleted: dict[bytes, DeletedTopic] = attrs.field(factory=dict, init=False)  # with objects in the bucket, by id
     planned: Planned | None = attrs.field(default=None, init=False)
-    is_running: bool = attrs.field(default=False, init=False)
     revision: int = attrs.field(default=0, init=False)
     _log_start_offsets: dict[bytes, dict[int, int]] = attrs.field(factory=dict, init=False)
     _lost_offsets: dict[bytes, dict[int, int]] = attrs.field(factory=dict, init=False)
@@ -314,7 +313,6 @@ class FollowedTopics(MetadataRegistry):
     async def load(self) -> None:
         """Take in all topics, before `follow`. Raises StartupError for a topic with a refused config."""
         loaded = await self._follower.load()
-        self.is_running = True
         offsets = [key for key in loaded.puts if key.startswith((LOG_START_OFFSETS, LOST_OFFSETS))]
         orphans = [key for key in offsets if parse_offset_key(key)[0] not in self.index.by_id]
         if orphans:
@@ -431,7 +429,7 @@ class FollowedTopics(MetadataRegistry):
             topic = self.planned.topics[name]
             assert topic is not None, "a topic was put that was to be deleted"
             return topic
-        return read_topic(name, value, self.defaults, is_running=self.is_running)
+        return read_topic(name, value, self.defaults, is_running=self._follower.is_loaded)
 
     def _deleted_topic(self, key: str, value: bytes) -> DeletedTopic:
         if self.planned is not None and self.planned.has(key, value):

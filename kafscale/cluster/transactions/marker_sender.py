@@ -9,7 +9,6 @@ from __future__ import annotations
 import enum
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from functools import partial
 
 import attrs
 import trio
@@ -17,7 +16,7 @@ import trio
 from kafscale.cluster.coordinator.entries import Appended, EndEntry, InternalLog
 from kafscale.cluster.coordinator.partitions import TopicPartition
 from kafscale.cluster.transactions.coordinator import TransactionCoordinator
-from kafscale.cluster.transactions.ledger import CoordinatorOutcome, MarkersToSend
+from kafscale.cluster.transactions.ledger import MarkersToSend
 from kafscale.cluster.transactions.remote_coordinators import RemoteCoordinators
 from kafscale.cluster.transactions.values import Marker, end_marker, now_ms
 from kafscale.concurrency.signals import Signal
@@ -51,7 +50,7 @@ logger = logging.getLogger(__name__)
 RETRY_SECONDS = 0.1  # Kafka: retry.backoff.ms of a broker, 100
 SENDINGS_AT_ONCE_COUNT = 64
 
-Report = Callable[[TransactionCoordinator, Callable[..., CoordinatorOutcome[None]]], Awaitable[None]]
+Report = Callable[[TransactionCoordinator, MarkersToSend, frozenset[TopicPartition]], Awaitable[None]]
 
 
 @attrs.define(eq=False, kw_only=True, repr=False)
@@ -76,7 +75,7 @@ class MarkerSender:
                 written = await self._attempt(coordinator, missing.values())
             missing = {at: marker for at, marker in missing.items() if at not in written}
             if written:
-                await self.report(coordinator, partial(coordinator.markers_written, sending, frozenset(written)))
+                await self.report(coordinator, sending, frozenset(written))
                 self.progress.wake()
             if missing:
                 await trio.sleep(RETRY_SECONDS)

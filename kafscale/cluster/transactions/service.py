@@ -23,6 +23,7 @@ from kafscale.cluster.transactions.hanging import Knowledge, Suspect
 from kafscale.cluster.transactions.ledger import (
     CoordinatorOutcome,
     InitProducerId,
+    MarkersToSend,
     PartitionsReply,
     Places,
     ProducerIdentity,
@@ -95,7 +96,6 @@ class TransactionService:
     allocate_producer_id: Callable[[], Awaitable[int]]
     check_lead: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
     remote: RemoteCoordinators = attrs.field(factory=no_peers)
-    check_interval_seconds: float = 10.0
     led: LedPartitions[TransactionCoordinator] = attrs.field(init=False)
     places: Places = attrs.field(init=False)
     ended: dict[str, Counter] = attrs.field(init=False)
@@ -372,10 +372,12 @@ class TransactionService:
             while (held := coordinator.get(transactional_id)) is not None and held.transaction.state.is_prepared:
                 await self._sender.progress.wait()
 
-    async def report(self, coordinator: TransactionCoordinator, ask: Callable[..., CoordinatorOutcome[None]]) -> None:
-        """Ask a coordinator for a decision and write it, however long there is no room."""
+    async def report(
+        self, coordinator: TransactionCoordinator, sent: MarkersToSend, partitions: frozenset[TopicPartition]
+    ) -> None:
+        """Tell a coordinator of written markers, and write its decision, however long there is no room."""
         while not coordinator.is_resigned:
-            outcome = ask(now_ms=now_ms())
+            outcome = coordinator.markers_written(sent, partitions, now_ms=now_ms())
             if not outcome.entries:
                 return
             try:
@@ -489,7 +491,7 @@ class TransactionService:
             due_ms = min(
                 (due for coordinator in self.led if (due := coordinator.next_due_ms()) is not None), default=None
             )
-            seconds = self.check_interval_seconds
+            seconds = self.settings.transaction_cleanup_interval_ms / 1000
             if due_ms is not None:
                 seconds = min(seconds, max(0.0, (due_ms - now_ms()) / 1000))
             await trio.sleep(seconds)

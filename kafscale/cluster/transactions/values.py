@@ -1,4 +1,4 @@
-"""Values of transaction coordinators: settings, states, markers, and the records of `__transaction_state`.
+"""Values of transaction coordinators: limits, states, markers, and the records of `__transaction_state`.
 
 Kafka 4.1 writes neither the previous nor the next producer id into a record. Here both are written when a producer goes
 over to a new id, because a coordinator that has only the log could not recognise it otherwise. All other records are as

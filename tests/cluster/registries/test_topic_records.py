@@ -30,7 +30,7 @@ def a_topic(name: str, number: int, overrides: Mapping[str, str]) -> Topic:
 
 
 def followed_topics() -> FollowedTopics:
-    return FollowedTopics(MemoryMetadataStore(), DEFAULTS)
+    return FollowedTopics(MemoryMetadataStore())
 
 
 def creation(*topics: Topic) -> Planned:
