@@ -70,7 +70,8 @@ class Appended:
 
     async def wait(self, late: Callable[[], None] = lambda: None) -> None:
         """Wait for durability; call `late` while the disk is full. Raises StorageFailed."""
-        while self.round is not None and not self.round.done:
+        while not self.is_durable:
+            assert self.round is not None
             try:
                 await self.round.wait()
             except trio.TooSlowError:

@@ -227,8 +227,10 @@ class Leadership:
                     led.finish_loading(state)
                     if skipped.count:
                         self._skipped[partition.topic] += skipped.count
-                        first = f"{skipped.count} unreadable records, the first at {skipped.first}"
-                        logger.error("%s: skipped %s", partition, first)
+                        logger.error(
+                            "%s: skipped %d unreadable records, the first at %s",
+                            *(partition, skipped.count, skipped.first),
+                        )
             except KafkaError as exc:
                 if partition.closed:
                     logger.info("%s: the load ends, as another broker leads the partition: %s", partition, exc)

@@ -7,6 +7,7 @@ offsets for one partition the later one in the log wins, even if a transaction c
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 
 import attrs
@@ -50,7 +51,7 @@ class LoadedGroups:
 
     partition: int
     unknown_count: int = attrs.field(default=0, init=False)  # records of types that are not known here
-    groups: dict[str, LoadedGroup] = attrs.field(factory=dict, init=False)
+    groups: dict[str, LoadedGroup] = attrs.field(factory=lambda: defaultdict(LoadedGroup), init=False)
     _pending: dict[int, dict[_GroupPlace, LoggedOffset]] = attrs.field(factory=dict, init=False)  # by producer id
 
     @property
@@ -77,7 +78,7 @@ class LoadedGroups:
         if isinstance(key, OffsetCommitKey):
             self._take_offset(key, None if change.value is None else LoggedOffset(change.value, record.offset), header)
         elif change.value is not None or key.group_id in self.groups:
-            group = self.groups.setdefault(key.group_id, LoadedGroup())
+            group = self.groups[key.group_id]
             if isinstance(key, GroupMetadataKey):
                 group.record = change.value
             else:
@@ -96,7 +97,7 @@ class LoadedGroups:
             self._put_offset(place, logged)
 
     def _put_offset(self, place: _GroupPlace, logged: LoggedOffset) -> None:
-        self.groups.setdefault(place.group_id, LoadedGroup()).offsets[place.at] = logged
+        self.groups[place.group_id].offsets[place.at] = logged
 
     def _forget_offset(self, place: _GroupPlace) -> None:
         for pending in self._pending.values():

@@ -66,7 +66,6 @@ class MemberSpec:
     """A member, with its previous target assignment. As in Kafka 4.1 no assignor looks at the rack."""
 
     instance_id: str | None = None
-    rack_id: str | None = None
     topic_ids: frozenset[bytes]
     previous: Partitions = NO_PARTITIONS
 

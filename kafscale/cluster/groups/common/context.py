@@ -81,7 +81,7 @@ def offset_bytes(offset: OffsetCommitValue | None) -> int:
 MEMBER_METADATA_MAX_BYTES = 1024 * 1024
 # The ways to assign partitions that one member may know: each is looked for in what every other member says.
 PROTOCOLS_MAX_COUNT = 1000
-# What a leader may assign, over all members: it is one value of the metadata store. Kafka's limit is 1 MiB likewise.
+# What a leader may assign, over all members: it is one record of `__consumer_offsets`. Kafka's limit is 1 MiB likewise.
 ASSIGNMENT_MAX_BYTES = 4 * 1024 * 1024
 
 
@@ -299,10 +299,6 @@ Then = Callable[[bool], None]  # told whether the records are durable
 
 def ignore_outcome(durable: bool) -> None:
     """Do nothing: the log reports a failed write itself."""
-
-
-def ignore_late() -> None:
-    """Do nothing: no client waits for the records."""
 
 
 class Rights(Protocol):

@@ -35,7 +35,6 @@ from kafscale.cluster.groups.common.context import (
     Then,
     TimerKey,
     TimerKind,
-    ignore_late,
     ignore_outcome,
     refused_join,
 )
@@ -46,7 +45,7 @@ from kafscale.cluster.groups.consumer import heartbeats, migration, regexes
 from kafscale.cluster.groups.consumer.deciding import Deciding, SoftState
 from kafscale.cluster.groups.consumer.members import Member
 from kafscale.cluster.groups.consumer.migration import fence
-from kafscale.cluster.groups.consumer.state import ConsumerGroupState, GroupState
+from kafscale.cluster.groups.consumer.state import GroupState
 from kafscale.cluster.groups.consumer.target import preferred_assignor
 from kafscale.concurrency.signals import OneShot
 from kafscale.wire import error_codes
@@ -127,12 +126,12 @@ class ConsumerGroup:
     @property
     def is_empty(self) -> bool:
         """Tell whether the group exists and has no members."""
-        return self.state.state is ConsumerGroupState.EMPTY
+        return not self.state.is_deleted and not self.state.members
 
     @property
     def is_dead(self) -> bool:
         """Tell whether the group is being deleted, or is coordinated by another broker."""
-        return self.is_retired or self.state.state is ConsumerGroupState.DEAD
+        return self.is_retired or self.state.is_deleted
 
     # -- Members -----------------------------------------------------------------------------------------------------
 
@@ -248,7 +247,15 @@ class ConsumerGroup:
 
     def describe(self) -> DescribedConsumerGroup:
         """Return the answer to ConsumerGroupDescribe, without authorized operations."""
-        return describe(self.state, self.context)
+        state, context = self.state, self.context
+        return DescribedConsumerGroup(
+            group_id=state.group_id,
+            group_state=state.state.value,
+            group_epoch=state.epoch,
+            assignment_epoch=state.assignment_epoch,
+            assignor_name=preferred_assignor(state, context.settings.coordinator.group_consumer_assignors),
+            members=[_member(state, member, context.topics) for member in state.members.values()],
+        )
 
     def die(self) -> Sequence[CoordinatorRecord]:
         """Delete a group without members; return the records that delete it in the log, for the caller to write."""
@@ -288,7 +295,7 @@ class ConsumerGroup:
         self._settle(deciding, settled, partial(_set_once, reply, late))
         return reply
 
-    def _settle(self, deciding: Deciding, then: Then = ignore_outcome, late: Callable[[], None] = ignore_late) -> None:
+    def _settle(self, deciding: Deciding, then: Then = ignore_outcome, late: Callable[[], None] = lambda: None) -> None:
         """Write an event's records, and call `then` when these and all earlier ones are durable, or lost."""
         if deciding.refresh is not None:
             self.context.search(self, deciding.refresh)
@@ -319,18 +326,6 @@ def _refused_heartbeat(refused: EventRefused) -> HeartbeatReply:
 
 CLASSIC_MEMBER_TYPE = 0
 CONSUMER_MEMBER_TYPE = 1
-
-
-def describe(state: GroupState, context: GroupContext) -> DescribedConsumerGroup:
-    """Return the answer for a group, without authorized operations."""
-    return DescribedConsumerGroup(
-        group_id=state.group_id,
-        group_state=state.state.value,
-        group_epoch=state.epoch,
-        assignment_epoch=state.assignment_epoch,
-        assignor_name=preferred_assignor(state, context.settings.coordinator.group_consumer_assignors),
-        members=[_member(state, member, context.topics) for member in state.members.values()],
-    )
 
 
 def _member(state: GroupState, member: Member, topics: KnownTopics) -> DescribedConsumer:

@@ -102,7 +102,6 @@ def _spec(state: GroupState, topics: KnownTopics, waiting: Collection[str]) -> G
         members={
             member.member_id: MemberSpec(
                 instance_id=member.instance_id,
-                rack_id=member.rack_id,
                 topic_ids=topic_ids[without_regex.get(member.member_id, member.subscription)],
                 previous=previous.of(state.target(member.member_id)),
             )
