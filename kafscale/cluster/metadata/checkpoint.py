@@ -26,8 +26,6 @@ from kafscale.store.paths import NumberedKey
 from kafscale.store.version_writer import KEPT_COUNT, VersionWriter
 from kafscale.store.versions import Versions, intact, list_versions
 
-__all__ = ["INTERVAL_SECONDS", "LOCAL_PREFIX", "Checkpointer", "find_checkpoints", "replacing_all"]
-
 INTERVAL_SECONDS = 10.0  # between two checkpoints, while something changes
 CHANGES_LEAST_COUNT = 10_000  # that are remembered, however few entries there are
 

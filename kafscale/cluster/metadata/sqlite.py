@@ -102,7 +102,6 @@ def _allocate(descriptor: int, held_bytes: int, wanted_bytes: int) -> bool:
 
 
 T = TypeVar("T")
-Row = tuple[bytes, bytes, int]
 
 RESERVE_INTERVAL_SECONDS = 5.0  # between two looks whether the reserve can have its room again
 SCHEMA_VERSION = 1

@@ -291,7 +291,7 @@ class Leading:
 
     def _open_new(self, topic_id: bytes) -> None:
         topic = self.find_topic(topic_id)
-        if topic is None or topic.name not in self.log.by_name or not self._is_current():
+        if topic is None or topic.name not in self.log.by_name or not self.state.is_own_current():
             return  # it is noted again when it is there
         spec: TopicSpec | None = None
         for index, placement in self._mine(topic):
@@ -299,9 +299,6 @@ class Leading:
             if is_new and not self._is_known((topic_id, index)):
                 spec = spec or self.spec(topic)
                 self.log.open_partition(self.log.new_partition(spec, index))
-
-    def _is_current(self) -> bool:
-        return self.state.is_own_current()
 
     def _mine(self, topic: Topic) -> Iterator[tuple[int, Placement]]:
         row = self.state.placements.get(topic.topic_id, ())
@@ -322,7 +319,7 @@ class Leading:
             for partition_id in [handed_over for handed_over in self._handed_over if handed_over[0] == topic_id]:
                 del self._handed_over[partition_id]
             return
-        is_current = self._is_current()
+        is_current = self.state.is_own_current()
         for index, partition in enumerate(self.log.by_name[topic.name]):
             placement = self.state.placement(topic_id, index)
             if placement is None or (topic_id, index) in self._busy:
@@ -456,7 +453,7 @@ class Leading:
             and placement.is_settled
             and placement.epoch == partition.leader_epoch
             and not is_given_away
-            and self._is_current()
+            and self.state.is_own_current()
         ):
             await trio.lowlevel.checkpoint()
             return True

@@ -7,32 +7,27 @@ The secret itself is stored nowhere; TLS hides it on the network.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import hmac
+import math
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import attrs
-
-from kafscale.cluster.membership.records import BrokerRecord
-from kafscale.config import Address, SecurityProtocol, Settings
-from kafscale.errors import BrokerUnavailable, ConfigError, StartupError
-
-if TYPE_CHECKING:
-    from kafscale.login.security import ClientSecurity
-import hmac
-import math
-from collections.abc import Collection, Iterator
-from hashlib import sha256
-
 import trio
 
-from kafscale.cluster.membership.records import BrokerState
+from kafscale.cluster.membership.records import BrokerRecord, BrokerState
 from kafscale.cluster.membership.state import ClusterState
 from kafscale.concurrency.clocks import elapsed
 from kafscale.concurrency.signals import Signal
-from kafscale.errors import ProtocolError
+from kafscale.config import Address, SecurityProtocol, Settings
+from kafscale.errors import BrokerUnavailable, ConfigError, ProtocolError, StartupError
 from kafscale.wire.error_codes import BROKER_ID_NOT_REGISTERED, CLUSTER_AUTHORIZATION_FAILED, NONE, STALE_BROKER_EPOCH
 from kafscale.wire.messages.brokers import OwnHeartbeatRequest
+
+if TYPE_CHECKING:
+    from kafscale.login.security import ClientSecurity
 
 CLIENT_ID = "kafscale-broker"
 LOCATION = ".location"  # what settings that name a file end with

@@ -1,4 +1,6 @@
-"""Chooses leaders of new partitions, and moves that give all brokers the same load (decision 0048). Deterministic.
+"""Chooses leaders of new partitions, and moves that give all brokers the same load (decision 0048).
+
+The choice is deterministic; `BalancePlanner` makes it from the loads that brokers report.
 
 Brokers get the same load if there is any; if loads are alike, small or unknown they get the same number of partitions,
 those of each topic spread first. A partition that an operator has assigned to a broker does not move for balance.

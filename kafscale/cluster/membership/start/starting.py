@@ -3,7 +3,7 @@
 To join, it brings the local metadata to the head: from a checkpoint, if it has missed too much or has an empty data
 directory. Then one commit has the incarnation of this start, and new leader epochs of all partitions that it leads.
 
-The first start with `--several-brokers` makes the bucket of a lone broker shared (`Sharing`). If it is interrupted, the
+The first start with `--several-brokers` makes the bucket of a lone broker shared (`Joining`). If it is interrupted, the
 next one continues; with `wal` only that of the data directory in use last, which alone may have the last records.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from secrets import token_bytes
 
 import attrs
@@ -199,6 +199,7 @@ class Joining(StartSteps):
                 await metadata.refresh()
             else:
                 break
+        state.incarnation, state.secret = incarnation, self.secret
         if state.brokers[self.settings.broker_id].unsettled:
             seconds = wait_seconds(self.settings.broker_session_timeout_seconds)
             logger.warning(
@@ -207,17 +208,15 @@ class Joining(StartSteps):
                 seconds,
             )
             await trio.sleep(seconds)
-            await self._settle(metadata, state, incarnation)
-        state.incarnation, state.secret = incarnation, self.secret
+            await self._settle(metadata, state)
         return incarnation
 
-    async def _settle(self, metadata: SharedMetadataStore, state: ClusterState, incarnation: int) -> None:
+    async def _settle(self, metadata: SharedMetadataStore, state: ClusterState) -> None:
         """Record that this start has waited; one that ends before leaves the wait to the next."""
         key = record_key(self.settings.broker_id)
         while True:
             await metadata.refresh()
-            own = state.brokers.get(self.settings.broker_id)
-            if own is None or own.incarnation != incarnation:
+            if (own := state.own) is None:
                 raise Fenced(f"broker {self.settings.broker_id} was replaced while it started")
             plan = PlannedFrom(revision=state.follower.revision, keys=(key,))
             settled = encode(attrs.evolve(own, unsettled=()))
@@ -295,9 +294,8 @@ class Joining(StartSteps):
     async def _make_head(self) -> None:
         epoch, versions = await self._end_claims()
         position = WalPosition(epoch, 0)
-        checkpointer = Checkpointer(versions=versions, local=self.local, position=lambda: position)
-        await checkpointer.write()
-        checkpointer.close()
+        with closing(Checkpointer(versions=versions, local=self.local, position=lambda: position)) as checkpointer:
+            await checkpointer.write()
         registration = await self._first_registration(epoch + 1)
         head = Head(epoch, 0, (HeadEntry(token_bytes(NONCE_BYTES), encode_transaction(registration)),))
         with suppress(PreconditionFailed):  # another broker was faster, with the same metadata

@@ -11,7 +11,7 @@ Its claim has a number above all of theirs: so epochs go on growing.
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
+from contextlib import closing, suppress
 
 import attrs
 
@@ -110,10 +110,9 @@ class Unsharing:
         versions = VersionWriter(store=self.store, namespace=self.namespace, kind="checkpoint", epoch=epoch)
         versions.inherit(found.keys)
         checkpointer = Checkpointer(versions=versions, local=self.local, position=lambda: position)
-        with suppress(PreconditionFailed):  # another process has written the same
+        with closing(checkpointer), suppress(PreconditionFailed):  # another process has written the same
             for _ in range(KEPT_COUNT):
                 await checkpointer.write()
-        checkpointer.close()
 
 
 def check_last(state: ClusterState, broker_id: int) -> None:
