@@ -1,7 +1,7 @@
 """Checkpoints of the metadata in the bucket, with which a broker whose disk is empty begins. Sans-IO.
 
     checkpoint = magic 8 | version u16 | kind u8 | zeros 1 | epoch u32 | number u64 | base u64 | length u64 | crc32c u32
-                 | `length` bytes: transactions of `transaction_format`, one behind the other, as one zlib stream
+                 | `length` bytes: transactions of `metadata_changes`, one behind the other, as one zlib stream
 
 `epoch` and `number` say up to where in the log in the bucket the checkpoint holds; what comes behind is replayed. In
 `wal` mode nothing does: what was changed after the last checkpoint is lost with the disk.

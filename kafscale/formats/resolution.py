@@ -109,10 +109,13 @@ def resolve(
     timely = [segment for segment in found if segment.key not in late] if late else found
     kept = without_covered(timely)
     unread = judge.find_last(timely)
-    overlap = any(before.last_offset >= after.key.base_offset for before, after in pairwise(kept))
-    if not unread and (len(kept) < len(timely) or overlap):
+    if not unread and (len(kept) < len(timely) or _overlap(kept)):
         unread = judge.find_doubtful(timely)
     return Resolution(kept, late, unread)
+
+
+def _overlap(segments: Sequence[Segment]) -> bool:
+    return any(before.last_offset >= after.key.base_offset for before, after in pairwise(segments))
 
 
 @attrs.frozen(kw_only=True)

@@ -164,10 +164,8 @@ class OpenTransactions:
         return begun
 
     def begin_with(self, transactions: Iterable[OpenTransaction]) -> None:
-        """Replace the open transactions, in the same dictionary."""
-        self.open.clear()
-        for transaction in sorted(transactions, key=_first_offset):
-            self.open[transaction.producer_id] = transaction
+        """Replace the open transactions."""
+        self.open = {begun.producer_id: begun for begun in sorted(transactions, key=_first_offset)}
 
     def take_batch(self, header: BatchHeader, base_offset: int, coordinator_epoch: int = -1) -> bool:
         """Add a transactional batch; True if it opens a transaction."""

@@ -73,12 +73,12 @@ class TrafficMetrics:
     @classmethod
     def register(cls, metrics: Metrics) -> TrafficMetrics:
         told = {
-            "bytes_in": "Bytes of record batches appended.",
-            "records_in": "Records appended.",
-            "bytes_out": "Bytes of record batches fetched.",
-            "records_out": "Records fetched.",
+            "kafscale_topic_bytes_in_total": "Bytes of record batches appended.",
+            "kafscale_topic_records_in_total": "Records appended.",
+            "kafscale_topic_bytes_out_total": "Bytes of record batches fetched.",
+            "kafscale_topic_records_out_total": "Records fetched.",
         }
-        return cls([metrics.counter(f"kafscale_topic_{name}_total", help, "topic") for name, help in told.items()])
+        return cls([metrics.counter(name, help, "topic") for name, help in told.items()])
 
     def of_topic(self, name: str) -> Traffic:
         return Traffic(*(family.of(name) for family in self.families))

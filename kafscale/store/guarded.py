@@ -49,7 +49,7 @@ class DeletionGuard:
         try:
             await self.confirm_lead()
         except DamagedObject as exc:
-            raise StoreUnavailable(f"the claim can't be read, so nothing is deleted:  {exc}") from exc
+            raise StoreUnavailable(f"the claim can't be read, so nothing is deleted: {exc}") from exc
 
 
 @attrs.define(eq=False, repr=False)

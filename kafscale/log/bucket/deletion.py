@@ -42,15 +42,18 @@ FAILED_DELETION_PAUSE_SECONDS = 60.0  # the store client has retried already, an
 
 @attrs.define(eq=False, repr=False)
 class _Waiting(Generic[T]):
-    _heap: list[tuple[float, int, T]] = attrs.field(factory=list, init=False)
+    _heap: list[tuple[float, int, T]] = attrs.field(factory=list, init=False)  # by when it is due
     _numbers: count[int] = attrs.field(factory=count, init=False)
     _wake: Signal = attrs.field(factory=Signal, init=False)
 
     def __len__(self) -> int:
         return len(self._heap)
 
-    def add(self, item: T, seconds: float) -> None:
-        heapq.heappush(self._heap, (trio.current_time() + seconds, next(self._numbers), item))
+    def add(self, items: Iterable[T], seconds: float) -> None:
+        """Make the items due together, so that they are deleted together."""
+        due_at = trio.current_time() + seconds
+        for item in items:
+            heapq.heappush(self._heap, (due_at, next(self._numbers), item))
         self._wake.set()
 
     def discard(self, is_unwanted: Callable[[T], bool]) -> None:
@@ -61,7 +64,8 @@ class _Waiting(Generic[T]):
         while True:
             self._wake.clear()
             due: list[T] = []
-            while self._heap and self._heap[0][0] <= trio.current_time() and len(due) < max_count:
+            now = trio.current_time()
+            while self._heap and self._heap[0][0] <= now and len(due) < max_count:
                 due.append(heapq.heappop(self._heap)[2])
             if due:
                 return due
@@ -96,8 +100,7 @@ class Deleter:
     def drop(self, segments: Iterable[Segment], delay_ms: int) -> None:
         """Delete the objects of these segments, `delay_ms` from now or later."""
         decided = guarded(self.store).decided()
-        for segment in segments:
-            self._waiting.add((segment, decided), delay_ms / 1000)
+        self._waiting.add(((segment, decided) for segment in segments), delay_ms / 1000)
 
     def forget(self, partition_id: PartitionId) -> None:
         """Forget a partition that was handed over: its new leader finds these objects as orphans and deletes them."""
@@ -120,8 +123,7 @@ class Deleter:
             logger.error(
                 "deleting the objects of %d dropped segments failed and is tried again: %s", len(segments), exc
             )
-            for again in dropped:
-                self._waiting.add(again, FAILED_DELETION_PAUSE_SECONDS)
+            self._waiting.add(dropped, FAILED_DELETION_PAUSE_SECONDS)
         else:
             self.deleted_count.value += len(segments)
 
@@ -144,7 +146,7 @@ class TopicDeleter:
     _waiting: _Waiting[BuriedTopic] = attrs.field(factory=_Waiting, init=False)
 
     def bury(self, topic: BuriedTopic, delay_ms: int) -> None:
-        self._waiting.add(topic, max(0, delay_ms) / 1000)
+        self._waiting.add([topic], max(0, delay_ms) / 1000)
 
     async def run(self) -> None:
         while True:

@@ -177,7 +177,7 @@ class Transactions(OpenTransactions):
             del self._aborted[: bisect_left(self._aborted, end_offset, key=_marker_offset)]
 
     def restore(self, open_transactions: Iterable[OpenTransaction]) -> None:
-        self.begin_with(open_transactions)  # in the same dictionary: the producers' states look into it
+        self.begin_with(open_transactions)
         self._ended, self._aborted, self._undurable = [], [], deque()
         self.first_unstable_offset = self._first_open_offset()
 

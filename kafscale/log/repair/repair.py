@@ -24,7 +24,6 @@ from kafscale.formats.segment_check import BodyCheck
 from kafscale.formats.segment_v1 import read_exact_footer_v1
 from kafscale.log.partition.partition import Partition
 from kafscale.log.partition.producers import ProducerStates
-from kafscale.log.partition.transactions import Transactions
 from kafscale.log.repair.verify_segment import CheckedSegment, FindingKind, check_segment
 from kafscale.metrics import Counter, Metrics
 from kafscale.store.base import ObjectStore
@@ -54,7 +53,7 @@ def footer_of_batches(key: SegmentKey, body: memoryview, before: Footer | None, 
         max_timestamp_ms=max(header.max_timestamp_ms for header in headers),
         body_crc=segment.body_crc([body]),
     )
-    states, transactions = _replay(found, before)
+    states = _replay(found, before)
     end_offset = headers[-1].next_offset
     return build_footer(
         identity,
@@ -62,15 +61,13 @@ def footer_of_batches(key: SegmentKey, body: memoryview, before: Footer | None, 
         producers=states.snapshot(end_offset),
         producers_from=None if before is None or before.has_all_producers else before.producers_from,
         epochs=epochs,
-        aborted=transactions.aborted_by_markers(key.base_offset, end_offset),
-        open_transactions=transactions.open_at(end_offset),
+        aborted=states.transactions.aborted_by_markers(key.base_offset, end_offset),
+        open_transactions=states.transactions.open_at(end_offset),
         marker_offsets=[header.base_offset for header in headers if header.is_control],
     )
 
 
-def _replay(
-    found: Iterable[tuple[BatchHeader, memoryview]], before: Footer | None
-) -> tuple[ProducerStates, Transactions]:
+def _replay(found: Iterable[tuple[BatchHeader, memoryview]], before: Footer | None) -> ProducerStates:
     states = ProducerStates()
     if before is not None:
         states.restore(before.producers)
@@ -79,7 +76,7 @@ def _replay(
         if header.has_producer_id and (header.is_transactional or not header.is_control):
             base_offset = header.base_offset
             states.take(header, batch, base_offset, header.max_timestamp_ms, durable_before=base_offset)
-    return states, states.transactions
+    return states
 
 
 def _trailer_of(body: memoryview) -> bytes:

@@ -215,6 +215,7 @@ class CompactionRound:
     # ---- first time through -------------------------------------------------------------------------------------
 
     async def _learn_keys(self, segments: Sequence[Segment]) -> CompactionFilter:
+        begun_ms = self.compactor.now_ms()
         start_offset, end_offset = self.part.first_dirty_offset, self.part.end_offset
         dirty = [segment for segment in segments if segment.last_offset >= start_offset]
         latest = OffsetMap(min(capacity_of(self.compactor.map_bytes), end_offset - start_offset))
@@ -232,7 +233,7 @@ class CompactionRound:
         producers = self.partition.producers.producers.values()
         rules = CompactionRules(
             end_offset=keys.end_offset,
-            now_ms=self.compactor.now_ms(),
+            now_ms=begun_ms,
             delete_retention_ms=self.partition.config.delete_retention_ms,
             producers_last_offsets={producer.batches[-1].last_offset for producer in producers if producer.batches},
             aborted=keys.aborted or (),
@@ -396,11 +397,10 @@ class Compactor:
         count("kafscale_compaction_read_bytes_total", "Record batches that compactions read.", self.read_bytes)
         count("kafscale_compaction_written_bytes_total", "Record batches that compactions wrote.", self.written_bytes)
         count("kafscale_compaction_removed_records_total", "Records that compactions removed.", self.removed_records)
-        metrics.adopt_counter("kafscale_compactions_total", "Compactions of a partition.", self.rounds_count)
-        help = "Compactions that failed; see the log."
-        metrics.adopt_counter("kafscale_compaction_failures_total", help, self.failed_count)
+        count("kafscale_compactions_total", "Compactions of a partition.", self.rounds_count)
+        count("kafscale_compaction_failures_total", "Compactions that failed; see the log.", self.failed_count)
         help = "Batches whose records can't be read, which were kept."
-        metrics.adopt_counter("kafscale_compaction_unreadable_batches_total", help, self.unreadable_count)
+        count("kafscale_compaction_unreadable_batches_total", help, self.unreadable_count)
         help = "Of the dirtiest partition, how much of what could be compacted is dirty."
         metrics.gauge("kafscale_compaction_max_dirty_ratio", help, lambda: self.max_dirty_ratio)
 

@@ -8,7 +8,6 @@ stop     `settle`, then the last flush
 
 from __future__ import annotations
 
-import logging
 from collections import Counter, defaultdict, deque
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -18,8 +17,6 @@ import trio
 from kafscale.concurrency.signals import Signal
 from kafscale.errors import StorageFailed
 from kafscale.formats.wal_entries import WalEntry, WalFile
-
-logger = logging.getLogger(__name__)
 
 
 @attrs.define(eq=False, repr=False)

@@ -216,13 +216,7 @@ class S3Store:
                 try:
                     http_request = await flow.asend(response)
                 except StopAsyncIteration:
-                    body: Buffer = b""
-                    if response.is_stream_consumed:
-                        body = response.content
-                    else:
-                        assert isinstance(response.stream, httpx.AsyncByteStream)
-                        pieces = [piece async for piece in response.stream]
-                        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+                    body = await _read_body(response)
                     return S3Reply(response.status_code, dict(response.headers.items()), body)
             finally:
                 await response.aclose()
@@ -234,6 +228,14 @@ class S3Store:
         return await trio.to_thread.run_sync(
             lambda: BodyDigest.of(parts, sign_payload=self._signs_payload), limiter=self._hash_limiter
         )
+
+
+async def _read_body(response: httpx.Response) -> Buffer:
+    if response.is_stream_consumed:
+        return response.content
+    assert isinstance(response.stream, httpx.AsyncByteStream)
+    pieces = [piece async for piece in response.stream]
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def _find_region() -> str:
