@@ -53,7 +53,13 @@ def test_jaas(options, username, password):
         {"sasl.mechanism": "PLAIN", "sasl.username": "a"},
         {"sasl.mechanism": "PLAIN", "sasl.jaas.config": "nonsense"},
         {"sasl.mechanism": "PLAIN", "sasl.jaas.config": JAAS + 'username="a password=b;'},
+        {"sasl.mechanism": "SCRAM-SHA-256", "sasl.jaas.config": JAAS + 'username="a" password="b";'},
         {"sasl.mechanism": "OAUTHBEARER"},
+        {
+            "sasl.mechanism": "OAUTHBEARER",
+            "sasl.oauthbearer.token.endpoint.url": "file:///token",
+            "sasl.login.callback.handler.class": "com.example.Handler",
+        },
         {"sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token.endpoint.url": "https://example.com/token"},
         {"sasl.unknown": "x", "sasl.mechanism": "PLAIN", "sasl.username": "a", "sasl.password": "b"},
     ],
@@ -94,6 +100,9 @@ async def test_tokens(tmp_path):
         assert 90 < await (await running.connect(SASL)).authenticate(sasl) <= 100
         (tmp_path / "token").write_text(sign(lifetime_seconds=-100))
         with pytest.raises(KafkaError, match="invalid_token"):
+            await (await running.connect(SASL)).authenticate(sasl)
+        (tmp_path / "token").unlink()
+        with pytest.raises(ConfigError, match="can't be read"):
             await (await running.connect(SASL)).authenticate(sasl)
 
 

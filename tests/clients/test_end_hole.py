@@ -13,6 +13,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, To
 
 from kafscale.client.client import connect
 from kafscale.client.consumer import Consumer as OwnConsumer
+from kafscale.config import Settings
 from kafscale.login.security import client_security
 from tests.devtools.external.clients import DEADLINE_SECONDS, wait_until
 from tests.devtools.processes.process import BrokerProcess, broker_process
@@ -24,7 +25,7 @@ with warnings.catch_warnings():  # it reads its definitions in a deprecated way 
 TOPIC = "cut-off"
 END_OFFSET = 6
 LEFT = [b"0", b"1", b"2"]
-FILE_BYTES = 64 << 20  # of a file of the log; a start cuts a file that it replays to its entries
+FILE_BYTES = Settings().wal_segment_bytes  # a start cuts a file of the log that it replays to its entries
 
 
 @pytest.fixture(scope="module")

@@ -137,9 +137,17 @@ IN_LINES = """
 security.protocol=SSL
 ssl.truststore.type=PEM
 ssl.truststore.certificates={ca_text}
+ssl.keystore.type=PEM
+ssl.keystore.certificate.chain={certificate_text}
+ssl.keystore.key={key_text}
 ssl.endpoint.identification.algorithm=
 ssl.enabled.protocols=TLSv1.3
 """
+
+
+def in_one_line(pem: Path) -> str:
+    """Return the text of a file as a value of a file of settings, where lines go on behind a backslash."""
+    return pem.read_text().strip().replace("\n", " \\\n")
 
 
 @attrs.frozen
@@ -181,7 +189,9 @@ def test_our_own_commands(
     config.write_text(
         form.format(
             ca=broker.authority.ca_file,
-            ca_text=broker.authority.ca_file.read_text().strip().replace("\n", " \\\n"),
+            ca_text=in_one_line(broker.authority.ca_file),
+            certificate_text=in_one_line(client.certificate_file),
+            key_text=in_one_line(client.key_file),
             both=both,
             certificate=client.certificate_file,
             key=client.key_file,

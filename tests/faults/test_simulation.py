@@ -77,7 +77,7 @@ def test_no_seed_that_ever_failed_or_many_others_do() -> None:
 
 @pytest.mark.faults
 @pytest.mark.timeout(1800)
-def test_none_of_many_other_short_seeds_loses_repeats_or_reorders_what_was_acknowledged() -> None:
+def test_no_other_short_seed_loses_repeats_or_reorders_acknowledged_records() -> None:
     run_and_check(sorted({*range(1, MORE_SHORT_SEEDS_COUNT + 1)} - {*SHORT_SEEDS}), is_short=True)
 
 

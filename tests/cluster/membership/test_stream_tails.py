@@ -12,7 +12,7 @@ from kafscale.cluster.membership.leading import following
 from kafscale.config import Durability
 from kafscale.formats.wal_objects import ObjectHeader, decode_header, encode_header
 from kafscale.formats.wal_runs import list_epoch, wal_key
-from kafscale.log.wal import streams as followed_stream
+from kafscale.log.wal import streams
 from kafscale.log.wal.streams import FollowedStream
 from kafscale.testing.faulty_store import On
 from kafscale.wire import error_codes as e
@@ -292,7 +292,7 @@ async def read_from(running: MemoryBroker, topic_id: bytes, index: int, count: i
 async def test_a_stream_that_outgrew_its_cache_is_served_again_after_a_flush(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(followed_stream, "KEPT_MAX_COUNT", 2)
+    monkeypatch.setattr(streams, "KEPT_MAX_COUNT", 2)
     async with a_pair(Durability.S3_WAL) as pair:
         await pair.produce(5)
         for offset in (0, 3):

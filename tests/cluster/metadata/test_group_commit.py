@@ -32,20 +32,28 @@ class Callers:
         try:
             await self.commits.commit(Transaction(puts={key: b""}, essential=essential))
         except (StorageFailed, StorageFull, StoreUnavailable) as exc:
-            self.done.append((key, type(exc).__name__))
+            self.done.append((key, f"{type(exc).__name__}: {exc}"))
         else:
             self.done.append((key, True))
 
 
+@attrs.define(eq=False)
+class RecordingStore(MemoryMetadataStore):
+    """Records the transactions of each batch."""
+
+    batches: list[Sequence[Transaction]] = attrs.field(factory=list, init=False)
+
+    @property
+    def sizes(self) -> list[int]:
+        return [len(batch) for batch in self.batches]
+
+    async def apply(self, transactions: Sequence[Transaction]) -> Sequence[Outcome]:
+        self.batches.append(transactions)
+        return await super().apply(transactions)
+
+
 async def test_changes_during_a_commit_share_the_next_one(nursery: trio.Nursery) -> None:
-    sizes: list[int] = []
-
-    class Counting(MemoryMetadataStore):
-        async def apply(self, transactions: Sequence[Transaction]) -> Sequence[Outcome]:
-            sizes.append(len(transactions))
-            return await super().apply(transactions)
-
-    store = Counting(gate=trio.Event())
+    store = RecordingStore(gate=trio.Event())
     callers = Callers(GroupCommit(store), nursery)
     nursery.start_soon(callers.commits.run)
     for number in range(5):
@@ -55,7 +63,7 @@ async def test_changes_during_a_commit_share_the_next_one(nursery: trio.Nursery)
     store.gate.set()
     await wait_all_tasks_blocked()
 
-    assert sizes == [1, 4]
+    assert store.sizes == [1, 4]
     assert [sorted(commit.puts) for commit in store.commits] == [["0"], ["1"], ["2"], ["3"], ["4"]]
     assert sorted(callers.done) == [(str(number), True) for number in range(5)]
 
@@ -68,7 +76,7 @@ async def test_an_unreachable_store_fails_waiting_changes_but_not_later_ones(nur
     store.failure = None
     await callers.put("b")
 
-    assert callers.done == [("a", "StoreUnavailable"), ("b", True)]
+    assert callers.done == [("a", "StoreUnavailable: no route"), ("b", True)]
 
 
 async def test_a_lost_disk_ends_the_task_and_fails_every_caller(nursery: trio.Nursery) -> None:
@@ -84,7 +92,7 @@ async def test_a_lost_disk_ends_the_task_and_fails_every_caller(nursery: trio.Nu
             store.gate.set()
     await callers.put("c")
 
-    assert sorted(callers.done) == [(key, "StorageFailed") for key in "abc"]
+    assert sorted(callers.done) == [(key, "StorageFailed: disk gone") for key in "abc"]
 
 
 async def test_a_full_disk_refuses_all_but_essential_changes(nursery: trio.Nursery) -> None:
@@ -95,7 +103,7 @@ async def test_a_full_disk_refuses_all_but_essential_changes(nursery: trio.Nurse
     nursery.start_soon(callers.commits.run)
     await wait_all_tasks_blocked()
 
-    assert sorted(callers.done) == [("essential", True), ("plain", "StorageFull")]
+    assert sorted(callers.done) == [("essential", True), ("plain", "StorageFull: the disk in memory is full")]
     assert callers.commits.refused_count.value == 1
     assert await store.get("plain") is None
 
@@ -117,27 +125,23 @@ async def test_waiting_and_later_commits_fail_when_the_writer_has_ended(nursery:
     await wait_all_tasks_blocked()
     await callers.put("late")
 
-    assert sorted(callers.done) == [(key, "StorageFailed") for key in ("late", "under way", "waiting")]
+    assert sorted(callers.done) == [
+        (key, "StorageFailed: the metadata store's writer has ended") for key in ("late", "under way", "waiting")
+    ]
     assert store.commits == []
 
 
 async def test_a_batch_is_bounded_by_its_target_count(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_commit, "BATCH_TARGET_COUNT", 5)
-    sizes: list[int] = []
-
-    class Counting(MemoryMetadataStore):
-        async def apply(self, transactions: Sequence[Transaction]) -> Sequence[Outcome]:
-            sizes.append(len(transactions))
-            return await super().apply(transactions)
-
-    commits = GroupCommit(Counting())
+    store = RecordingStore()
+    commits = GroupCommit(store)
     for number in range(12):
         nursery.start_soon(commits.commit, Transaction(puts={f"k{number}": b""}))
     await wait_all_tasks_blocked()
     nursery.start_soon(commits.run)
     await wait_all_tasks_blocked()
 
-    assert sizes == [5, 5, 2]
+    assert store.sizes == [5, 5, 2]
 
 
 @pytest.mark.parametrize(
@@ -169,20 +173,14 @@ async def test_a_change_to_an_expected_key_is_written_before_the_expectation_is_
     nursery: trio.Nursery, earlier: Transaction, later: Transaction, *, shares: bool
 ) -> None:
     """All others share a write, whether they expect something or not."""
-    batches: list[Sequence[Transaction]] = []
-
-    class Counting(MemoryMetadataStore):
-        async def apply(self, transactions: Sequence[Transaction]) -> Sequence[Outcome]:
-            batches.append(transactions)
-            return await super().apply(transactions)
-
-    commits = GroupCommit(Counting())
+    store = RecordingStore()
+    commits = GroupCommit(store)
     for transaction in (earlier, later):
         nursery.start_soon(_commit_or_be_refused, commits, transaction)
         await wait_all_tasks_blocked()
     nursery.start_soon(commits.run)
     await wait_all_tasks_blocked()
-    assert batches == ([[earlier, later]] if shares else [[earlier], [later]])
+    assert store.batches == ([[earlier, later]] if shares else [[earlier], [later]])
 
 
 async def _commit_or_be_refused(store: GroupCommit, transaction: Transaction) -> None:

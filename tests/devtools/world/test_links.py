@@ -26,7 +26,7 @@ def line_to(bucket: MemoryStore, nursery: trio.Nursery) -> BucketLine:
     return BucketLine(store=bucket, spawn=spawn, random=Random(1), network_seconds=1.0, late_max_seconds=5.0)
 
 
-async def test_what_is_under_way_when_its_sender_dies_arrives_later(
+async def test_a_put_in_flight_when_its_sender_dies_arrives_later(
     autojump_clock: MockClock, bucket: MemoryStore
 ) -> None:
     async with trio.open_nursery() as nursery:
@@ -39,7 +39,7 @@ async def test_what_is_under_way_when_its_sender_dies_arrives_later(
         assert bytes((await bucket.get("a")).data) == b"x"
 
 
-async def test_who_is_suspended_finds_the_outcome_when_it_goes_on(
+async def test_a_suspended_sender_finds_the_outcome_of_its_put_after_resuming(
     autojump_clock: MockClock, bucket: MemoryStore
 ) -> None:
     async with trio.open_nursery() as nursery:
@@ -72,9 +72,7 @@ async def test_a_straggler_is_lost_for_its_sender_and_takes_effect_later(
         assert bytes((await bucket.get("a")).data) == b"x"
 
 
-async def test_a_segment_takes_longer_than_other_objects_and_what_is_read_some_time(
-    autojump_clock: MockClock, bucket: MemoryStore
-) -> None:
+async def test_segment_uploads_and_reads_take_additional_time(autojump_clock: MockClock, bucket: MemoryStore) -> None:
     async with trio.open_nursery() as nursery:
         line = line_to(bucket, nursery)
         line.upload_max_seconds, line.read_max_seconds = 10.0, 2.0
