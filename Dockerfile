@@ -53,7 +53,7 @@ RUN apt-get update \
     && apt-get install --yes --no-install-recommends openjdk-17-jre-headless procps \
     && rm -rf /var/lib/apt/lists/*
 COPY --from=build-spark /opt/spark /opt/spark
-COPY compose/pipeline.yaml /etc/kafscale/pipeline.yaml
+COPY deploy/compose/pipeline.yaml /etc/kafscale/pipeline.yaml
 RUN groupadd --gid 1000 kafscale \
     && useradd --uid 1000 --gid kafscale --no-create-home --home-dir /data --shell /usr/sbin/nologin kafscale \
     && install -d -o kafscale -g kafscale -m 700 /data

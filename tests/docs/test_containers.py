@@ -91,7 +91,7 @@ def test_compose_profiles_add_services_to_the_default_ones(monkeypatch) -> None:
     environ = SERVICES["pipeline"]["environment"]
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    pipeline = read_pipeline(REPOSITORY / "compose" / "pipeline.yaml")
+    pipeline = read_pipeline(REPOSITORY / "deploy" / "compose" / "pipeline.yaml")
     catalog = SERVICES["catalog"]["environment"]
     assert pipeline.source.store == "s3://kafscale"
     assert catalog["CATALOG_WAREHOUSE"].startswith("s3://kafscale/")
