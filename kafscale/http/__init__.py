@@ -1,4 +1,5 @@
-"""The broker's HTTP client: `client` pools connections behind httpx's transport interface, `connection` is one of them.
+"""HTTP clients: `client` pools connections of trio behind httpx's transport interface, `connection` is one of them.
 
-The server loop is `kafscale.server.http`.
+`blocking` is a client for threads, without trio, which Spark's tasks and schema registries use. The server loop is
+`kafscale.server.http`.
 """

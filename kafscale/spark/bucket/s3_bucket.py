@@ -18,8 +18,8 @@ import attrs
 
 from kafscale.backoff import Backoff
 from kafscale.errors import AccessDenied, ConfigError, SlowDown, StoreError, StoreUnavailable
+from kafscale.http.blocking import BlockingClient, NoServerAnswer, ServerAnswer, split_url
 from kafscale.spark.bucket.bucket import BucketOptions
-from kafscale.spark.workers.http import BlockingClient, NoServerAnswer, ServerAnswer, split_url
 from kafscale.store.base import ObjectInfo, ObjectPart
 from kafscale.store.s3.credentials import (
     ANSWER_MAX_BYTES,

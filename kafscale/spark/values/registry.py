@@ -21,9 +21,9 @@ import attrs
 
 from kafscale.backoff import Backoff
 from kafscale.errors import BrokerUnavailable, ConfigError, KafkaError, RegistryError, UnknownSchema
+from kafscale.http.blocking import BlockingClient, NoServerAnswer, ServerAnswer
 from kafscale.login.tls import tls_context
 from kafscale.login.tokens import TokenEndpoint
-from kafscale.spark.workers.http import BlockingClient, NoServerAnswer, ServerAnswer
 
 BASIC_AUTH_VARIABLE = "KAFSCALE_SCHEMA_REGISTRY_BASIC_AUTH"
 ROUND_COUNT = 3  # as librdkafka's registry client

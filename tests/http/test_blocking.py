@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from kafscale.spark.workers.http import BlockingClient, NoServerAnswer
+from kafscale.http.blocking import BlockingClient, NoServerAnswer
 from tests.devtools.external.http_servers import sending_server
 
 WHOLE = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"

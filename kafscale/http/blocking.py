@@ -1,4 +1,4 @@
-"""HTTP/1.1 for tasks of a Spark job: blocking, one connection for a thread at a time, kept for the next request.
+"""A blocking HTTP/1.1 client without trio, for Spark's tasks and schema registries: one kept connection per thread.
 
 An answer takes memory as it arrives, up to the client's maximum, whatever length it announces. Reading the log takes a
 GET for each small object. The standard library's client and httpx take more CPU for such a request than all other work
@@ -66,8 +66,8 @@ class BlockingClient:
     def send(self, method: str, url: str, headers: Headers, body: bytes = b"") -> ServerAnswer:
         """Send a request, and receive the whole answer. Raises NoServerAnswer.
 
-        If the server has closed a kept connection meanwhile, the request is sent again, which is safe: Spark's readers
-        only read.
+        If the server has closed a kept connection meanwhile, the request is sent again, which is safe: users of this
+        client only read.
         """
         end_seconds = math.inf if self.deadline_seconds is None else time.monotonic() + self.deadline_seconds
         try:
