@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import attrs
 import click
 
-from kafscale.cli.options import INDEX, WRITING_OPTIONS, json_option, with_client, with_settings
-from kafscale.cli.output import say, show, show_described, timeout_option, wait_until_none_is_left
+from kafscale.cli.options import INDEX, WRITING_OPTIONS, json_option, timeout_option, with_client, with_settings
+from kafscale.cli.output import say, show, show_described, wait_until_none_is_left
 from kafscale.config import Address, Loaded, Settings
 from kafscale.errors import NotFound
 

@@ -11,17 +11,16 @@ Errors are one line on stderr. An unexpected exception is a bug and keeps its tr
 
 from __future__ import annotations
 
-import difflib
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from importlib import import_module
 
 import click
 
 import kafscale
 from kafscale.cli.output import OutputLost, ReaderGone, discard_stdout, open_standard_files, say
-from kafscale.config.sources import REMOVED
 from kafscale.errors import ConfigError, KafScaleError
 
 
@@ -44,62 +43,47 @@ class WholeWords(click.HelpFormatter):
 click.Context.formatter_class = WholeWords
 
 
-COMMANDS = (
-    *("serve", "config", "topics", "brokers", "partitions", "groups", "transactions", "users", "acls"),
-    *("produce", "consume", "flush", "inspect", "adopt", "verify", "storage", "sql", "pipeline"),
-)
+# Each command is in the module of its name; its summary is here too, as `kafscale --help` imports none of them.
+COMMANDS: Mapping[str, str] = {
+    "serve": "Run a broker, or several with --processes.",
+    "config": "Show the value of each option and its source.",
+    "topics": "List, create, describe, change and delete topics.",
+    "brokers": "List, drain, replace and remove brokers.",
+    "partitions": "List, move and balance partitions.",
+    "groups": "List, describe, reset and delete groups.",
+    "transactions": "List, describe and abort transactions.",
+    "users": "Add, list and remove users.",
+    "acls": "Add, list, load and remove ACLs.",
+    "produce": "Write the lines of stdin to TOPIC.",
+    "consume": "Write the records of TOPIC to stdout.",
+    "flush": "Flush acknowledged records to the bucket.",
+    "inspect": "Print and check an object or file.",
+    "adopt": "Register topics that the metadata lacks.",
+    "verify": "Check every object of a bucket.",
+    "storage": "Show the size and cost of each topic.",
+    "sql": "Query topics with Spark SQL.",
+    "pipeline": "Keep Iceberg tables up to date.",
+}
 
 
 def load_command(name: str) -> click.Command:
     """Import the module of a command, and no other, so that a command starts quickly."""
-    match name:
-        case "serve":
-            from kafscale.cli.serve import command
-        case "config":
-            from kafscale.cli.serve import config_command as command
-        case "topics":
-            from kafscale.cli.topics import command
-        case "brokers":
-            from kafscale.cli.brokers import command
-        case "partitions":
-            from kafscale.cli.partitions import command
-        case "groups":
-            from kafscale.cli.groups import command
-        case "transactions":
-            from kafscale.cli.transactions import command
-        case "users":
-            from kafscale.cli.users import command
-        case "acls":
-            from kafscale.cli.acls import command
-        case "produce":
-            from kafscale.cli.produce import command
-        case "consume":
-            from kafscale.cli.consume import command
-        case "flush":
-            from kafscale.cli.flush import command
-        case "inspect":
-            from kafscale.cli.inspect import command
-        case "adopt":
-            from kafscale.cli.adopt import command
-        case "verify":
-            from kafscale.cli.verify import command
-        case "storage":
-            from kafscale.cli.storage import command
-        case "sql":
-            from kafscale.cli.sql import command
-        case "pipeline":
-            from kafscale.cli.pipeline import command
-        case _:
-            raise AssertionError(name)
+    command: click.Command = import_module(f"kafscale.cli.{name}").command
     return command
 
 
 class LazyGroup(click.Group):
+    """The commands of `kafscale`: listed and completed from their summaries, imported when they run."""
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return load_command(cmd_name) if cmd_name in COMMANDS else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([*COMMANDS.items()])
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -149,6 +133,8 @@ def _run(arguments: Sequence[str]) -> int:
 
 def _without_option(exc: click.UsageError) -> str | None:
     """Return the message for a removed option."""
+    from kafscale.config.sources import REMOVED
+
     name = exc.option_name if isinstance(exc, click.NoSuchOption) else ""
     sentence = REMOVED.get(name.removeprefix("--"))
     return sentence and f"{name}: this option was removed; {sentence}"
@@ -156,6 +142,8 @@ def _without_option(exc: click.UsageError) -> str | None:
 
 def _with_commands(exc: click.UsageError) -> str | None:
     """Return the message for an unknown command, with similar names."""
+    import difflib
+
     found = re.match(r"No such command '(.*)'\.", exc.message, re.DOTALL)
     if found is None or exc.ctx is None or not isinstance(exc.ctx.command, click.Group):
         return None

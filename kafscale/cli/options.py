@@ -159,6 +159,9 @@ SETTING = Parsed("NAME=VALUE", parse_setting)
 SPARK_SETTING = Parsed("NAME=VALUE", parse_spark_setting)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+timeout_option = click.option(
+    "--timeout", "timeout_seconds", type=SECONDS, default="10m", help="Longest time to wait.  [default: 10m]"
+)
 
 
 def settings_flags(*, only: Container[str] | None = None) -> Callable[[Function], Function]:

@@ -2,7 +2,8 @@
 
 Rows are tuples, or instances of an attrs class; the columns are also the keys of the JSON objects. A terminal gets
 control characters, such as those in a name, as escapes, and a bar on stderr for long work. A failed write raises
-OutputLost, which names the file: an OSError could also be of a file that the command reads.
+OutputLost, which names the file: an OSError could also be of a file that the command reads. `kafscale --help` imports
+this module, so it imports nothing large.
 """
 
 from __future__ import annotations
@@ -17,19 +18,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TextIO
 
-import attrs
 import click
 
-from kafscale.cli.options import SECONDS
-from kafscale.config.units import MIB
 from kafscale.errors import KafScaleError
 from kafscale.escaping import escaped, escaped_json, escaped_lines
 
 if TYPE_CHECKING:
+    import attrs
     from rich.table import Table
 
-
-Columns = Sequence[str] | type[attrs.AttrsInstance]
+    Columns = Sequence[str] | type[attrs.AttrsInstance]
 
 
 def show(columns: Columns, rows: Sequence[Any], *, as_json: bool = False) -> None:
@@ -44,10 +42,14 @@ def show(columns: Columns, rows: Sequence[Any], *, as_json: bool = False) -> Non
 
 
 def _names(columns: Columns) -> Sequence[str]:
+    import attrs
+
     return [field.name for field in attrs.fields(columns)] if isinstance(columns, type) else columns
 
 
 def _documents(columns: Columns, rows: Sequence[Any]) -> list[dict[str, Any]]:
+    import attrs
+
     return [
         dict(zip(_names(columns), row, strict=True)) if isinstance(row, tuple) else attrs.asdict(row) for row in rows
     ]
@@ -225,7 +227,7 @@ def discard_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-READING_MIN_BYTES = 16 * MIB  # takes some tenths of a second
+READING_MIN_BYTES = 16 << 20  # takes some tenths of a second
 
 
 @contextmanager
@@ -241,7 +243,9 @@ def counting(what: str, *, is_wanted: bool = True) -> Iterator[Callable[[int], N
 @contextmanager
 def measuring(what: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
     """Show how many bytes of a known total are done. Yields a function that takes that number."""
-    text = f"[progress.description]{{task.description}} {{task.percentage:>3.0f}} % of {total_bytes / MIB:,.0f} MiB"
+    text = (
+        f"[progress.description]{{task.description}} {{task.percentage:>3.0f}} % of {total_bytes / (1 << 20):,.0f} MiB"
+    )
     with _bar(text, what, total_bytes) as report:
         yield report
 
@@ -282,11 +286,6 @@ def _bar(text: str, what: str, total: int | None, *, has_bytes: bool = False) ->
 
 
 LOOK_SECONDS = 0.5
-
-
-timeout_option = click.option(
-    "--timeout", "timeout_seconds", type=SECONDS, default="10m", help="Longest time to wait.  [default: 10m]"
-)
 
 
 async def wait_until_none_is_left(

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import attrs
 import click
 
-from kafscale.cli.options import INDEX, json_option, with_client
-from kafscale.cli.output import say, show, show_described, timeout_option, wait_until_none_is_left
+from kafscale.cli.options import INDEX, json_option, timeout_option, with_client
+from kafscale.cli.output import say, show, show_described, wait_until_none_is_left
 from kafscale.errors import NotFound
 
 if TYPE_CHECKING:

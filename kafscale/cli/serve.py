@@ -1,4 +1,4 @@
-"""`kafscale serve` runs the broker, or several; `kafscale config` shows the settings that it would have.
+"""`kafscale serve` runs the broker, or several.
 
 The broker's log goes to stderr, one record a line, as text or JSON, in UTC. `--log-level` is for `kafscale.*`;
 libraries log warnings and above. Clients choose names and ids, so line ends and control characters are escaped, and
@@ -18,9 +18,8 @@ from typing import Any
 
 import click
 
-from kafscale.cli.options import json_option, settings_flags
-from kafscale.cli.output import show
-from kafscale.config import SUPERVISOR_VARIABLE, LogFormat, LogLevel, Settings, load, options
+from kafscale.cli.options import settings_flags
+from kafscale.config import SUPERVISOR_VARIABLE, LogFormat, LogLevel, Settings, load
 from kafscale.errors import DeclaredDead
 from kafscale.escaping import bounded, escaped, escaped_json, escaped_lines
 
@@ -122,22 +121,3 @@ def _run(settings: Settings) -> bool:
         logger.warning("%s; starting again", next(leaves(declared)))
         is_declared_dead = True
     return is_declared_dead
-
-
-@click.command("config")
-@click.option("--reference", is_flag=True, help="Print the reference page of all options, as Markdown.")
-@json_option
-@settings_flags()
-def config_command(as_json: bool, reference: bool, config_file: str | None, **flags: Any) -> None:
-    """Show the value of each option and its source.
-
-    Takes the options of `kafscale serve`, reads the same environment and file, and starts nothing.
-    """
-    if reference:
-        from kafscale.cli.reference import options_page
-
-        click.echo(options_page(), nl=False)
-        return
-    loaded = load(flags, os.environ, config_file)
-    rows = [(option.name, option.format(loaded.settings.value(option)), loaded.source(option)) for option in options()]
-    show(("option", "value", "source"), rows, as_json=as_json)

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 import click
 import pytest
 
-from kafscale.cli.main import cli, expected_error, run
+from kafscale.cli.main import COMMANDS, cli, expected_error, load_command, run
 from kafscale.cli.output import open_standard_files
 from kafscale.errors import ConfigError, StartupError, StorageFailed
 
@@ -101,6 +101,13 @@ def test_numbers_that_the_protocol_has_no_room_for_ended_with_a_traceback(
 def test_without_a_command_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([]) == 2
     assert "serve" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_summary_of_a_command_is_the_first_sentence_of_its_help(name: str) -> None:
+    command = load_command(name)
+    assert command.name == name
+    assert COMMANDS[name] == command.get_short_help_str(limit=200)
 
 
 @pytest.mark.parametrize("option", ["--help", "-h", "--version"])
