@@ -16,25 +16,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kafscale.errors import ConfigError, DecodeError
+from kafscale.errors import DecodeError
+from kafscale.spark.values.limits import Count, error_text
 from kafscale.spark.values.payloads import Payloads
 from kafscale.spark.values.registry import Schema
 
 DEPTH_MAX = 200  # of types within types: what reads them calls itself, and Pythons differ in how often that may be
 COLUMNS_MAX = 10_000  # nested ones among them; BigQuery's limit; Spark's own plans become slow before
-
-
-@attrs.define(eq=False, repr=False)
-class Count:
-    """A number that a schema may use up; `excess` is the error's text."""
-
-    left: int
-    excess: str  # what is told when there are too many
-
-    def take(self, count: int = 1) -> None:
-        self.left -= count
-        if self.left < 0:
-            raise ConfigError(self.excess)
 
 
 def is_too_deep(type_: pa.DataType) -> bool:
@@ -132,9 +120,6 @@ def _count(row: Any, type_: pa.DataType, get: Get) -> int:
     return len(row) * (width_of(type_) - 1) + inner
 
 
-TEXT_MAX_CHARACTERS = 500
-
-
 @attrs.define(frozen=True, kw_only=True)
 class Decoded:
     """Decoded values: null for an error or a null value. errors: a text or None for each value."""
@@ -158,12 +143,6 @@ class Reader(Protocol):
 
     def of_writer(self, schema: Schema) -> Decode:
         """Return the decoder of a writer schema's payloads. Raises DecodeError if they can't be decoded."""
-
-
-def error_text(exc: Exception) -> str:
-    """Return an error in one line of bounded length."""
-    text = " ".join(str(exc)[: 2 * TEXT_MAX_CHARACTERS].split())
-    return f"{type(exc).__name__}: {text}"[:TEXT_MAX_CHARACTERS]
 
 
 def decode_each(payloads: Iterable[bytes], decode: Callable[[bytes], Any]) -> tuple[list[Any], list[str | None]]:

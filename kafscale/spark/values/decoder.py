@@ -25,10 +25,10 @@ from kafscale.spark.values.columns import (
     Places,
     Reader,
     RowMemory,
-    error_text,
     is_too_deep,
     scatter,
 )
+from kafscale.spark.values.limits import error_text
 from kafscale.spark.values.options import ReaderOptions, ValueOptions
 from kafscale.spark.values.payloads import Payloads
 from kafscale.spark.values.registry import RegistryClient, RegistryOptions

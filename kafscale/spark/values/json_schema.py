@@ -19,17 +19,16 @@ from referencing.jsonschema import DRAFT7
 from kafscale.errors import ConfigError, DecodeError
 from kafscale.spark.values.columns import (
     CELL_BYTES,
-    Count,
     Decode,
     Decoded,
     RowMemory,
     SchemaPlace,
     check_cells,
     decode_each,
-    error_text,
     to_columns,
     uncounted_bytes,
 )
+from kafscale.spark.values.limits import Count, error_text
 from kafscale.spark.values.registry import Schema
 
 Resolver = Any  # of `referencing`: where a schema's references are looked up from

@@ -21,7 +21,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool
 from google.protobuf.descriptor import Descriptor, FileDescriptor
 
 from kafscale.errors import DecodeError, RegistryError
-from kafscale.spark.values.columns import TEXT_MAX_CHARACTERS, error_text
+from kafscale.spark.values.limits import TEXT_MAX_CHARACTERS, error_text
 from kafscale.spark.values.registry import Schema
 from kafscale.wire.primitives import read_varlong
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from kafscale.spark.values import columns
-from kafscale.spark.values.avro import AvroReader, _terse, parsed
+from kafscale.spark.values import columns, limits
+from kafscale.spark.values.avro import AvroReader
+from kafscale.spark.values.avro_resolution import _terse, parsed
 from kafscale.spark.values.columns import Decode
 from kafscale.spark.values.registry import Schema
 from tests.spark.values.test_bounds import zigzag
@@ -85,7 +86,7 @@ def test_a_long_error_text_is_cut_before_its_words_are_joined():
     """To join the words of a text took as long as to make it."""
     text = "a  " * 100_000
     begun = time.process_time()
-    assert {columns.error_text(ValueError(text)) for _ in range(1000)} == {f"ValueError: {'a ' * 250}"[:500]}
+    assert {limits.error_text(ValueError(text)) for _ in range(1000)} == {f"ValueError: {'a ' * 250}"[:500]}
     seconds, begun = time.process_time() - begun, time.process_time()
     for _ in range(100):
         text.split()

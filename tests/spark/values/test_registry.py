@@ -14,7 +14,7 @@ from kafscale.backoff import Backoff
 from kafscale.errors import ConfigError, RegistryError, UnknownSchema
 from kafscale.login import tokens
 from kafscale.spark.values import registry as _registry
-from kafscale.spark.values.options import RegistryCredentials
+from kafscale.spark.values.credentials import RegistryCredentials
 from kafscale.spark.values.registry import (
     ANSWER_MAX_BYTES,
     LAG_PAUSES_SECONDS,
