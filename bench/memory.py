@@ -210,8 +210,8 @@ class Run:
             at_seconds=time.monotonic() - self.began,
             phase=self.phase,
             rss_mib=rss_mib,
-            bytes_in=_sum(metrics, "kafscale_topic_bytes_in_total"),
-            bytes_out=_sum(metrics, "kafscale_topic_bytes_out_total"),
+            bytes_in=_sum(metrics, "kafscale_topic_appended_bytes_total"),
+            bytes_out=_sum(metrics, "kafscale_topic_fetched_bytes_total"),
             held_bytes={name: _sum(metrics, metric) for name, metric in HELD.items()},
         )
 

@@ -26,7 +26,7 @@ def register_group_lag(services: Services) -> None:
     )
     services.metrics.gauge(
         "kafscale_group_lag_left_out_series",
-        "Series of kafscale_group_lag that this page leaves out, the smallest lags.",
+        "Series of kafscale_group_lag, the smallest lags, that this page leaves out.",
         lambda: lags.left_out_count,
     )
 

@@ -18,7 +18,7 @@ ALWAYS = """
     flush_age_seconds flush_failures_total flush_seconds footer_cache_bytes footer_lookups_total group_lag
     group_lag_left_out_series
     group_state_bytes late_segments manifest_checkpoint_bytes merge_failures_total merged_bytes_total
-    merged_segments_total merges_total missing_segments network_bytes_in_total network_bytes_out_total
+    merged_segments_total merges_total missing_segments network_received_bytes_total network_sent_bytes_total
     orphans_deleted_total partitions pool_bytes pool_used_bytes pool_waiting producer_ids
     producer_ids_evicted_total producer_state_bytes quarantined_segments readahead_bytes_total
     readahead_failures_total readahead_no_room_total rebuilt_objects_total request_seconds
@@ -27,7 +27,7 @@ ALWAYS = """
     compaction_unreadable_batches_total lookup_unreadable_batches_total metadata_changes_refused_total
     start_restore_seconds start_restored_partitions superseded_batches tail_bytes throttle_seconds
     unknown_topic_batches
-    topic_bytes_in_total topic_bytes_out_total topic_records_in_total topic_records_out_total
+    topic_appended_bytes_total topic_fetched_bytes_total topic_appended_records_total topic_fetched_records_total
     transactional_ids transactions_total hanging_transactions_total authentications_total ssl_handshakes
     ssl_handshakes_total ssl_handshakes_failed_total internal_records_left_out_total
 """

@@ -65,7 +65,9 @@ class LoadMeter:
         self._sampled_at = self.clock()
 
     def register(self, metrics: Metrics) -> None:
-        help = "Bytes a second written to and read from the partitions that are led here, of the last minutes."
+        help = (
+            "Bytes per second written to and read from the partitions led here, a moving average of the last minutes."
+        )
         metrics.gauge("kafscale_load_bytes_per_second", help, lambda: float(self.load().bytes_per_second))
 
     async def run(self) -> None:

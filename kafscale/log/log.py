@@ -73,10 +73,10 @@ class TrafficMetrics:
     @classmethod
     def register(cls, metrics: Metrics) -> TrafficMetrics:
         told = {
-            "kafscale_topic_bytes_in_total": "Bytes of record batches appended.",
-            "kafscale_topic_records_in_total": "Records appended.",
-            "kafscale_topic_bytes_out_total": "Bytes of record batches fetched.",
-            "kafscale_topic_records_out_total": "Records fetched.",
+            "kafscale_topic_appended_bytes_total": "Bytes of record batches appended.",
+            "kafscale_topic_appended_records_total": "Records appended.",
+            "kafscale_topic_fetched_bytes_total": "Bytes of record batches fetched.",
+            "kafscale_topic_fetched_records_total": "Records fetched.",
         }
         return cls([metrics.counter(name, help, "topic") for name, help in told.items()])
 
@@ -137,15 +137,15 @@ class Log:
         parts += [] if self.spiller is None else [self.spiller]
         for part in parts:
             part.register(metrics)
-        metrics.gauge("kafscale_partitions", "Partitions.", lambda: len(self.partitions))
-        help = "Batches of the WAL that were not replayed, as another broker has written their offsets."
+        metrics.gauge("kafscale_partitions", "Partitions open on this broker.", lambda: len(self.partitions))
+        help = "Batches of the WAL not replayed because another broker wrote their offsets."
         metrics.gauge("kafscale_superseded_batches", help, self.kept.superseded.total)
-        help = "Batches of the WAL that were not replayed, as the metadata does not know their topics."
+        help = "Batches of the WAL not replayed because the metadata does not know their topics."
         metrics.gauge("kafscale_unknown_topic_batches", help, self.kept.unknown.total)
-        metrics.gauge("kafscale_tail_bytes", "Record batches that are not in the bucket yet.", self.tail_bytes)
-        help = "Segments that are damaged and not read."
+        metrics.gauge("kafscale_tail_bytes", "Bytes of record batches that are not in the bucket yet.", self.tail_bytes)
+        help = "Damaged segments that are not read."
         metrics.gauge("kafscale_quarantined_segments", help, self.quarantined_count)
-        help = "Segments that a broker wrote after another one had taken over, and that are not read."
+        help = "Unread segments that a broker wrote after another one had taken over."
         metrics.gauge("kafscale_late_segments", help, self.late_count)
 
     def partition(self, topic_id: bytes, index: int) -> Partition | None:

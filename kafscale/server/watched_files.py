@@ -46,9 +46,9 @@ class FileWatch:
         self._seen = [fingerprint(watched.paths) for watched in self.watched]
 
     def register(self, metrics: Metrics) -> None:
-        help = "Times that files of certificates and tokens were read again."
+        help = "Changed files of certificates and tokens that were read again."
         metrics.adopt_counter("kafscale_file_reloads_total", help, self.reload_count)
-        help = "Times that they could not be used."
+        help = "Changed files of certificates and tokens that could not be used."
         metrics.adopt_counter("kafscale_file_reloads_failed_total", help, self.failed_count)
 
     async def run(self) -> None:

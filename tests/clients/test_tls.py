@@ -340,7 +340,7 @@ def test_the_admin_server_wants_its_token_but_of_probes(broker: TlsBroker, token
 
 def test_metrics_show_the_certificate_expiry_to_token_holders(broker: TlsBroker) -> None:
     status, text = admin_answer(broker, "/metrics", TOKEN)
-    shown = re.findall(r"^kafscale_ssl_certificate_not_after_seconds(?:{.*})? (\S+)$", text, re.MULTILINE)
+    shown = re.findall(r"^kafscale_ssl_certificate_expiry_timestamp_seconds(?:{.*})? (\S+)$", text, re.MULTILINE)
     assert status == 200
     assert len(shown) == len(broker.process.broker_ids)
     assert [float(each) for each in shown] == [pytest.approx(time.time() + 86_400, abs=600)] * len(shown)

@@ -37,7 +37,7 @@ def kafscale(*arguments: str) -> None:
 
 def bytes_out(broker: BrokerProcess) -> float:
     page = urllib.request.urlopen(f"http://{broker.admin}/metrics").read().decode()
-    found = re.search(rf'kafscale_topic_bytes_out_total{{topic="{TOPIC}"}} (\S+)', page)
+    found = re.search(rf'kafscale_topic_fetched_bytes_total{{topic="{TOPIC}"}} (\S+)', page)
     return 0.0 if found is None else float(found[1])
 
 

@@ -106,8 +106,8 @@ def test_admin_pages_and_metrics(lasting: BrokerProcess) -> None:
     status, exposition = _get(lasting.admin, "/metrics")
     assert status == 200
     lines = exposition.splitlines()
-    assert 'kafscale_topic_records_in_total{topic="orders"} 3' in lines
-    assert 'kafscale_topic_records_out_total{topic="orders"} 2' in lines
+    assert 'kafscale_topic_appended_records_total{topic="orders"} 3' in lines
+    assert 'kafscale_topic_fetched_records_total{topic="orders"} 2' in lines
     assert 'kafscale_requests_total{api="Produce"} 3' in lines
     names = [line.split()[2] for line in lines if line.startswith("# TYPE")]
     assert len(names) == len(set(names)) > 30

@@ -55,7 +55,7 @@ class Authenticator:
 
     def __attrs_post_init__(self) -> None:
         self._outcomes = self.metrics.counter(
-            "kafscale_authentications_total", "Logins of clients.", "mechanism", "outcome"
+            "kafscale_authentications_total", "Logins of clients, by mechanism and outcome.", "mechanism", "outcome"
         )
 
     def prepare(self) -> None:

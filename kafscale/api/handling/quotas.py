@@ -228,7 +228,7 @@ class Quotas:
     def __attrs_post_init__(self) -> None:
         self.throttled_seconds = self.metrics.histogram(
             "kafscale_throttle_seconds",
-            "How long clients above their quota were told to hold back.",
+            "Throttle times told to clients above their quota.",
             "quota",
             bounds=THROTTLE_BUCKETS_SECONDS,
         )

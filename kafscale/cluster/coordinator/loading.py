@@ -151,7 +151,7 @@ class Leadership:
 
     def register(self, metrics: Metrics) -> None:
         """Export the number of skipped records."""
-        help = "Records of internal topics that could not be read when their partition came here, and were left out."
+        help = "Unreadable records of internal topics that were left out while their partition was loaded."
         name = "kafscale_internal_records_left_out_total"
         metrics.counts(name, help, "topic", lambda: {topic: self._skipped[topic] for topic in self.topics})
 

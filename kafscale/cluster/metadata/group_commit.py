@@ -87,7 +87,7 @@ class GroupCommit:
     _failure: str | None = attrs.field(default=None, init=False)
 
     def register(self, metrics: Metrics) -> None:
-        help = "Transactions of metadata that a full disk had no room for."
+        help = "Metadata changes refused because the disk is full."
         metrics.adopt_counter("kafscale_metadata_changes_refused_total", help, self.refused_count)
 
     @property

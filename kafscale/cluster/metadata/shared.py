@@ -110,9 +110,11 @@ class SharedMetadataStore(LogFirst):
 
     def register(self, metrics: Metrics) -> None:
         super().register(metrics)
-        help = "Commits of metadata at which another broker was faster, so that they were tried again."
-        metrics.gauge("kafscale_metadata_lost_races", help, lambda: self.lost_race_count)
-        metrics.gauge("kafscale_metadata_head_bytes", "Size of the head of the metadata.", lambda: self.head_bytes)
+        help = "Metadata commits repeated because another broker was faster."
+        metrics.count("kafscale_metadata_lost_races_total", help, lambda: self.lost_race_count)
+        metrics.gauge(
+            "kafscale_metadata_head_bytes", "Size of the metadata head in the bucket.", lambda: self.head_bytes
+        )
 
     @property
     def head_bytes(self) -> int:

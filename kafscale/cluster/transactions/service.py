@@ -128,12 +128,12 @@ class TransactionService:
 
     def register(self, metrics: Metrics) -> None:
         metrics.gauge("kafscale_transactional_ids", "Transactional ids coordinated here.", lambda: self.places.count)
-        help = "Transactions that were decided here."
+        help = "Transactions decided by this broker, by outcome."
         name = "kafscale_transactions_total"
         metrics.counts(name, help, "outcome", lambda: {outcome: count.value for outcome, count in self.ended.items()})
         metrics.count(
             "kafscale_hanging_transactions_total",
-            "Transactions that were open in a partition, and that no coordinator knew of: they were aborted.",
+            "Aborted transactions that were open in a partition but unknown to every coordinator.",
             lambda: self.hanging.value,
         )
 

@@ -94,7 +94,7 @@ class Deleter:
     def register(self, metrics: Metrics) -> None:
         help = "Segments whose objects were deleted."
         metrics.adopt_counter("kafscale_segments_deleted_total", help, self.deleted_count)
-        help = "Deletions of segments' objects that are tried again."
+        help = "Deletions of objects of segments that failed and are tried again."
         metrics.adopt_counter("kafscale_segment_delete_failures_total", help, self.failed_count)
 
     def drop(self, segments: Iterable[Segment], delay_ms: int) -> None:
@@ -177,7 +177,7 @@ class OrphanCollector:
     _first_seen: dict[SegmentKey, float] = attrs.field(factory=dict, init=False)
 
     def register(self, metrics: Metrics) -> None:
-        help = "Segments that nothing referred to and that were deleted."
+        help = "Deleted segments to which no manifest referred."
         metrics.adopt_counter("kafscale_orphans_deleted_total", help, self.deleted_count)
 
     async def run(self) -> None:

@@ -84,7 +84,7 @@ class ManifestCheckpointer:
     _written: bytes = attrs.field(default=b"", init=False)  # its first bytes: they have its length and checksum
 
     def register(self, metrics: Metrics) -> None:
-        help = "Size of the last checkpoint of the manifests that was written."
+        help = "Size of the last written manifest checkpoint."
         metrics.gauge("kafscale_manifest_checkpoint_bytes", help, lambda: self.written_bytes)
 
     async def find(self, store: ObjectStore) -> ManifestCheckpoint:

@@ -68,17 +68,21 @@ class RestoreStatistics:
 
     def register(self, metrics: Metrics) -> None:
         gauge = metrics.gauge
-        help = "Objects that the start has found in the bucket."
+        help = "Objects that the start listed in the bucket."
         gauge("kafscale_start_listed_objects", help, lambda: self.listed_object_count)
-        help = "Partitions of which the start has found segments."
+        help = "Partitions of which the start found segments."
         gauge("kafscale_start_partitions", help, lambda: self.partition_count)
-        gauge("kafscale_start_restored_partitions", "Of these, restored so far.", lambda: self.restored_partition_count)
-        help = "Segments that the checkpoint of the manifests vouched for."
+        gauge(
+            "kafscale_start_restored_partitions",
+            "Partitions that the start restored so far.",
+            lambda: self.restored_partition_count,
+        )
+        help = "Segments that the start knew from the manifest checkpoint."
         gauge("kafscale_start_recognised_segments", help, lambda: self.vouched_segment_count)
-        gauge("kafscale_start_footer_reads", "Footers that the start has read.", lambda: self.footer_read_count)
-        help = "How long it took to find out what the bucket holds."
+        gauge("kafscale_start_footer_reads", "Segment footers that the start read.", lambda: self.footer_read_count)
+        help = "Time that the start took to restore partitions from the bucket."
         gauge("kafscale_start_restore_seconds", help, lambda: self.seconds)
-        help = "Segments of the checkpoint that the start did not find."
+        help = "Segments of the manifest checkpoint that the start did not find."
         gauge("kafscale_missing_segments", help, lambda: self.missing_segment_count)
 
 

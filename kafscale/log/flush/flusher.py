@@ -64,7 +64,7 @@ class FlushPacer:
         self._per_second = (self.objects_per_minute - self._burst) / 60
 
     def register(self, metrics: Metrics) -> None:
-        help = "Objects that flushes have begun to write."
+        help = "Objects that flushes began to write."
         metrics.adopt_counter("kafscale_flush_objects_total", help, self.objects_count)
 
     def ready_at(self, now: float, promised_count: int) -> float:
@@ -196,10 +196,12 @@ class Flusher:
         self.journal.on_growth.append(self.note_growth)
 
     def register(self, metrics: Metrics) -> None:
-        help = "From the start of a flush to its commit."
+        help = "Time from the start of a flush to its commit."
         metrics.adopt_histogram("kafscale_flush_seconds", help, self.duration_seconds)
-        metrics.adopt_counter("kafscale_flush_failures_total", "Flushes that are tried again.", self.failed_count)
-        help = "How long the oldest of them has waited."  # of what kafscale_tail_bytes counts
+        metrics.adopt_counter(
+            "kafscale_flush_failures_total", "Flushes that failed and are tried again.", self.failed_count
+        )
+        help = "Age of the oldest record that is not in the bucket yet."  # of what kafscale_tail_bytes counts
         metrics.gauge("kafscale_flush_age_seconds", help, self.oldest_seconds)
         if self.pacer is not None:
             self.pacer.register(metrics)
@@ -452,7 +454,7 @@ class Spiller:
         self.pool.on_pressure.append(self.wake)
 
     def register(self, metrics: Metrics) -> None:
-        help = "Record batches that were left to the WAL as memory ran short."
+        help = "Bytes of record batches left to the WAL because memory was short."
         metrics.adopt_counter("kafscale_spilled_bytes_total", help, self.spilled_bytes)
 
     def wake(self) -> None:

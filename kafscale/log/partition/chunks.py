@@ -147,8 +147,10 @@ class ChunkPool:
 
     def register(self, metrics: Metrics) -> None:
         metrics.gauge("kafscale_pool_bytes", "Size of the chunk pool.", lambda: self.size_bytes)
-        metrics.gauge("kafscale_pool_used_bytes", "Of the chunk pool, in use.", lambda: self.used_bytes)
-        metrics.gauge("kafscale_pool_waiting", "Leases that wait for memory.", lambda: self.waiting_count)
+        metrics.gauge("kafscale_pool_used_bytes", "Bytes of the chunk pool in use.", lambda: self.used_bytes)
+        metrics.gauge(
+            "kafscale_pool_waiting", "Produces that wait for memory of the chunk pool.", lambda: self.waiting_count
+        )
 
     def _check_size(self, size_bytes: int) -> None:
         if not 0 < size_bytes <= self.size_bytes:

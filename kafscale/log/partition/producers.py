@@ -79,13 +79,13 @@ class ProducerBudget:
     def register(self, metrics: Metrics) -> None:
         metrics.counts(
             "kafscale_producer_ids_evicted_total",
-            "Idempotent producers that were forgotten for want of room, by how long they had been idle.",
+            "Idempotent producers forgotten for lack of memory, by state: idle or active.",
             "state",
             lambda: {"idle": self.evicted_idle_count.value, "active": self.evicted_active_count.value},
         )
-        help = "Idempotent producers that partitions remember, each once a partition."
+        help = "Idempotent producers that partitions remember, counted once per partition."
         metrics.gauge("kafscale_producer_ids", help, lambda: self.count)
-        help = "Memory that they take, by an estimate."
+        help = "Estimated memory of the state of idempotent producers."
         metrics.gauge("kafscale_producer_state_bytes", help, lambda: self.used_bytes)
 
     def enter(self, holder: ProducerStates, oldest_ms: int) -> None:

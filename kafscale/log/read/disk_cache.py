@@ -73,10 +73,16 @@ class DiskCache:
         self.memory.on_forget.append(self.forget)
 
     def register(self, metrics: Metrics) -> None:
-        metrics.gauge("kafscale_disk_cache_bytes", "Ranges of segments kept on disk.", lambda: self.size_bytes)
-        metrics.count("kafscale_disk_cache_hits_total", "Ranges found there.", lambda: self.hit_count)
-        metrics.count("kafscale_disk_cache_written_bytes_total", "Bytes put there.", lambda: self.written_bytes)
-        metrics.count("kafscale_disk_cache_failures_total", "Errors of that disk.", lambda: self.failed_count)
+        metrics.gauge("kafscale_disk_cache_bytes", "Bytes of segments in the disk cache.", lambda: self.size_bytes)
+        metrics.count(
+            "kafscale_disk_cache_hits_total", "Ranges of segments found in the disk cache.", lambda: self.hit_count
+        )
+        metrics.count(
+            "kafscale_disk_cache_written_bytes_total", "Bytes written to the disk cache.", lambda: self.written_bytes
+        )
+        metrics.count(
+            "kafscale_disk_cache_failures_total", "Errors of the disk of --cache-directory.", lambda: self.failed_count
+        )
 
     async def run(self) -> None:
         """Empty the directory, then keep what memory is about to evict, until cancelled."""

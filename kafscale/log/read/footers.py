@@ -53,10 +53,10 @@ class Footers:
         return self._cached.size
 
     def register(self, metrics: Metrics) -> None:
-        metrics.gauge("kafscale_footer_cache_bytes", "Footers kept in memory.", lambda: self.size_bytes)
+        metrics.gauge("kafscale_footer_cache_bytes", "Bytes of segment footers in memory.", lambda: self.size_bytes)
         metrics.counts(
             "kafscale_footer_lookups_total",
-            "Footers wanted, by whether they were in memory.",
+            "Segment footers wanted: in memory (hit) or not (miss).",
             "result",
             lambda: {"hit": self.hit_count, "miss": self.miss_count},
         )

@@ -35,10 +35,16 @@ class RangeReader:
         self.cache.register(metrics)
         if self.disk is not None:
             self.disk.register(metrics)
-        metrics.gauge("kafscale_fetch_buffer_bytes", "Used of the fetch budget.", lambda: budget.used_bytes)
-        metrics.gauge("kafscale_fetch_buffer_waiting", "Fetches that wait for it.", lambda: budget.waiting_count)
+        metrics.gauge("kafscale_fetch_buffer_bytes", "Bytes of --fetch-buffer-bytes in use.", lambda: budget.used_bytes)
+        metrics.gauge(
+            "kafscale_fetch_buffer_waiting",
+            "Fetches that wait for room in --fetch-buffer-bytes.",
+            lambda: budget.waiting_count,
+        )
         metrics.count(
-            "kafscale_fetch_buffer_waits_total", "Fetches that had to wait for it.", lambda: budget.wait_count
+            "kafscale_fetch_buffer_waits_total",
+            "Fetches that had to wait for room in --fetch-buffer-bytes.",
+            lambda: budget.wait_count,
         )
 
     async def read(self, key: SegmentKey, start: int, end: int, *, may_wait: bool = True) -> Slices | None:

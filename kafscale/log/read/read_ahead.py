@@ -100,16 +100,20 @@ class ReadAhead:
 
     def register(self, metrics: Metrics) -> None:
         ahead = self.statistics
-        metrics.count("kafscale_segment_served_bytes_total", "Bytes of segments fetched.", lambda: ahead.served_bytes)
+        metrics.count(
+            "kafscale_segment_served_bytes_total", "Bytes of segments sent to consumers.", lambda: ahead.served_bytes
+        )
         metrics.counts(
             "kafscale_readahead_bytes_total",
-            "Bytes read ahead of consumers, and of these what was used, and what was not and never will be.",
+            "Bytes read ahead of consumers: read, and of these used or wasted.",
             "event",
             lambda: {"read": ahead.read_bytes, "used": ahead.used_bytes, "wasted": ahead.wasted_bytes},
         )
-        help = "Times that the cache had no room."
+        help = "Reads ahead that did not begin because the memory cache was full."
         metrics.count("kafscale_readahead_no_room_total", help, lambda: ahead.no_room_count)
-        metrics.count("kafscale_readahead_failures_total", "Reads ahead that failed.", lambda: ahead.failed_count)
+        metrics.count(
+            "kafscale_readahead_failures_total", "Failed reads ahead of consumers.", lambda: ahead.failed_count
+        )
 
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:

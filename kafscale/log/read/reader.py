@@ -63,7 +63,7 @@ class LogReader:
     def register(self, metrics: Metrics) -> None:
         for part in (self.footers, self.ranges, self.read_ahead, self.examiner):
             part.register(metrics)
-        help = "Batches whose records can't be read, met by look-ups by time."
+        help = "Batches with unreadable records found by look-ups by time."
         metrics.adopt_counter("kafscale_lookup_unreadable_batches_total", help, self.unreadable_count)
 
     async def run(self) -> None:

@@ -158,17 +158,25 @@ class SegmentCache:
 
     def register(self, metrics: Metrics) -> None:
         looks = self.statistics
-        metrics.gauge("kafscale_cache_bytes", "Ranges of segments kept in memory.", lambda: self.size_bytes)
-        metrics.gauge("kafscale_cache_pinned_bytes", "Of these, being sent or read ahead.", lambda: self.pinned_bytes)
+        metrics.gauge("kafscale_cache_bytes", "Bytes of segments in the memory cache.", lambda: self.size_bytes)
+        metrics.gauge(
+            "kafscale_cache_pinned_bytes",
+            "Bytes of the memory cache that are being sent or read ahead.",
+            lambda: self.pinned_bytes,
+        )
         metrics.counts(
             "kafscale_cache_lookups_total",
-            "Ranges wanted by fetches: in memory, being read for somebody else, or neither.",
+            "Ranges wanted by fetches: in the memory cache (hit), being read already (shared), or neither (miss).",
             "result",
             lambda: {"hit": looks.hit_count, "shared": looks.shared_count, "miss": looks.miss_count},
         )
-        metrics.count("kafscale_cache_hit_bytes_total", "Bytes that fetches found in memory.", lambda: looks.hit_bytes)
         metrics.count(
-            "kafscale_cache_evictions_total", "Ranges that made room for others.", lambda: looks.evicted_count
+            "kafscale_cache_hit_bytes_total", "Bytes that fetches found in the memory cache.", lambda: looks.hit_bytes
+        )
+        metrics.count(
+            "kafscale_cache_evictions_total",
+            "Ranges of segments removed from the memory cache to make room.",
+            lambda: looks.evicted_count,
         )
 
     def take(self, key: SegmentKey, start: int, end: int) -> Slices | None:

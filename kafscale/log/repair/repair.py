@@ -124,7 +124,7 @@ class Examiner:
     def register(self, metrics: Metrics) -> None:
         metrics.counts(
             "kafscale_rebuilt_objects_total",
-            "Damaged or missing objects of segments that were rebuilt from intact ones.",
+            "Damaged or missing objects of segments rebuilt from intact ones, by kind.",
             "kind",
             lambda: {"kfs": self.rebuilt_segment_count.value, "index": self.rebuilt_index_count.value},
         )

@@ -394,14 +394,20 @@ class Compactor:
 
     def register(self, metrics: Metrics) -> None:
         count = metrics.adopt_counter
-        count("kafscale_compaction_read_bytes_total", "Record batches that compactions read.", self.read_bytes)
-        count("kafscale_compaction_written_bytes_total", "Record batches that compactions wrote.", self.written_bytes)
+        count("kafscale_compaction_read_bytes_total", "Bytes of record batches that compactions read.", self.read_bytes)
+        count(
+            "kafscale_compaction_written_bytes_total",
+            "Bytes of record batches that compactions wrote.",
+            self.written_bytes,
+        )
         count("kafscale_compaction_removed_records_total", "Records that compactions removed.", self.removed_records)
-        count("kafscale_compactions_total", "Compactions of a partition.", self.rounds_count)
-        count("kafscale_compaction_failures_total", "Compactions that failed; see the log.", self.failed_count)
-        help = "Batches whose records can't be read, which were kept."
+        count("kafscale_compactions_total", "Finished compactions of a partition.", self.rounds_count)
+        count(
+            "kafscale_compaction_failures_total", "Compactions that failed; the log has the reason.", self.failed_count
+        )
+        help = "Batches with unreadable records that compactions kept."
         count("kafscale_compaction_unreadable_batches_total", help, self.unreadable_count)
-        help = "Of the dirtiest partition, how much of what could be compacted is dirty."
+        help = "Share of dirty bytes in the dirtiest compacted partition."
         metrics.gauge("kafscale_compaction_max_dirty_ratio", help, lambda: self.max_dirty_ratio)
 
     async def run(self, partitions: Callable[[], Iterable[Partition]]) -> None:

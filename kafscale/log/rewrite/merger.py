@@ -68,9 +68,9 @@ class Merger:
     def register(self, metrics: Metrics) -> None:
         count = metrics.adopt_counter
         count("kafscale_merges_total", "Merges of small segments into a larger one.", self.merges_count)
-        count("kafscale_merged_segments_total", "Segments that they were made of.", self.sources_count)
-        count("kafscale_merged_bytes_total", "Record batches in these segments.", self.merged_bytes)
-        help = "Merges that are tried again, and segments that can't be merged."
+        count("kafscale_merged_segments_total", "Small segments that merges replaced.", self.sources_count)
+        count("kafscale_merged_bytes_total", "Bytes of record batches in merged segments.", self.merged_bytes)
+        help = "Merges that failed and are tried again, and segments that can't be merged."
         count("kafscale_merge_failures_total", help, self.failed_count)
 
     def note(self, partition: Partition) -> None:

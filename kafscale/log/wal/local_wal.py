@@ -212,17 +212,23 @@ class Wal(Journal):
         count, gauge, files = metrics.count, metrics.gauge, self.files
         help = "Writes to the WAL, each with one fsync."
         count("kafscale_wal_syncs_total", help, lambda: sum(self.sync_seconds.counts))
-        count("kafscale_wal_entries_total", "Record batches in these writes.", lambda: self._entry_count)
-        count("kafscale_wal_written_bytes_total", "Bytes of these writes.", lambda: self._written_bytes)
-        help = "Times that the next WAL file was not ready."
+        count("kafscale_wal_entries_total", "Record batches written to the WAL.", lambda: self._entry_count)
+        count("kafscale_wal_written_bytes_total", "Bytes written to the WAL.", lambda: self._written_bytes)
+        help = "Times that the WAL waited for its next file."
         count("kafscale_wal_rotation_stalls_total", help, lambda: files.stall_count)
         gauge("kafscale_wal_files", "Files of the WAL.", lambda: len(files.in_use))
-        gauge("kafscale_wal_bytes", "Size of these files.", lambda: files.size_bytes)
-        gauge("kafscale_wal_pending_entries", "Entries that are not in the bucket yet.", lambda: self.pending_count)
-        gauge("kafscale_wal_queued_bytes", "What waits for a sync.", self._queued_bytes)
+        gauge("kafscale_wal_bytes", "Size of the WAL files.", lambda: files.size_bytes)
+        gauge(
+            "kafscale_wal_pending_entries",
+            "Entries of the WAL that are not in the bucket yet.",
+            lambda: self.pending_count,
+        )
+        gauge("kafscale_wal_queued_bytes", "Bytes that wait for a sync of the WAL.", self._queued_bytes)
         help = "1 while appends wait because the disk is full."
         gauge("kafscale_wal_out_of_space", help, lambda: self._room.out_of_space)
-        metrics.adopt_histogram("kafscale_wal_sync_seconds", "Latency of a write and its fsync.", self.sync_seconds)
+        metrics.adopt_histogram(
+            "kafscale_wal_sync_seconds", "Latency of a write to the WAL with its fsync.", self.sync_seconds
+        )
 
     def _queued_bytes(self) -> int:
         return sum(round._size_bytes for round in self._rounds())

@@ -178,20 +178,24 @@ class S3Wal(Journal):
 
     def register(self, metrics: Metrics) -> None:
         count, gauge = metrics.count, metrics.gauge
-        help = "Objects of the log in the bucket that were written."
+        help = "Objects of the log written to the bucket."
         count("kafscale_s3_wal_puts_total", help, lambda: sum(self.put_seconds.counts))
-        help = "Record batches and changes of metadata in them."
+        help = "Record batches and metadata changes written to the log in the bucket."
         count("kafscale_s3_wal_entries_total", help, lambda: self._entry_count)
-        count("kafscale_s3_wal_written_bytes_total", "Bytes of these objects.", lambda: self._written_bytes)
-        help = "PUTs that failed for good and were begun again."
+        count(
+            "kafscale_s3_wal_written_bytes_total",
+            "Bytes written to the log in the bucket.",
+            lambda: self._written_bytes,
+        )
+        help = "PUTs of the log that failed and were begun again."
         count("kafscale_s3_wal_retries_total", help, lambda: self._retry_count)
         gauge("kafscale_s3_wal_objects", "Objects of the log in the bucket.", lambda: len(self._objects))
-        gauge("kafscale_s3_wal_bytes", "Size of these objects.", lambda: self._objects_bytes)
-        gauge("kafscale_s3_wal_under_way", "PUTs under way.", lambda: len(self._under_way))
-        gauge("kafscale_s3_wal_queued_bytes", "What waits for its PUT.", self._queued_bytes)
-        help = "Record batches in these objects that are in no segment yet."
+        gauge("kafscale_s3_wal_bytes", "Size of the log's objects in the bucket.", lambda: self._objects_bytes)
+        gauge("kafscale_s3_wal_under_way", "PUTs of the log under way.", lambda: len(self._under_way))
+        gauge("kafscale_s3_wal_queued_bytes", "Bytes that wait for a PUT of the log.", self._queued_bytes)
+        help = "Record batches of the log in the bucket that are in no segment yet."
         gauge("kafscale_s3_wal_pending_entries", help, lambda: self.pending_count)
-        help = "From the start of a PUT to its success."
+        help = "Time from the start of a PUT of the log to its success."
         metrics.adopt_histogram("kafscale_s3_wal_put_seconds", help, self.put_seconds)
 
     def _queued_bytes(self) -> int:

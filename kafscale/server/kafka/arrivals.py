@@ -104,10 +104,14 @@ class Arrivals:
     _begun: Signal = attrs.field(factory=Signal, init=False)
 
     def register(self, metrics: Metrics) -> None:
-        help = "Of --queued-max-request-bytes, in use."
+        help = "Bytes of --queued-max-request-bytes in use by requests that are arriving."
         metrics.gauge("kafscale_arriving_bytes", help, lambda: self.used_bytes)
-        metrics.gauge("kafscale_arriving_waiting", "Connections that wait for it.", lambda: self.waiting_count)
-        help = "Requests that did not come on."
+        metrics.gauge(
+            "kafscale_arriving_waiting",
+            "Connections that wait for room in --queued-max-request-bytes.",
+            lambda: self.waiting_count,
+        )
+        help = "Requests given up because their rest did not arrive."
         metrics.adopt_counter("kafscale_requests_given_up_total", help, self.given_up_count)
 
     async def run(self) -> None:

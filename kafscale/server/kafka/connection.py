@@ -74,11 +74,11 @@ class ConnectionMetrics:
     def register(self, metrics: Metrics) -> None:
         count = metrics.adopt_counter
         count("kafscale_connections_errors_total", "Connections ended by an error.", self.ended_by_error_count)
-        count("kafscale_network_bytes_in_total", "Bytes received.", self.bytes_in)
-        count("kafscale_network_bytes_out_total", "Bytes sent.", self.bytes_out)
+        count("kafscale_network_received_bytes_total", "Bytes received from clients.", self.bytes_in)
+        count("kafscale_network_sent_bytes_total", "Bytes sent to clients.", self.bytes_out)
         metrics.counts(
             "kafscale_connection_pauses_total",
-            "Times that a connection was not read from, by reason.",
+            "Times that the broker paused reading from a connection, by reason.",
             "reason",
             lambda: {reason.value: counted.value for reason, counted in self.pauses.items()},
         )

@@ -135,10 +135,12 @@ class Dispatcher:
 
     def __attrs_post_init__(self) -> None:
         self._encoder = AnswerEncoder(self.services.settings.limits.max_response_bytes)
-        metrics, help = self.services.metrics, "From a request's arrival to its reply."
+        metrics, help = self.services.metrics, "Time from the arrival of a request to its reply."
         self._request_counts = metrics.counter("kafscale_requests_total", "Requests answered.", "api")
         self._latencies = metrics.histogram("kafscale_request_seconds", help, "api")
-        self._error_counts = metrics.counter("kafscale_errors_total", "Errors in responses.", "api", "error")
+        self._error_counts = metrics.counter(
+            "kafscale_errors_total", "Error codes in responses, by API and error.", "api", "error"
+        )
         self._listed = {api.key: api for api in self.apis}
         for api in self.apis:
             self._request_counts.of(api.name)  # zeros from the start

@@ -78,7 +78,11 @@ class Acceptor:
     def register(self, metrics: Metrics) -> None:
         metrics.gauge("kafscale_connections", "Open connections.", lambda: len(self.connections))
         metrics.adopt_counter("kafscale_connections_opened_total", "Connections accepted.", self.opened_count)
-        metrics.adopt_counter("kafscale_connections_refused_total", "Connections over the limit.", self.refused_count)
+        metrics.adopt_counter(
+            "kafscale_connections_refused_total",
+            "Connections refused or closed because of a limit.",
+            self.refused_count,
+        )
         self.metrics.register(metrics)
         self.arrivals.register(metrics)
         self.handshakes.register(metrics)

@@ -75,9 +75,11 @@ class Tls:
         return self.current.silent
 
     def register(self, metrics: Metrics) -> None:
-        help = "When the broker's certificate expires, in seconds since 1970."
+        help = "Expiry of the broker's certificate, in seconds since 1970."
         metrics.gauge(
-            "kafscale_ssl_certificate_not_after_seconds", help, lambda: self.current.certificate.not_after_seconds
+            "kafscale_ssl_certificate_expiry_timestamp_seconds",
+            help,
+            lambda: self.current.certificate.not_after_seconds,
         )
 
 

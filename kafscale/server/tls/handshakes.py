@@ -158,11 +158,11 @@ class Handshakes:
         self._threads = trio.CapacityLimiter(os.cpu_count() or 1)
 
     def register(self, metrics: Metrics) -> None:
-        metrics.gauge("kafscale_ssl_handshakes", "Handshakes of TLS under way.", lambda: self.count)
-        metrics.adopt_counter("kafscale_ssl_handshakes_total", "Handshakes of TLS that were done.", self.done_count)
+        metrics.gauge("kafscale_ssl_handshakes", "TLS handshakes under way.", lambda: self.count)
+        metrics.adopt_counter("kafscale_ssl_handshakes_total", "Finished TLS handshakes.", self.done_count)
         metrics.counts(
             "kafscale_ssl_handshakes_failed_total",
-            "Handshakes of TLS that failed, by reason.",
+            "Failed TLS handshakes, by reason.",
             "reason",
             lambda: {reason.value: counted.value for reason, counted in self.failed.items()},
         )

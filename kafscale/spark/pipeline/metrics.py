@@ -37,20 +37,25 @@ class PipelineMetrics:
         self.records = counter(f"{prefix}_records_total", "Records read from the bucket.", LABEL)
         self.added_bytes = counter(f"{prefix}_bytes_total", "Bytes of the files added to tables.", LABEL)
         self.added_rows = counter(f"{prefix}_rows_total", "Rows in the files added to tables.", LABEL)
-        self.dead_letters = counter(f"{prefix}_dead_letters_total", "Records that are bad.", LABEL)
-        self.failures = counter(f"{prefix}_failures_total", "Mappings that have stopped.", LABEL)
-        self.restarts = counter(f"{prefix}_restarts_total", "Queries that were started again.", LABEL)
-        self.compacted_files = counter(f"{prefix}_compacted_files_total", "Files put together by maintenance.", "table")
+        self.dead_letters = counter(f"{prefix}_dead_letters_total", "Records written to the dead-letter table.", LABEL)
+        self.failures = counter(f"{prefix}_failures_total", "Mappings that stopped because of an error.", LABEL)
+        self.restarts = counter(f"{prefix}_restarts_total", "Queries started again after an error.", LABEL)
+        self.compacted_files = counter(
+            f"{prefix}_compacted_files_total", "Files that maintenance of a table rewrote.", "table"
+        )
         self.commit_seconds = self.registry.histogram(
-            f"{prefix}_commit_seconds", "From rows to their snapshot.", LABEL, bounds=COMMIT_BUCKETS_SECONDS
+            f"{prefix}_commit_seconds",
+            "Time to write the files of a batch and commit its snapshot.",
+            LABEL,
+            bounds=COMMIT_BUCKETS_SECONDS,
         )
         for name, help, values in (
-            ("lag_records", "Offsets of the bucket that are not in the table.", self.lag),
-            ("lag_bytes", "How large the batches of these are in the bucket.", self.lag_bytes),
-            ("lag_seconds", "How long ago the first of these records was made.", self.lag_seconds),
+            ("lag_records", "Offsets in the bucket that are not in the table.", self.lag),
+            ("lag_bytes", "Bytes of record batches in the bucket that are not in the table.", self.lag_bytes),
+            ("lag_seconds", "Age of the oldest record in the bucket that is not in the table.", self.lag_seconds),
             (
                 "last_commit_timestamp_seconds",
-                "When the newest batch of the table was committed.",
+                "Time of the newest commit to the table, in seconds since 1970.",
                 self.committed_seconds,
             ),
         ):

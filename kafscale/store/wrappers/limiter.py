@@ -219,17 +219,23 @@ def _register(limiter: StoreLimiter, metrics: StoreMetrics) -> None:
         return 0 if math.isinf(limiter.allowance.count) else limiter.allowance.count
 
     registry = metrics.registry
-    registry.callback("kafscale_store_in_use", "Operations at the store", "class", samples=lambda: by_class("in_use"))
+    registry.callback(
+        "kafscale_store_in_use", "Operations at the store now, by class.", "class", samples=lambda: by_class("in_use")
+    )
     registry.callback(
         "kafscale_store_waiting",
-        "Operations that wait for the limiter",
+        "Operations that wait for a place at the store, by class.",
         "class",
         samples=lambda: by_class("waiting"),
     )
     # Prometheus knows +Inf, but a limit that is off reads best as the option that turned it off.
-    registry.gauge("kafscale_store_limit", "Operations allowed at once, 0 for no limit", lambda: limiter.concurrency)
     registry.gauge(
-        "kafscale_store_allowed", "What SlowDown has left of the limit for now, 0 for no limit", allowed_count
+        "kafscale_store_limit",
+        "Operations allowed at once by --s3-concurrency; 0 means no limit.",
+        lambda: limiter.concurrency,
+    )
+    registry.gauge(
+        "kafscale_store_allowed", "Operations allowed at once after SlowDown answers; 0 means no limit.", allowed_count
     )
 
 

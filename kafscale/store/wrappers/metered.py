@@ -42,21 +42,39 @@ class StoreMetrics:
         """Add the families to the registry. The limiter adds its own gauges."""
         return cls(
             metrics,
-            metrics.counter("kafscale_store_operations_total", "Attempts at the store", "operation", "outcome"),
-            metrics.histogram(
-                "kafscale_store_operation_seconds", "Latency of attempts at the store", "operation", "outcome"
+            metrics.counter(
+                "kafscale_store_operations_total",
+                "Attempts at the store, by operation and outcome.",
+                "operation",
+                "outcome",
             ),
-            metrics.histogram("kafscale_store_wait_seconds", "Time that operations waited for the limiter", "class"),
-            metrics.counter("kafscale_store_bytes_total", "Bytes of objects read and written", "direction"),
-            metrics.counter("kafscale_store_retries_total", "Attempts after the first", "operation", "reason"),
+            metrics.histogram(
+                "kafscale_store_operation_seconds", "Latency of single attempts at the store.", "operation", "outcome"
+            ),
+            metrics.histogram(
+                "kafscale_store_wait_seconds", "Time that operations waited for a place at the store.", "class"
+            ),
+            metrics.counter(
+                "kafscale_store_bytes_total", "Bytes of objects, by direction: read or written.", "direction"
+            ),
+            metrics.counter(
+                "kafscale_store_retries_total",
+                "Attempts at the store after the first, by reason.",
+                "operation",
+                "reason",
+            ),
             metrics.counter(
                 "kafscale_store_lost_replies_total",
-                "Conditional writes whose reply was lost, by what reading back found (ours, not_ours)",
+                "Conditional writes without a reply, by the result of reading back: ours or not_ours.",
                 "resolution",
             ),
-            metrics.counter("kafscale_store_prefetches_skipped_total", "Prefetches that found no place free").of(),
             metrics.counter(
-                "kafscale_store_hedges_total", "Second attempts at slow uploads (started, won, no_place)", "event"
+                "kafscale_store_prefetches_skipped_total", "Reads ahead skipped because no place at the store was free."
+            ).of(),
+            metrics.counter(
+                "kafscale_store_hedges_total",
+                "Second attempts at slow uploads: started, won, or without a place (no_place).",
+                "event",
             ),
         )
 

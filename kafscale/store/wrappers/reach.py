@@ -61,7 +61,7 @@ class Reach:
         return max(0.0, now - self._silent_since)
 
     def register(self, metrics: Metrics) -> None:
-        help = "For how long the store has answered nothing, although it was asked; 0 while it answers."
+        help = "Time without any answer of the store; 0 while it answers."
         metrics.gauge("kafscale_store_silent_seconds", help, lambda: self.silent_seconds)
 
     @contextmanager

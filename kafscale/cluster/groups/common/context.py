@@ -40,7 +40,7 @@ class GroupStateBytes:
     _told_full_at: float = attrs.field(default=-math.inf, init=False)
 
     def register(self, metrics: Metrics) -> None:
-        help = "Of --group-state-bytes, what consumer groups take."
+        help = "Bytes of --group-state-bytes that consumer groups use."
         metrics.gauge("kafscale_group_state_bytes", help, lambda: self.used_bytes)
 
     def has_room(self, more_bytes: int) -> bool:

@@ -78,7 +78,7 @@ class FailOver:
     def register(self, metrics: Metrics) -> None:
         help = "Brokers that this one, as the controller, has declared away or fenced."
         self._declared = metrics.counter("kafscale_brokers_declared_total", help, "state")
-        help = "Partitions that this broker, as the controller, has given to others, as their leader did not serve."
+        help = "Partitions that this broker, as the controller, moved from a leader that did not serve."
         metrics.count("kafscale_partitions_failed_over_total", help, lambda: self._moved_count)
 
     async def run_once(self, by: ControllerRecord, lost: Mapping[int, str], back: Collection[int]) -> None:
@@ -297,10 +297,12 @@ class Controller:
         )
         help = "Partitions whose leader does not serve."
         metrics.gauge("kafscale_partitions_without_leader", help, lambda: leaderless_count(state))
-        help = "Partitions that need the streams of earlier incarnations, until all that is in them is flushed."
+        help = "Partitions with unflushed records in the stream of an earlier incarnation."
         metrics.gauge("kafscale_partitions_recovering", help, lambda: len(state.recovering))
-        metrics.gauge("kafscale_is_controller", "1 if this broker decides for all.", lambda: float(self.is_mine))
-        help = "Time since a broker that this one watches was heard of, of the longest."
+        metrics.gauge(
+            "kafscale_is_controller", "1 if this broker is the controller, else 0.", lambda: float(self.is_mine)
+        )
+        help = "Time since the last heartbeat of the quietest broker that this one watches."
         metrics.gauge("kafscale_heartbeat_age_seconds", help, self.liveness.oldest_seconds)
         self.fail_over.register(metrics)
 
