@@ -36,8 +36,8 @@ from kafscale.spark.pipeline.config import (
 )
 from kafscale.spark.pipeline.schema import exact_type, has_decimal, is_inexact, member, relaxed
 from kafscale.spark.source.source import HEADERS, SCHEMA
-from kafscale.spark.values.credentials import RegistryCredentials
 from kafscale.spark.values.registry_column import RegistryReading, from_registry
+from kafscale.values.credentials import RegistryCredentials
 
 # Of a change that Debezium tells, as members of its decoded value, and their types.
 CHANGES: Mapping[str, tuple[str, str]] = {

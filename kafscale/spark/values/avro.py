@@ -17,11 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from kafscale.errors import ConfigError, DecodeError
-from kafscale.spark.values import avro_schema, avro_types
-from kafscale.spark.values.avro_bounds import Walk, walk_of
+from kafscale.spark.values import avro_types
 from kafscale.spark.values.avro_plan import plan_avro
-from kafscale.spark.values.avro_resolution import AvroResolution, needs_wrapping, parsed
-from kafscale.spark.values.avro_schema import Node
 from kafscale.spark.values.columns import (
     CELLS_MAX,
     COLUMNS_MAX,
@@ -34,9 +31,13 @@ from kafscale.spark.values.columns import (
     to_columns,
     uncounted_bytes,
 )
-from kafscale.spark.values.limits import Count, error_text
 from kafscale.spark.values.payloads import LANES_MIN_COUNT, Payloads, Plan
-from kafscale.spark.values.registry import Schema
+from kafscale.values import avro_schema
+from kafscale.values.avro_bounds import Walk, walk_of
+from kafscale.values.avro_resolution import AvroResolution, needs_wrapping, parsed
+from kafscale.values.avro_schema import Node
+from kafscale.values.limits import Count, error_text
+from kafscale.values.registry import Schema
 
 Convert = Callable[[Any], Any]
 

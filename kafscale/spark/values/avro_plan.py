@@ -17,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kafscale.spark.values.avro_bounds import DECIMAL
 from kafscale.spark.values.payloads import (
     Numbers,
     PayloadCursor,
@@ -31,6 +30,7 @@ from kafscale.spark.values.payloads import (
     with_nulls,
 )
 from kafscale.spark.workers.slices import Positions, bytes_column
+from kafscale.values.avro_bounds import DECIMAL
 
 Node = Any  # as in `avro_schema`, parsed by fastavro, with the defaults in place as they are read
 Read = Callable[[PayloadCursor], pa.Array]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 
 from kafscale.errors import ConfigError
-from kafscale.spark.values.avro_schema import Node, branches
 from kafscale.spark.values.columns import SchemaPlace
+from kafscale.values.avro_schema import Node, branches
 
 PRIMITIVES: dict[str, pa.DataType] = {
     "null": pa.null(),

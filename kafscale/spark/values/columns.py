@@ -17,9 +17,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from kafscale.errors import DecodeError
-from kafscale.spark.values.limits import Count, error_text
 from kafscale.spark.values.payloads import Payloads
-from kafscale.spark.values.registry import Schema
+from kafscale.values.limits import Count, error_text
+from kafscale.values.registry import Schema
 
 DEPTH_MAX = 200  # of types within types: what reads them calls itself, and Pythons differ in how often that may be
 COLUMNS_MAX = 10_000  # nested ones among them; BigQuery's limit; Spark's own plans become slow before

@@ -28,10 +28,10 @@ from kafscale.spark.values.columns import (
     is_too_deep,
     scatter,
 )
-from kafscale.spark.values.limits import error_text
 from kafscale.spark.values.options import ReaderOptions, ValueOptions
 from kafscale.spark.values.payloads import Payloads
-from kafscale.spark.values.registry import RegistryClient, RegistryOptions
+from kafscale.values.limits import error_text
+from kafscale.values.registry import RegistryClient, RegistryOptions
 
 PREFIX_BYTES = 5  # 0, and an id
 GLOBAL_PREFIX_BYTES = 17  # 1, and a UUID, in a header

@@ -28,8 +28,8 @@ from kafscale.spark.values.columns import (
     to_columns,
     uncounted_bytes,
 )
-from kafscale.spark.values.limits import Count, error_text
-from kafscale.spark.values.registry import Schema
+from kafscale.values.limits import Count, error_text
+from kafscale.values.registry import Schema
 
 Resolver = Any  # of `referencing`: where a schema's references are looked up from
 Convert = Callable[[Any], Any]

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import attrs
 
 from kafscale.errors import ConfigError
-from kafscale.spark.values.credentials import RegistryCredentials
-from kafscale.spark.values.registry import RegistryClient, RegistryOptions, Schema
+from kafscale.values.credentials import RegistryCredentials
+from kafscale.values.registry import RegistryClient, RegistryOptions, Schema
 
 FORMATS = ("avro", "protobuf", "json")
 

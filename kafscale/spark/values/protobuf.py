@@ -19,7 +19,6 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescript
 from google.protobuf.message import Message
 
 from kafscale.errors import ConfigError, DecodeError
-from kafscale.spark.values import protobuf_schema
 from kafscale.spark.values.columns import (
     Decode,
     Decoded,
@@ -32,9 +31,10 @@ from kafscale.spark.values.columns import (
     uncounted_bytes,
 )
 from kafscale.spark.values.payloads import LANES_MIN_COUNT, Payloads, Plan
-from kafscale.spark.values.protobuf_bounds import MemoryBounds
 from kafscale.spark.values.protobuf_plan import plan_protobuf
-from kafscale.spark.values.registry import Schema
+from kafscale.values import protobuf_schema
+from kafscale.values.protobuf_bounds import MemoryBounds
+from kafscale.values.registry import Schema
 
 Values = Sequence[Any]  # of one field in many messages, None where it is absent
 

@@ -19,8 +19,8 @@ from pyspark.sql.types import DataType
 
 from kafscale.spark.values.decoder import Decoding
 from kafscale.spark.values.options import ValueOptions
-from kafscale.spark.values.registry import RegistryOptions
 from kafscale.spark.workers.calls import ease_next_call
+from kafscale.values.registry import RegistryOptions
 
 
 class RegistryReading(TypedDict, total=False):

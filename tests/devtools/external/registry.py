@@ -28,10 +28,10 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import message_factory
 from google.protobuf.message import Message
 
-from kafscale.spark.values import protobuf_schema
 from kafscale.spark.values.decoder import ValueDecoder, make_reader
 from kafscale.spark.values.options import ReaderOptions
-from kafscale.spark.values.registry import RegistryClient, RegistryOptions, Schema
+from kafscale.values import protobuf_schema
+from kafscale.values.registry import RegistryClient, RegistryOptions, Schema
 from tests.devtools.external.http_servers import http_server
 
 Json = dict[str, Any]

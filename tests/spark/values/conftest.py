@@ -2,7 +2,7 @@
 
 import pytest
 
-from kafscale.spark.values import registry
+from kafscale.values import registry
 from tests.devtools.external.registry import running_values
 
 

@@ -17,8 +17,8 @@ from kafscale.spark.values import avro
 from kafscale.spark.values.avro import AvroReader
 from kafscale.spark.values.columns import Decode, Decoded
 from kafscale.spark.values.payloads import Payloads
-from kafscale.spark.values.registry import Schema
 from kafscale.spark.workers import slices
+from kafscale.values.registry import Schema
 from tests.spark.values import decoded
 
 Node = Any

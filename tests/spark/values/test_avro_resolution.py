@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from kafscale.spark.values import columns, limits
+from kafscale.spark.values import columns
 from kafscale.spark.values.avro import AvroReader
-from kafscale.spark.values.avro_resolution import _terse, parsed
 from kafscale.spark.values.columns import Decode
-from kafscale.spark.values.registry import Schema
+from kafscale.values import limits
+from kafscale.values.avro_resolution import _terse, parsed
+from kafscale.values.registry import Schema
 from tests.spark.values.test_bounds import zigzag
 
 

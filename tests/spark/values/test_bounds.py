@@ -9,10 +9,10 @@ import orjson
 import pytest
 
 from kafscale.errors import ConfigError
-from kafscale.spark.values import avro_bounds, protobuf_bounds, protobuf_schema
 from kafscale.spark.values import columns as limits
-from kafscale.spark.values.protobuf_bounds import MemoryBounds
-from kafscale.spark.values.registry import Schema
+from kafscale.values import avro_bounds, protobuf_bounds, protobuf_schema
+from kafscale.values.protobuf_bounds import MemoryBounds
+from kafscale.values.registry import Schema
 from tests.devtools.external.registry import prefixed
 
 NODE = {

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kafscale.errors import ConfigError, RegistryError
 from kafscale.spark.values.options import ReaderOptions
-from kafscale.spark.values.registry import Schema
+from kafscale.values.registry import Schema
 from tests.devtools.external.registry import message_class
 
 AVRO = {

@@ -12,7 +12,7 @@ from kafscale.spark.bucket.decode import HEADERS_TYPE
 from kafscale.spark.values import decoder as module
 from kafscale.spark.values.decoder import Decoding
 from kafscale.spark.values.options import ValueOptions
-from kafscale.spark.values.registry import RegistryClient, RegistryOptions
+from kafscale.values.registry import RegistryClient, RegistryOptions
 from tests.devtools.external.registry import Headers, message_class, prefixed
 
 ORDER = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}

@@ -4,7 +4,7 @@ import pytest
 
 from kafscale.errors import ConfigError, UnknownSchema
 from kafscale.spark.values.options import ValueOptions
-from kafscale.spark.values.registry import RegistryOptions
+from kafscale.values.registry import RegistryOptions
 
 URL = "http://registry:8081"
 

@@ -144,7 +144,7 @@ def test_an_import_of_an_unsafe_name_is_refused(values, name):
 
 
 def test_a_machine_that_could_not_run_protoc_made_dead_letters_of_all_values(values, monkeypatch):
-    from kafscale.spark.values import protobuf_schema
+    from kafscale.values import protobuf_schema
 
     def refuse(*_: object, **__: object) -> None:
         raise BlockingIOError(11, "Resource temporarily unavailable")
@@ -160,7 +160,7 @@ def test_a_machine_that_could_not_run_protoc_made_dead_letters_of_all_values(val
 
 
 def test_a_schema_on_which_protoc_does_not_end_is_an_error_of_the_schema(values, monkeypatch):
-    from kafscale.spark.values import protobuf_schema
+    from kafscale.values import protobuf_schema
 
     monkeypatch.setattr(protobuf_schema, "_PROGRAM", "import time; time.sleep(60)")
     monkeypatch.setattr(protobuf_schema, "PROTOC_SECONDS", 0.2)

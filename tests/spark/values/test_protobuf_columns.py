@@ -16,8 +16,8 @@ from kafscale.spark.values import protobuf, protobuf_plan
 from kafscale.spark.values.columns import Decode, Decoded
 from kafscale.spark.values.payloads import STEPS_MAX, Payloads, Plan
 from kafscale.spark.values.protobuf import ProtobufReader
-from kafscale.spark.values.registry import Schema
 from kafscale.spark.workers import slices
+from kafscale.values.registry import Schema
 from kafscale.wire.primitives import uvarint
 from tests.spark.values import decoded
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from google.protobuf.descriptor import Descriptor
 
-from kafscale.spark.values import protobuf_schema
-from kafscale.spark.values.protobuf_bounds import MESSAGE_BYTES, NUMBER_BYTES, TEXT_BYTES, MemoryBounds, _walk
-from kafscale.spark.values.registry import Schema
+from kafscale.values import protobuf_schema
+from kafscale.values.protobuf_bounds import MESSAGE_BYTES, NUMBER_BYTES, TEXT_BYTES, MemoryBounds, _walk
+from kafscale.values.registry import Schema
 
 ITEM = "message I { optional int64 a = 1; optional string b = 2; }"
 ITEM_BYTES = MESSAGE_BYTES + NUMBER_BYTES + TEXT_BYTES

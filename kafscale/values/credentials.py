@@ -23,7 +23,7 @@ import attrs
 from kafscale.errors import ConfigError
 from kafscale.login import tls
 from kafscale.login.properties import read_properties
-from kafscale.spark.values.registry import BASIC_AUTH_VARIABLE, OAuthOptions, RegistryOptions
+from kafscale.values.registry import BASIC_AUTH_VARIABLE, OAuthOptions, RegistryOptions
 
 BEARER_TOKEN_VARIABLE = "KAFSCALE_SCHEMA_REGISTRY_BEARER_TOKEN"
 PREFIX = "schema.registry."

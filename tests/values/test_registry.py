@@ -13,9 +13,10 @@ import pytest
 from kafscale.backoff import Backoff
 from kafscale.errors import ConfigError, RegistryError, UnknownSchema
 from kafscale.login import tokens
-from kafscale.spark.values import registry as _registry
-from kafscale.spark.values.credentials import RegistryCredentials
-from kafscale.spark.values.registry import (
+from kafscale.testing.certificates import make_authority
+from kafscale.values import registry as _registry
+from kafscale.values.credentials import RegistryCredentials
+from kafscale.values.registry import (
     ANSWER_MAX_BYTES,
     LAG_PAUSES_SECONDS,
     LOOKUP_SECONDS,
@@ -24,7 +25,6 @@ from kafscale.spark.values.registry import (
     RegistryClient,
     RegistryOptions,
 )
-from kafscale.testing.certificates import make_authority
 from tests.devtools.external.http_servers import CLIENT_ID, CLIENT_SECRET, Endpoint, sending_server, token_endpoint
 from tests.devtools.external.registry import Registry, running_registry
 

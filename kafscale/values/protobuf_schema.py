@@ -21,8 +21,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool
 from google.protobuf.descriptor import Descriptor, FileDescriptor
 
 from kafscale.errors import DecodeError, RegistryError
-from kafscale.spark.values.limits import TEXT_MAX_CHARACTERS, error_text
-from kafscale.spark.values.registry import Schema
+from kafscale.values.limits import TEXT_MAX_CHARACTERS, error_text
+from kafscale.values.registry import Schema
 from kafscale.wire.primitives import read_varlong
 
 SOURCE = "kafscale-value.proto"  # a name that no import has

@@ -15,7 +15,7 @@ import attrs
 import fastavro
 from fastavro.read import SchemaResolutionError
 
-from kafscale.spark.values.avro_schema import Node
+from kafscale.values.avro_schema import Node
 
 WRAPPER = "_kafscale_wrapper"  # in no namespace, which types within it would inherit
 SHOWN_COUNT = 5  # branches of a union, symbols of an enum

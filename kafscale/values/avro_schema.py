@@ -14,9 +14,9 @@ from typing import Any
 import fastavro
 
 from kafscale.errors import DecodeError
-from kafscale.spark.values.avro_bounds import DECIMAL
-from kafscale.spark.values.limits import Count, error_text
-from kafscale.spark.values.registry import Schema
+from kafscale.values.avro_bounds import DECIMAL
+from kafscale.values.limits import Count, error_text
+from kafscale.values.registry import Schema
 
 Node = Any  # a name, a list (union) or a dict, as in the JSON of a schema
 
