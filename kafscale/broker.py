@@ -38,6 +38,7 @@ from kafscale.cluster.membership.start.starting import ClusterMember, start_lead
 from kafscale.cluster.registries.topics import Topic, TopicListener
 from kafscale.config import Settings
 from kafscale.metrics import Metrics
+from kafscale.metrics.process import register_process
 from kafscale.server.http.admin import AdminServer
 from kafscale.server.kafka.binding import BoundListener, bind, open_listeners
 from kafscale.server.kafka.dispatch import Dispatcher
@@ -92,6 +93,7 @@ class Broker:
 
     async def run(self, *, task_status: trio.TaskStatus[Broker] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until `stop`; reports started when clients are served. Raises StartupError, StorageFailed, Fenced."""
+        register_process(self.metrics)
         with open_data_directory(self.settings) as directory:
             self.security = open_security(self.settings)
             self.security.register(self.metrics)

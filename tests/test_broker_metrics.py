@@ -28,7 +28,7 @@ ALWAYS = """
     start_restore_seconds start_restored_partitions superseded_batches tail_bytes throttle_seconds
     unknown_topic_batches
     topic_appended_bytes_total topic_fetched_bytes_total topic_appended_records_total topic_fetched_records_total
-    transactional_ids transactions_total hanging_transactions_total authentications_total ssl_handshakes
+    transactional_ids transactions_total hanging_transactions_total authentications_total ssl_handshakes_under_way
     ssl_handshakes_total ssl_handshakes_failed_total internal_records_left_out_total
 """
 LOCAL_LOG = """

@@ -1,7 +1,7 @@
 """The admin server of all brokers of this machine, whose own ones listen on the loopback.
 
-`/healthz` tells that the supervisor runs, `/readyz` that all brokers serve, or why not. `/metrics` has each sample with
-`broker="ID"`; `/flush` flushes all. A request's token is passed on: brokers ask for it as well.
+`/healthz` tells that the supervisor runs, `/readyz` that all brokers serve, or why not. `/metrics` has each of
+their samples with `broker="ID"`; `/flush` flushes all. A request's token is passed on: brokers ask for it as well.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import trio
 
 from kafscale.concurrency.nurseries import ungrouped
 from kafscale.config import Address
-from kafscale.metrics import Metrics
-from kafscale.server.http.answers import EXPOSITION, JSON_LINES, AdminPages, FlushProgress, unavailable
+from kafscale.metrics import Metrics, PageFormat
+from kafscale.metrics.process import register_process
+from kafscale.server.http.answers import JSON_LINES, AdminPages, FlushProgress, unavailable
 from kafscale.server.http.loop import HttpExchange, Page, text_page
 from kafscale.supervisor.child import Child
 
@@ -41,6 +42,7 @@ class SupervisorAdmin(AdminPages):
 
     def __attrs_post_init__(self) -> None:
         AdminPages.__attrs_post_init__(self)
+        register_process(self._metrics)
         self._metrics.callback(
             "kafscale_process_up",
             "Whether the broker's process runs and has been ready.",
@@ -63,11 +65,13 @@ class SupervisorAdmin(AdminPages):
             if answer.status != HTTPStatus.OK
         )
 
-    async def answer_metrics(self, exchange: HttpExchange) -> None:
-        answers = await self._ask_all("/metrics", _authorization(exchange))
-        pages = {broker_id: answer.text for broker_id, answer in answers.items() if answer.status == HTTPStatus.OK}
-        page = await trio.to_thread.run_sync(merged, pages)
-        await exchange.send_page(Page(HTTPStatus.OK, EXPOSITION, page + self._metrics.expose()))
+    async def metrics_page(self, exchange: HttpExchange, form: PageFormat) -> str:
+        answers = await self._ask_all("/metrics", [*_authorization(exchange), ("accept", form.value)])
+        pages: dict[int | None, str] = {
+            broker_id: answer.text for broker_id, answer in answers.items() if answer.status == HTTPStatus.OK
+        }
+        pages[None] = self._metrics.expose(form)
+        return await trio.to_thread.run_sync(merged, pages) + form.end
 
     async def answer_allowed_flush(self, exchange: HttpExchange) -> None:
         brokers = {child.broker_id: child.reached.admin for child in self.children if child.reached is not None}
@@ -118,18 +122,21 @@ class _Family:
     samples: list[str] = attrs.field(factory=list)
 
 
-def merged(pages: Mapping[int, str]) -> str:
-    """Merge pages of metrics by family and broker id. An existing label `broker` becomes `exported_broker`."""
+def merged(pages: Mapping[int | None, str]) -> str:
+    """Merge pages of metrics by family and broker id; samples of the supervisor's own page, None, get no label.
+
+    An existing label `broker` becomes `exported_broker`.
+    """
     families: dict[str, _Family] = {}
     for broker_id, page in pages.items():
         family = _Family()
         for line in page.split("\n"):  # not splitlines: labels may hold other characters that end a line for Python
-            if line.startswith(("# HELP ", "# TYPE ")):
+            if line.startswith(("# HELP ", "# TYPE ", "# UNIT ")):
                 _, kind, name, *_ = line.split(" ", 3)
                 family = families.setdefault(name, _Family())
                 family.header.setdefault(kind, line)
             elif line and not line.startswith("#"):
-                family.samples.append(_labelled(line, broker_id))
+                family.samples.append(line if broker_id is None else _labelled(line, broker_id))
     written = (line for family in families.values() for line in (*family.header.values(), *family.samples))
     return "".join(f"{line}\n" for line in written)
 

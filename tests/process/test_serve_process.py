@@ -113,6 +113,11 @@ def test_admin_pages_and_metrics(lasting: BrokerProcess) -> None:
     assert len(names) == len(set(names)) > 30
     series = [line.rpartition(" ")[0] for line in lines if not line.startswith("#")]
     assert len(series) == len(set(series))
+    assert {"process_resident_memory_bytes", "kafscale_build_info"} < set(names)
+    accept = {"Accept": "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"}
+    with urllib.request.urlopen(urllib.request.Request(f"http://{lasting.admin}/metrics", headers=accept)) as answer:
+        assert answer.headers["Content-Type"] == "application/openmetrics-text; version=1.0.0; charset=utf-8"
+        assert answer.read().endswith(b"\n# EOF\n")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -1,4 +1,4 @@
-"""The admin endpoint: `/healthz` (the process runs), `/readyz` (it serves), `/metrics` (Prometheus' text format).
+"""The admin endpoint: `/healthz` (the process runs), `/readyz` (it serves), `/metrics` (of Prometheus).
 
 POST /flush?topic=NAME    flushes these topics (`topic` may repeat) or all to the bucket;
                           answers with a line of JSON each second, `FlushProgress`, the last one when it is done
@@ -7,6 +7,7 @@ POST /flush?topic=NAME    flushes these topics (`topic` may repeat) or all to th
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final
@@ -19,9 +20,9 @@ from kafscale.concurrency.turns import in_turns
 from kafscale.escaping import bounded, escaped
 from kafscale.log.flush.flusher import FlushReport
 from kafscale.log.log import Log
-from kafscale.metrics import Metrics
-from kafscale.server.http.answers import EXPOSITION, FLUSH_PROGRESS_SECONDS, JSON_LINES, AdminPages, FlushProgress
-from kafscale.server.http.loop import HttpExchange, Page, text_page
+from kafscale.metrics import Metrics, PageFormat
+from kafscale.server.http.answers import FLUSH_PROGRESS_SECONDS, JSON_LINES, AdminPages, FlushProgress
+from kafscale.server.http.loop import HttpExchange, text_page
 
 NAME_MAX_COUNT = 300  # characters of a topic's name that is quoted; those that can be have 249
 
@@ -42,8 +43,8 @@ class AdminServer(AdminPages):
     async def not_ready(self) -> str:
         return self.reason() or ""
 
-    async def answer_metrics(self, exchange: HttpExchange) -> None:
-        await exchange.send_page(Page(HTTPStatus.OK, EXPOSITION, await self._exposition.page()))
+    async def metrics_page(self, exchange: HttpExchange, form: PageFormat) -> bytes:
+        return await self._exposition.page(form)
 
     async def answer_allowed_flush(self, exchange: HttpExchange) -> None:
         log, topics = self.log(), exchange.arguments("topic")
@@ -93,28 +94,32 @@ REST_FACTOR: Final = 4  # the pause after a page was made, as a multiple of the 
 class Exposition:
     """Makes pages of metrics, in turns between which other tasks run.
 
-    One page serves all requests that wait for it, is never older than their arrival, and takes at most a fifth of the
-    event loop.
+    One page serves all requests for its format that wait for it, and is never older than their arrival. Pages take at
+    most a fifth of the event loop.
     """
 
     metrics: Metrics
-    _page: bytes = attrs.field(default=b"", init=False)
-    _begun_count: int = attrs.field(default=0, init=False)  # pages that were begun
+    _pages: dict[PageFormat, bytes] = attrs.field(factory=dict, init=False)
+    _begun_counts: Counter[PageFormat] = attrs.field(factory=Counter, init=False)  # of pages
     _rests_until: float = attrs.field(default=-math.inf, init=False)
     _making: trio.Lock = attrs.field(factory=trio.Lock, init=False)
 
-    async def page(self) -> bytes:
-        begun_before_count = self._begun_count
+    async def page(self, form: PageFormat = PageFormat.TEXT) -> bytes:
+        begun_before_count = self._begun_counts[form]
         async with self._making:  # first come, first served: each hands on to the next after a turn of the loop
-            if self._begun_count == begun_before_count:
+            if self._begun_counts[form] == begun_before_count:
                 await trio.sleep_until(self._rests_until)
-                await self._make()
-            return self._page
+                await self._make(form)
+            return self._pages[form]
 
-    async def _make(self) -> None:
-        self._begun_count += 1
+    async def _make(self, form: PageFormat) -> None:
+        self._begun_counts[form] += 1
         began = trio.current_time()
-        lines = [line async for line in in_turns(self.metrics.lines()) if line is not None]
-        self._page = "".join(f"{line}\n" for line in lines).encode()
+        page = bytearray()
+        async for line in in_turns(self.metrics.lines(form)):
+            if line is not None:
+                page += line.encode()
+                page += b"\n"
+        self._pages[form] = bytes(page) + form.end.encode()
         ended = trio.current_time()
         self._rests_until = ended + REST_FACTOR * (ended - began)

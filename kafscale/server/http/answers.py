@@ -8,10 +8,10 @@ from http import HTTPStatus
 
 import attrs
 
+from kafscale.metrics import PageFormat
 from kafscale.server.http.access import AdminAccess
 from kafscale.server.http.loop import HttpExchange, HttpServer, Page, Route, text_page
 
-EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 JSON_LINES = "application/x-ndjson"
 FLUSHES_MAX_COUNT = 8  # at once; each gets a line every second
 FLUSH_PROGRESS_SECONDS = 1.0
@@ -55,7 +55,7 @@ class AdminPages:
         routes = [
             Route("/healthz", self._answer_health, is_open=True),
             Route("/readyz", self._answer_readiness, is_open=True),
-            Route("/metrics", self.answer_metrics),
+            Route("/metrics", self._answer_metrics),
             Route("/flush", self._answer_flush, methods=("POST",), keeps_place=True),
         ]
         self.server = HttpServer(
@@ -70,7 +70,7 @@ class AdminPages:
         """Return why clients are not served; empty if they are."""
         raise NotImplementedError
 
-    async def answer_metrics(self, exchange: HttpExchange) -> None:
+    async def metrics_page(self, exchange: HttpExchange, form: PageFormat) -> str | bytes:
         raise NotImplementedError
 
     async def answer_allowed_flush(self, exchange: HttpExchange) -> None:
@@ -82,6 +82,11 @@ class AdminPages:
     async def _answer_readiness(self, exchange: HttpExchange) -> None:
         reason = await self.not_ready()
         await exchange.send_page(unavailable(reason) if reason else text_page(HTTPStatus.OK, "ready"))
+
+    async def _answer_metrics(self, exchange: HttpExchange) -> None:
+        form = PageFormat.accepted(exchange.header(b"accept"))
+        page = await self.metrics_page(exchange, form)
+        await exchange.send_page(Page(HTTPStatus.OK, form.value, page, (("vary", "Accept"),)))
 
     async def _answer_flush(self, exchange: HttpExchange) -> None:
         self._flushes_count += 1

@@ -69,6 +69,11 @@ class HttpExchange:
     def arguments(self, name: str) -> Sequence[str]:
         return parse_qs(self.query).get(name, [])
 
+    def header(self, name: bytes) -> str | None:
+        """Return the values of a header, joined by commas, or None."""
+        values = [value.decode("latin-1") for key, value in self.request.headers if key == name]
+        return ",".join(values) if values else None
+
     async def send_page(self, page: Page) -> None:
         body = page.body.encode() if isinstance(page.body, str) else page.body
         headers = [("content-type", page.content_type), ("content-length", str(len(body))), *page.headers]

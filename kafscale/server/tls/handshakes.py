@@ -158,7 +158,7 @@ class Handshakes:
         self._threads = trio.CapacityLimiter(os.cpu_count() or 1)
 
     def register(self, metrics: Metrics) -> None:
-        metrics.gauge("kafscale_ssl_handshakes", "TLS handshakes under way.", lambda: self.count)
+        metrics.gauge("kafscale_ssl_handshakes_under_way", "TLS handshakes under way.", lambda: self.count)
         metrics.adopt_counter("kafscale_ssl_handshakes_total", "Finished TLS handshakes.", self.done_count)
         metrics.counts(
             "kafscale_ssl_handshakes_failed_total",

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from kafscale.config import Address
 from kafscale.errors import StartupError
-from kafscale.metrics import Metrics
+from kafscale.metrics import Metrics, PageFormat
+from kafscale.metrics.process import register_process
 
 if TYPE_CHECKING:
     from kafscale.spark.pipeline.batch import Outcome
@@ -33,6 +34,7 @@ class PipelineMetrics:
         self.lag_bytes: dict[str, int] = {}
         self.lag_seconds: dict[str, float] = {}
         self.committed_seconds: dict[str, float] = {}
+        register_process(self.registry)
         counter, prefix = self.registry.counter, "kafscale_pipeline"
         self.records = counter(f"{prefix}_records_total", "Records read from the bucket.", LABEL)
         self.added_bytes = counter(f"{prefix}_bytes_total", "Bytes of the files added to tables.", LABEL)
@@ -102,9 +104,11 @@ def serving(metrics: PipelineMetrics, address: Address) -> Iterator[Address]:
             if self.path != "/metrics":
                 self.send_error(404, "metrics are at /metrics")
                 return
-            body = metrics.registry.expose().encode()
+            form = PageFormat.accepted(self.headers.get("Accept"))
+            body = metrics.registry.expose(form).encode()
             self.send_response(200)
-            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+            self.send_header("Content-Type", form.value)
+            self.send_header("Vary", "Accept")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)

@@ -1,4 +1,4 @@
-"""Counters, gauges and histograms as plain attributes, and their exposition in Prometheus' text format.
+"""Counters, gauges and histograms as plain attributes, and their exposition.
 
 A component increments its own metric objects, without a lock or lookup, and its method `register` names and exposes
 them. Values that can be read at scrape time are registered as callbacks.
@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 import attrs
 
-from kafscale.escaping import escaped_lines
+from kafscale.metrics.formats import PageFormat, bound_text, labels_text, number_text
 
 LATENCY_BUCKETS_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+PREFIXES = ("kafscale_", "process_")  # of processes: the names that all of Prometheus' libraries use
 LABEL_SETS_MAX_COUNT = 20_000  # per family; past it new label sets share one "other" series, so a scrape stays bounded
 
 
@@ -40,59 +41,66 @@ class Histogram:
 
 Labels = tuple[str, ...]
 Sample = tuple[Labels, float]
+Child = TypeVar("Child", Counter, Histogram)
 
 
 @attrs.define(eq=False, repr=False)
-class CounterFamily:
+class ChildFamily(Generic[Child]):
+    """The series of one metric, by the values of its labels."""
+
     name: str
     help: str
     labels: Labels
-    children: dict[Labels, Counter] = attrs.field(factory=dict, init=False)
+    children: dict[Labels, Child] = attrs.field(factory=dict, init=False)
 
-    def of(self, *values: str) -> Counter:
-        """Return the counter with these label values; keep it where it is incremented often."""
+    def new(self) -> Child:
+        raise NotImplementedError
+
+    def of(self, *values: str) -> Child:
+        """Return the series with these label values; keep it where it is counted often."""
         child = self.children.get(values)
         if child is None:
             if len(self.children) >= LABEL_SETS_MAX_COUNT:
                 values = ("other",) * len(self.labels)
-            child = self.children.setdefault(values, Counter())
+            child = self.children.setdefault(values, self.new())
         return child
 
     def remove(self, *values: str) -> None:
         """Forget a series, as when its topic is deleted."""
         self.children.pop(values, None)
 
-    def lines(self) -> Iterator[str]:
-        yield from _header(self.name, self.help, "counter")
+
+@attrs.define(eq=False, repr=False)
+class CounterFamily(ChildFamily[Counter]):
+    kind: ClassVar = "counter"
+
+    def new(self) -> Counter:
+        return Counter()
+
+    def lines(self, form: PageFormat = PageFormat.TEXT) -> Iterator[str]:
+        yield from form.header(self.name, self.help, self.kind)
         for values, child in list(self.children.items()):  # a pipeline's is scraped by another thread
-            yield f"{self.name}{_labels(self.labels, values)} {_number(child.value)}"
+            yield f"{self.name}{labels_text(self.labels, values)} {number_text(child.value)}"
 
 
 @attrs.define(eq=False, repr=False)
-class HistogramFamily:
-    name: str
-    help: str
-    labels: Labels
+class HistogramFamily(ChildFamily[Histogram]):
+    kind: ClassVar = "histogram"
     bounds: tuple[float, ...] = LATENCY_BUCKETS_SECONDS
-    children: dict[Labels, Histogram] = attrs.field(factory=dict, init=False)
 
-    def of(self, *values: str) -> Histogram:
-        """Return the histogram with these label values; keep it where it is observed often."""
-        child = self.children.get(values)
-        if child is None:
-            child = self.children[values] = Histogram(self.bounds)
-        return child
+    def new(self) -> Histogram:
+        return Histogram(self.bounds)
 
-    def lines(self) -> Iterator[str]:
-        yield from _header(self.name, self.help, "histogram")
+    def lines(self, form: PageFormat = PageFormat.TEXT) -> Iterator[str]:
+        yield from form.header(self.name, self.help, self.kind)
         names = (*self.labels, "le")
         for values, child in list(self.children.items()):
             cumulative = 0
-            for bound, count in zip((*map(_number, child.bounds), "+Inf"), child.counts, strict=True):
+            for bound, count in zip((*map(bound_text, child.bounds), "+Inf"), child.counts, strict=True):
                 cumulative += count
-                yield f"{self.name}_bucket{_labels(names, (*values, bound))} {cumulative}"
-            yield f"{self.name}_sum{_labels(self.labels, values)} {_number(child.total)}"
-            yield f"{self.name}_count{_labels(self.labels, values)} {cumulative}"
+                yield f"{self.name}_bucket{labels_text(names, (*values, bound))} {cumulative}"
+            yield f"{self.name}_sum{labels_text(self.labels, values)} {number_text(child.total)}"
+            yield f"{self.name}_count{labels_text(self.labels, values)} {cumulative}"
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -104,19 +112,20 @@ class Callback:
     kind: str = "gauge"
     is_in_pieces: bool = False  # its samples may be read one by one while what they are read off changes
 
-    def lines(self) -> Iterator[str | None]:
+    def lines(self, form: PageFormat = PageFormat.TEXT) -> Iterator[str | None]:
         """Yield lines, and None where other tasks may run."""
-        yield from _header(self.name, self.help, self.kind)
+        yield from form.header(self.name, self.help, self.kind)
         samples = self.samples()
         for sample in samples if self.is_in_pieces else list(samples):
             if sample is None:
                 yield None
                 continue
             values, value = sample
-            yield f"{self.name}{_labels(self.labels, values)} {_number(value)}"
+            yield f"{self.name}{labels_text(self.labels, values)} {number_text(value)}"
 
 
-Family = TypeVar("Family", CounterFamily, HistogramFamily, Callback)
+Family = CounterFamily | HistogramFamily | Callback
+F = TypeVar("F", CounterFamily, HistogramFamily, Callback)
 
 
 class Measured(Protocol):
@@ -126,9 +135,12 @@ class Measured(Protocol):
 
 @attrs.define(eq=False, repr=False)
 class Metrics:
-    """All metric families of one broker. Every name begins with `kafscale_` and is unique."""
+    """All metric families of one process.
 
-    families: dict[str, CounterFamily | HistogramFamily | Callback] = attrs.field(factory=dict, init=False)
+    Every name is unique and begins with one of PREFIXES. Counters, and no others, end with `_total`.
+    """
+
+    families: dict[str, Family] = attrs.field(factory=dict, init=False)
 
     def counter(self, name: str, help: str, *labels: str) -> CounterFamily:
         return self._add(CounterFamily(name, help, labels))
@@ -173,38 +185,19 @@ class Metrics:
             name, help, label, samples=lambda: [((value,), number) for value, number in read().items()], kind="counter"
         )
 
-    def _add(self, family: Family) -> Family:
-        assert family.name.startswith("kafscale_"), family.name
-        assert family.name not in self.families, family.name
+    def _add(self, family: F) -> F:
+        assert family.name.startswith(PREFIXES), family.name
+        assert (family.kind == "counter") == family.name.endswith("_total"), family.name
+        base = family.name.removesuffix("_total")  # OpenMetrics' name of a counter's family
+        assert self.families.keys().isdisjoint((base, f"{base}_total")), family.name
         self.families[family.name] = family
         return family
 
-    def expose(self) -> str:
-        """Return the page in Prometheus' text format, version 0.0.4."""
-        return "".join(f"{line}\n" for line in self.lines() if line is not None)
+    def expose(self, form: PageFormat = PageFormat.TEXT) -> str:
+        """Return the page in this format."""
+        return "".join(f"{line}\n" for line in self.lines(form) if line is not None) + form.end
 
-    def lines(self) -> Iterator[str | None]:
-        """Yield the lines of the page, and None where other tasks may run."""
+    def lines(self, form: PageFormat = PageFormat.TEXT) -> Iterator[str | None]:
+        """Yield the lines of the page without `form.end`, and None where other tasks may run."""
         for family in list(self.families.values()):
-            yield from family.lines()
-
-
-def _header(name: str, help: str, kind: str) -> Iterator[str]:
-    yield f"# HELP {name} {help}"
-    yield f"# TYPE {name} {kind}"
-
-
-def _labels(names: Labels, values: Labels) -> str:
-    if not names:
-        return ""
-    return "{" + ",".join(f'{name}="{_escape(value)}"' for name, value in zip(names, values, strict=True)) + "}"
-
-
-def _escape(value: str) -> str:
-    """Escape a label's value, which clients may have chosen."""
-    value = escaped_lines(value).replace("\\", r"\\").replace('"', r"\"")
-    return value.replace("\n", r"\n").replace("\t", r"\\t")
-
-
-def _number(value: float) -> str:
-    return repr(int(value)) if value == int(value) else repr(value)
+            yield from family.lines(form)
