@@ -27,7 +27,8 @@ from kafscale.cli.options import (
 from kafscale.cli.output import iso_time, say, show, show_json
 from kafscale.cli.sql import store_options
 from kafscale.config import Address, Loaded, Settings
-from kafscale.errors import ConfigError, KafScaleError, StartupError
+from kafscale.errors import ConfigError, KafScaleError
+from kafscale.extras import missing_extra
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -118,6 +119,7 @@ def validate_command(file: Path, *, offline: bool, as_json: bool, master: str, c
         checks = [MappingCheck(mapping=mapping.id, what="file", found=found) for mapping in pipeline.mappings]
         show(MappingCheck, checks, as_json=True)
         return
+    _check_pyspark()
     from kafscale.spark.pipeline.inspection import check
 
     checks = _looked(pipeline, master, conf, lambda tables: list(check(tables, pipeline)))
@@ -134,6 +136,7 @@ def validate_command(file: Path, *, offline: bool, as_json: bool, master: str, c
 def status_command(file: Path, *, as_json: bool, master: str, conf: Given) -> None:
     """Show the progress of each mapping of FILE: offsets in its table, lag, last snapshot, dead letters."""
     pipeline = _read(file)
+    _check_pyspark()
     from kafscale.spark.pipeline.inspection import status
 
     found = _looked(pipeline, master, conf, lambda tables: status(tables, pipeline))
@@ -297,8 +300,14 @@ def _read(file: Path) -> Pipeline:
     try:
         from kafscale.spark.pipeline.document import read_pipeline
     except ImportError as exc:
-        raise StartupError(f"this command needs {exc.name}: pip install 'kafscale[iceberg]'") from exc
+        raise missing_extra("iceberg", exc) from exc
     return read_pipeline(file)
+
+
+def _check_pyspark() -> None:
+    from kafscale.spark.session import check_pyspark
+
+    check_pyspark()
 
 
 def _looked(pipeline: Pipeline, master: str, conf: Given, look: Callable[[Tables], T]) -> T:
@@ -431,6 +440,7 @@ def _migrating_session(options: MigrateOptions) -> SparkSession:
     from kafscale.spark import catalogs
     from kafscale.spark.session import SessionOptions, start_session
 
+    _check_pyspark()
     name = catalogs.KAFKA_SOURCE_JAR.rpartition(":")[2]
     is_given = any(name in value for _, value in options.conf)  # by spark.jars or spark.jars.packages
     needed = [f"{catalogs.KAFKA_SOURCE_JAR}:{version('pyspark')}"] if options.bootstrap and not is_given else []

@@ -29,7 +29,8 @@ from kafscale.cli.options import (
 )
 from kafscale.cli.output import fit, open_output, reading, say, show_cells
 from kafscale.config import Address, Loaded, Settings, parse_size
-from kafscale.errors import ConfigError, KafScaleError, StartupError
+from kafscale.errors import ConfigError, KafScaleError
+from kafscale.extras import missing_extra
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -317,7 +318,7 @@ def _engines(engine: str, max_bytes: int, options: SparkOptions, source: dict[st
         from kafscale.spark.duckdb.engine import EngineName, Engines
         from kafscale.spark.sql.topics import BucketTopics
     except ImportError as exc:
-        raise StartupError(f"this command needs {exc.name}: pip install 'kafscale[spark]'") from exc
+        raise missing_extra("sql", exc) from exc
     with ExitStack() as stack:
         engines = Engines(
             name=EngineName(engine),

@@ -21,6 +21,7 @@ import attrs
 
 import kafscale.spark
 from kafscale.errors import StartupError
+from kafscale.extras import install_command, missing_extra
 from kafscale.spark import catalogs
 from kafscale.spark.catalogs import CatalogOptions
 
@@ -39,7 +40,6 @@ def first_line(exc: Exception) -> str:
 
 MASTER_DEFAULT = "local[*]"
 JAVA_OLDEST = 17  # Spark 4 runs on no older one
-INSTALL = "pip install 'kafscale[spark]'"
 DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -133,12 +133,12 @@ def check_pyspark(*, needs_iceberg: bool = False) -> None:
     try:
         import pyspark
     except ImportError as exc:
-        raise StartupError(f"this command needs pyspark: {INSTALL}") from exc
+        raise missing_extra("iceberg" if needs_iceberg else "spark", exc) from exc
     version = pyspark.__version__
     if needs_iceberg and version.split(".")[:2] != catalogs.ICEBERG_SPARK.split("."):
         raise StartupError(
             f"tables are written with Spark {catalogs.ICEBERG_SPARK}, which Iceberg {catalogs.ICEBERG_VERSION} is made "
-            f"for, and pyspark here is {version}: pip install 'kafscale[iceberg]'"
+            f"for, and pyspark here is {version}: {install_command('iceberg')}"
         )
 
 

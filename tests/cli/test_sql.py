@@ -16,6 +16,7 @@ from kafscale.cli.output import READING_MIN_BYTES, reading
 from kafscale.cli.reference import sql_page
 from kafscale.cli.sql import parse_catalog
 from kafscale.config import load
+from kafscale.extras import install_command
 from tests.cli.sql_processes import kafscale_sql, told, write_orders
 
 ENGINES = ("duckdb", "auto", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.timeout(900)]))
@@ -192,7 +193,9 @@ def test_a_missing_package_gives_one_line(capsys, monkeypatch, store):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.delitem(sys.modules, "kafscale.spark.duckdb.engine", raising=False)
     assert run(["sql", "--store", store, "select 1"]) == 1
-    assert capsys.readouterr().err == "kafscale: this command needs pyarrow: pip install 'kafscale[spark]'\n"
+    assert capsys.readouterr().err == (
+        f"kafscale: this command needs pyarrow, which the extra `sql` has: {install_command('sql')}\n"
+    )
 
 
 def test_a_progress_bar_appears_on_a_terminal_for_large_reads(monkeypatch):

@@ -23,7 +23,8 @@ from uuid import uuid4
 import attrs
 import pyarrow as pa
 
-from kafscale.errors import ConfigError, QueryError, StartupError
+from kafscale.errors import ConfigError, QueryError
+from kafscale.extras import install_command, missing_extra
 from kafscale.spark.bucket.reading import DataLoss
 from kafscale.spark.bucket.splits import Period
 from kafscale.spark.duckdb.expressions import Subquery
@@ -33,7 +34,6 @@ from kafscale.spark.duckdb.parser import ParsedNode, Spelled, parsed, spelled
 from kafscale.spark.duckdb.queries import UNNAMED, Queries, Table
 from kafscale.spark.duckdb.scans import ScanReading, TopicDataset, TopicRead, TotalsDataset
 from kafscale.spark.duckdb.texts import DuckDBAnswer, text_of
-from kafscale.spark.session import INSTALL
 from kafscale.spark.source.options import Given
 from kafscale.spark.source.planning import QueryBounds
 from kafscale.spark.sql.answers import SparkAnswer
@@ -169,7 +169,7 @@ def _connect() -> DuckDBPyConnection:
     try:
         import duckdb
     except ImportError as exc:
-        raise StartupError(f"--engine duckdb needs duckdb: {INSTALL}") from exc
+        raise missing_extra("sql", exc, what="--engine duckdb") from exc
     spilled = Path(tempfile.gettempdir(), f"kafscale-sql-{uuid4().hex}")  # made if there is need of it, by DuckDB
     connection = duckdb.connect(config={**SETTINGS, "temp_directory": str(spilled)})
     connection.execute("SET TimeZone = 'UTC'")
@@ -363,7 +363,7 @@ class Engines:
             self.spark_alone = "SET changes what only Spark has"
         why = self.spark_alone
         if why is None and find_spec("duckdb") is None:
-            why = f"duckdb is not installed ({INSTALL})"
+            why = f"duckdb is not installed ({install_command('sql')})"
         if why is None:
             try:
                 answer = self._duckdb_engine(self.max_bytes).answer(statement, reading)

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from kafscale.errors import ConfigError, DecodeError, UnknownSchema
+from kafscale.extras import missing_extra
 from kafscale.spark.values.columns import (
     DEPTH_MAX,
     Decode,
@@ -38,9 +39,14 @@ GLOBAL_PREFIX_BYTES = 17  # 1, and a UUID, in a header
 
 
 def make_reader(options: ReaderOptions) -> Reader:
-    """Make the reader of a format, and import its libraries. Raises ConfigError if the schema can't be columns."""
+    """Make the reader of a format, and import its libraries.
+
+    Raises StartupError if the format's extra is not installed, ConfigError if the schema can't be columns.
+    """
     try:
         reader = _make_reader(options)
+    except ImportError as exc:
+        raise missing_extra(options.format, exc, what=f"the value format {options.format}") from exc
     except RecursionError as exc:
         raise ConfigError(f"{options.schema} is nested too deep to be columns") from exc
     if is_too_deep(reader.type):

@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from kafscale.errors import QueryError, StartupError
+from kafscale.extras import install_command
 from kafscale.spark.duckdb import engine
 from kafscale.spark.duckdb.engine import EngineName, Engines
 from kafscale.spark.sql.topics import BucketTopics
@@ -138,10 +139,10 @@ def test_without_duckdb_spark_answers_and_prints_the_install_command(engines, sa
     monkeypatch.setattr(engine, "find_spec", lambda name: None)
     with pytest.raises(SparkStarts):
         engines("auto").answer("select count(*) from orders")
-    assert said == ["Spark answers, because duckdb is not installed (pip install 'kafscale[spark]')"]
+    assert said == [f"Spark answers, because duckdb is not installed ({install_command('sql')})"]
 
 
 def test_a_missing_duckdb_error_names_the_install_command(engines, monkeypatch):
     monkeypatch.setitem(sys.modules, "duckdb", None)
-    with pytest.raises(StartupError, match=r"needs duckdb: pip install 'kafscale\[spark\]'"):
+    with pytest.raises(StartupError, match="needs duckdb, which the extra `sql` has: "):
         engines("duckdb").answer("select count(*) from orders")
