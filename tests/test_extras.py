@@ -14,7 +14,7 @@ from kafscale import extras
 from kafscale.errors import StartupError
 from kafscale.spark.values.decoder import make_reader
 from kafscale.spark.values.options import ReaderOptions
-from kafscale.spark.values.registry import Schema
+from kafscale.values.registry import Schema
 
 REPOSITORY = Path(__file__).parents[1]
 OPTIONAL = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
@@ -91,7 +91,8 @@ def test_uvx_gets_the_extra_with_the_next_command(prefix, wheel, monkeypatch) ->
 def test_the_extra_of_a_value_format_has_its_name(value_format, package, monkeypatch) -> None:
     assert value_format in OPTIONAL
     monkeypatch.setitem(sys.modules, package, None)
-    for name in [each for each in sys.modules if each.startswith(f"kafscale.spark.values.{value_format}")]:
+    rooms = tuple(f"kafscale.{room}.{value_format}" for room in ("spark.values", "values"))
+    for name in [each for each in sys.modules if each.startswith(rooms)]:
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(StartupError, match=rf"the value format {value_format} needs {package}, which the extra"):
         make_reader(ReaderOptions(format=value_format, schema=Schema(format=value_format.upper(), text="")))
@@ -99,6 +100,7 @@ def test_the_extra_of_a_value_format_has_its_name(value_format, package, monkeyp
 
 def test_sql_and_value_formats_need_no_spark() -> None:
     assert "kafscale[sql,avro,protobuf,json]" in OPTIONAL["spark"]
-    small = " ".join(each for name in ("columns", "sql", "avro", "protobuf", "json") for each in OPTIONAL[name])
+    small = " ".join(each for name in ("sql", "avro", "protobuf", "json") for each in OPTIONAL[name])
     assert "pyspark" not in small
+    assert "pyarrow" not in str([OPTIONAL[name] for name in ("avro", "protobuf", "json")])  # of SQL and Spark
     assert any(each.startswith("pyspark") for each in OPTIONAL["spark"])
