@@ -7,11 +7,13 @@ created is waited for.
 from __future__ import annotations
 
 import difflib
+from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
 import attrs
+import trio
 
 from kafscale.client.connection import Connection, connect_to
 from kafscale.client.retrying import WORTH_ANOTHER, Attempts
@@ -46,6 +48,7 @@ class Client:
     client_id: str
     security: ClientSecurity = PLAINTEXT
     _connections: dict[Address, Connection] = attrs.field(factory=dict, init=False)
+    _opening: dict[Address, trio.Lock] = attrs.field(factory=lambda: defaultdict(trio.Lock), init=False)
     _former: list[Connection] = attrs.field(factory=list, init=False)  # on which others may still wait for replies
     _nodes: dict[int, Address] = attrs.field(factory=dict, init=False)
     _topics: dict[str, TopicMetadata] = attrs.field(factory=dict, init=False)
@@ -100,12 +103,22 @@ class Client:
 
     async def connection_to(self, address: Address) -> Connection:
         """Return the connection to a broker, opened when it is first needed. Raises BrokerUnavailable."""
-        connection = self._connections.get(address)
-        if connection is None or connection.is_over:
-            if connection is not None:
-                self._former = [former for former in (*self._former, connection) if not former.is_broken]
-            connection = self._connections[address] = await connect_to(address, self.client_id, security=self.security)
-        return connection
+        async with self._opening[address]:
+            connection = self._connections.get(address)
+            if connection is None or connection.is_over:
+                if connection is not None:
+                    await self._keep_former(connection)
+                connection = await connect_to(address, self.client_id, security=self.security)
+                self._connections[address] = connection
+            return connection
+
+    async def _keep_former(self, connection: Connection) -> None:
+        """Keep a connection for replies that others wait for, and close the broken ones."""
+        former = [*self._former, connection]
+        self._former = [kept for kept in former if not kept.is_broken]
+        for broken in former:
+            if broken.is_broken:
+                await broken.aclose()
 
     def adopt(self, connection: Connection) -> None:
         self._connections[connection.address] = connection

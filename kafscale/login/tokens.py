@@ -59,6 +59,20 @@ class TokenFile:
         return BearerToken(text, expiry_of(text))
 
 
+@attrs.frozen
+class GivenToken:
+    """A token that a user gave. Raises ValueError for characters that no token has."""
+
+    text: str = attrs.field(repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        if not _TOKEN.fullmatch(self.text):
+            raise ValueError("A token has printable ASCII characters and no spaces.")
+
+    def get(self) -> BearerToken:
+        return BearerToken(self.text, expiry_of(self.text))
+
+
 @attrs.define(kw_only=True)
 class TokenEndpoint:
     """An issuer's endpoint and its client. Threads may share it: one asks, and the others wait. With
@@ -165,7 +179,7 @@ class TokenEndpoint:
         return KafkaError(SASL_AUTHENTICATION_FAILED, f"{about}: it answers {bounded(escaped(why), REASON_MAX_COUNT)}")
 
 
-TokenSource = TokenFile | TokenEndpoint
+TokenSource = TokenFile | TokenEndpoint | GivenToken
 
 
 class _CutOff:

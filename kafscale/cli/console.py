@@ -1,0 +1,138 @@
+"""`kafscale console` serves web pages of a cluster."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import socket
+from pathlib import Path
+
+import click
+
+from kafscale.cli.options import ADDRESS, STORE_OPTIONS, Bootstrap, ListOption, bootstrap_option, with_settings
+from kafscale.cli.options import COMMAND_CONFIG as COMMAND_CONFIG_KEY
+from kafscale.config import SUPERVISOR_VARIABLE, Address, Loaded, LogFormat, LogLevel
+from kafscale.errors import ConfigError
+
+TOKEN_MAX_BYTES = 4096
+LIBRARIES = ("hypercorn", "starlette", "jinja2", "python_multipart")
+
+
+@click.command("console")
+@click.option(
+    "--listen",
+    type=ADDRESS,
+    envvar="KAFSCALE_CONSOLE_LISTEN",
+    default="127.0.0.1:8080",
+    help="Address of the pages.  [default: 127.0.0.1:8080; KAFSCALE_CONSOLE_LISTEN]",
+)
+@click.option("--fd", type=int, hidden=True, help="Descriptor of a listening socket, in place of --listen.")
+@bootstrap_option
+@click.option(
+    "--admin",
+    type=ADDRESS,
+    envvar="KAFSCALE_ADMIN",
+    help="Admin server of a KafScale broker, for sizes in memory and flushes.  [KAFSCALE_ADMIN]",
+)
+@click.option(
+    "--admin-token-file",
+    "token_file",
+    envvar="KAFSCALE_ADMIN_TOKEN_FILE",
+    metavar="PATH",
+    help="File with the token of the admin server.  [KAFSCALE_ADMIN_TOKEN_FILE]",
+)
+@click.option(
+    "--registry",
+    envvar="KAFSCALE_REGISTRY",
+    metavar="URL",
+    help="Schema registry, to decode records.  [KAFSCALE_REGISTRY]",
+)
+@click.option(
+    "--allowed-host",
+    "allowed_hosts",
+    cls=ListOption,
+    envvar="KAFSCALE_CONSOLE_ALLOWED_HOSTS",
+    help="Name by which browsers reach the console, besides localhost and IP addresses; repeatable.  "
+    "[KAFSCALE_CONSOLE_ALLOWED_HOSTS]",
+)
+@click.option(
+    "--read-only",
+    is_flag=True,
+    envvar="KAFSCALE_CONSOLE_READ_ONLY",
+    help="Change nothing.  [KAFSCALE_CONSOLE_READ_ONLY]",
+)
+@with_settings(only=STORE_OPTIONS)
+def command(
+    loaded: Loaded,
+    listen: Address,
+    bootstrap: Bootstrap,
+    *,
+    fd: int | None,
+    admin: Address | None,
+    token_file: str | None,
+    registry: str | None,
+    allowed_hosts: tuple[str, ...],
+    read_only: bool,
+) -> None:
+    """Serve web pages of a cluster.
+
+    The pages show topics, messages, groups, brokers, users and the bucket of any Kafka cluster.
+
+    Where the cluster has logins, users of the pages log in with their own credentials; --command-config gives the
+    protocol, the mechanisms and TLS. The pages of the bucket need --store.
+    """
+    supervisor_pid = os.environ.get(SUPERVISOR_VARIABLE)
+    if supervisor_pid is not None:
+        from kafscale.supervisor.process import end_with
+
+        end_with(int(supervisor_pid))
+    missing = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"the console needs the extra `console`; these packages are missing: {', '.join(missing)}")
+    import trio
+
+    from kafscale.cli.serve import configure_logging
+    from kafscale.console.serving import listen as open_listener
+    from kafscale.console.serving import serve
+    from kafscale.console.settings import ConsoleSettings
+
+    configure_logging(LogLevel.INFO, LogFormat.TEXT)
+    settings = ConsoleSettings(
+        bootstrap=bootstrap,
+        security=_security(click.get_current_context().meta.get(COMMAND_CONFIG_KEY)),
+        allowed_hosts=frozenset(name.lower() for name in (*allowed_hosts, listen.host)),
+        is_read_only=read_only,
+        admin=admin,
+        admin_token=None if token_file is None else _token(token_file),
+        registry=registry,
+        bucket=loaded.settings if "store" in loaded.sources or "data_dir" in loaded.sources else None,
+    )
+    listener = open_listener(listen) if fd is None else socket.socket(fileno=fd)
+    host, port = listener.getsockname()[:2]
+
+    def say_ready() -> None:
+        print(f"kafscale console is ready: http://{Address(host, port)}", flush=True)
+
+    trio.run(serve, settings, listener, say_ready)
+
+
+def _security(command_config: str | None):  # type: ignore[no-untyped-def]
+    from kafscale.console.settings import Security
+    from kafscale.login.properties import read_properties
+
+    if command_config is None:
+        return Security()
+    try:
+        return Security.read(read_properties(Path(command_config)))
+    except ConfigError as exc:
+        raise ConfigError(f"--command-config {command_config}: {exc}") from exc
+
+
+def _token(path: str) -> str:
+    try:
+        token = Path(path).read_bytes()[:TOKEN_MAX_BYTES].decode("ascii").strip()
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"--admin-token-file {path}: {exc}") from exc
+    if not token:
+        raise ConfigError(f"--admin-token-file {path}: the file is empty; write the admin server's token into it")
+    return token
