@@ -45,7 +45,7 @@ class SupervisorAdmin(AdminPages):
         register_process(self._metrics)
         self._metrics.callback(
             "kafscale_process_up",
-            "Whether the broker's process runs and has been ready.",
+            "1 if the broker's process runs and has been ready, else 0.",
             LABEL,
             samples=lambda: [((str(child.broker_id),), float(child.reached is not None)) for child in self.children],
         )
