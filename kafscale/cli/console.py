@@ -83,7 +83,7 @@ def command(
     """
     supervisor_pid = os.environ.get(SUPERVISOR_VARIABLE)
     if supervisor_pid is not None:
-        from kafscale.supervisor.process import end_with
+        from kafscale.concurrency.process import end_with
 
         end_with(int(supervisor_pid))
     missing = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]

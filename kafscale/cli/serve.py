@@ -85,7 +85,7 @@ def command(config_file: str | None, **flags: Any) -> int:
     """
     supervisor_pid = os.environ.get(SUPERVISOR_VARIABLE)
     if supervisor_pid is not None:
-        from kafscale.supervisor.process import end_with
+        from kafscale.concurrency.process import end_with
 
         end_with(int(supervisor_pid))
     loaded = load(flags, os.environ, config_file)

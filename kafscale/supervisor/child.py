@@ -16,9 +16,9 @@ import attrs
 import trio
 
 from kafscale.backoff import Backoff
+from kafscale.concurrency.process import Process, lines
 from kafscale.config import Address
 from kafscale.supervisor.plans import BrokerPlan
-from kafscale.supervisor.process import Process, lines
 
 logger = logging.getLogger(__name__)
 

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import attrs
 import trio
 
+from kafscale.concurrency.process import Process
 from kafscale.config import Address, Loaded, Settings
 from kafscale.errors import StartupError
 from kafscale.security.secret_keys import make_key_file
@@ -28,7 +29,6 @@ from kafscale.server.watched_files import FileWatch, Watched
 from kafscale.supervisor.admin import SupervisorAdmin
 from kafscale.supervisor.child import Child
 from kafscale.supervisor.plans import BrokerPlan, environment_of_brokers, key_file_of, plan_brokers
-from kafscale.supervisor.process import Process
 
 logger = logging.getLogger(__name__)
 

@@ -102,5 +102,5 @@ def test_a_broker_declared_dead_is_restarted_by_its_supervisor(
 ) -> None:
     serving(raising(DeclaredDead("broker 1 was declared dead by the others")))
     monkeypatch.setenv("KAFSCALE_SUPERVISOR_PID", "1")
-    monkeypatch.setattr("kafscale.supervisor.process.end_with", lambda _pid: None)
+    monkeypatch.setattr("kafscale.concurrency.process.end_with", lambda _pid: None)
     assert run(["serve"]) == ANEW_CODE

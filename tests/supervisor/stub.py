@@ -14,8 +14,8 @@ import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from kafscale.concurrency.process import end_with
 from kafscale.config import SUPERVISOR_VARIABLE
-from kafscale.supervisor.process import end_with
 
 
 def option(name: str) -> list[str]:
