@@ -6,11 +6,13 @@ import gc
 import os
 import signal
 
+import attrs
 import trio
 
 from kafscale.broker import Broker
 from kafscale.broker_security import reload_on_signal
-from kafscale.config import Address, Settings
+from kafscale.config import Address, Listener, Settings
+from kafscale.console_process import ConsoleProcess
 from kafscale.descriptors import raise_limit
 from kafscale.errors import DeclaredDead
 from kafscale.malloc import keep_freed_memory
@@ -32,14 +34,20 @@ async def serve(settings: Settings) -> None:
         await nursery.start(_stop_on_signal, broker, nursery.cancel_scope)
         nursery.start_soon(reload_on_signal, settings, broker.reload_files)
         try:
-            await broker.run(task_status=_ReadyLine())
+            await broker.run(task_status=_Ready(settings, nursery))
         except* DeclaredDead:
             if not broker.is_stopping:
                 raise
         nursery.cancel_scope.cancel()
 
 
-class _ReadyLine:
+@attrs.frozen
+class _Ready:
+    """Prints the ready line of a broker, and runs its console."""
+
+    settings: Settings
+    nursery: trio.Nursery
+
     def started(self, value: Broker | None = None) -> None:
         broker = value
         assert broker is not None
@@ -49,6 +57,11 @@ class _ReadyLine:
         gc.freeze()  # the objects of the start stay
         keep_freed_memory(kept_bytes=KEPT_FREED_BYTES, block_max_bytes=KEPT_BLOCK_MAX_BYTES)
         print(f"kafscale is ready: kafka {first} admin {admin}", *others, flush=True)
+        listeners = [Listener(bound.name, bound.host, bound.port) for bound in broker.listeners]
+        console = ConsoleProcess.open(self.settings, listeners, admin)
+        if console is not None:
+            print(f"kafscale console: {console.url}", flush=True)
+            self.nursery.start_soon(console.run)
 
 
 async def _stop_on_signal(broker: Broker, everything: trio.CancelScope, *, task_status: trio.TaskStatus[None]) -> None:

@@ -23,6 +23,7 @@ LONG_FIRST = ("tests/faults/", "tests/process/", "tests/clients/", "tests/hostil
 SEED = os.environ.get("TEST_SEED", DEFAULT_SEED)
 
 # Hundreds of brokers and commands are started. Each would compile all of its modules anew, a third of its start.
+os.environ["KAFSCALE_CONSOLE"] = "none"  # its address is one for all brokers
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 

@@ -6,16 +6,19 @@ import importlib.util
 import os
 import socket
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from kafscale.cli.options import ADDRESS, STORE_OPTIONS, Bootstrap, ListOption, bootstrap_option, with_settings
+from kafscale.cli.options import ADDRESS, SETTING, STORE_OPTIONS, Bootstrap, ListOption, bootstrap_option, with_settings
 from kafscale.cli.options import COMMAND_CONFIG as COMMAND_CONFIG_KEY
 from kafscale.config import SUPERVISOR_VARIABLE, Address, Loaded, LogFormat, LogLevel
-from kafscale.errors import ConfigError
+from kafscale.errors import ConfigError, StartupError
+
+if TYPE_CHECKING:
+    from kafscale.console.settings import Security
 
 TOKEN_MAX_BYTES = 4096
-LIBRARIES = ("hypercorn", "starlette", "jinja2", "python_multipart")
 
 
 @click.command("console")
@@ -27,12 +30,13 @@ LIBRARIES = ("hypercorn", "starlette", "jinja2", "python_multipart")
     help="Address of the pages.  [default: 127.0.0.1:8080; KAFSCALE_CONSOLE_LISTEN]",
 )
 @click.option("--fd", type=int, hidden=True, help="Descriptor of a listening socket, in place of --listen.")
+@click.option("--setting", "properties", type=SETTING, multiple=True, hidden=True, help="One of --command-config.")
 @bootstrap_option
 @click.option(
     "--admin",
     type=ADDRESS,
-    envvar="KAFSCALE_ADMIN",
-    help="Admin server of a KafScale broker, for sizes in memory and flushes.  [KAFSCALE_ADMIN]",
+    envvar="KAFSCALE_CONSOLE_ADMIN",
+    help="Admin server of a KafScale broker, for sizes in memory and flushes.  [KAFSCALE_CONSOLE_ADMIN]",
 )
 @click.option(
     "--admin-token-file",
@@ -43,9 +47,9 @@ LIBRARIES = ("hypercorn", "starlette", "jinja2", "python_multipart")
 )
 @click.option(
     "--registry",
-    envvar="KAFSCALE_REGISTRY",
+    envvar="KAFSCALE_CONSOLE_REGISTRY",
     metavar="URL",
-    help="Schema registry, to decode records.  [KAFSCALE_REGISTRY]",
+    help="Schema registry, to decode records.  [KAFSCALE_CONSOLE_REGISTRY]",
 )
 @click.option(
     "--allowed-host",
@@ -68,6 +72,7 @@ def command(
     bootstrap: Bootstrap,
     *,
     fd: int | None,
+    properties: tuple[tuple[str, str], ...],
     admin: Address | None,
     token_file: str | None,
     registry: str | None,
@@ -86,20 +91,21 @@ def command(
         from kafscale.concurrency.process import end_with
 
         end_with(int(supervisor_pid))
+    from kafscale.console_process import LIBRARIES, open_listener
+
     missing = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(f"the console needs the extra `console`; these packages are missing: {', '.join(missing)}")
     import trio
 
     from kafscale.cli.serve import configure_logging
-    from kafscale.console.serving import listen as open_listener
-    from kafscale.console.serving import serve
     from kafscale.console.settings import ConsoleSettings
+    from kafscale.console.web.serving import serve
 
     configure_logging(LogLevel.INFO, LogFormat.TEXT)
     settings = ConsoleSettings(
         bootstrap=bootstrap,
-        security=_security(click.get_current_context().meta.get(COMMAND_CONFIG_KEY)),
+        security=_security(click.get_current_context().meta.get(COMMAND_CONFIG_KEY), dict(properties)),
         allowed_hosts=frozenset(name.lower() for name in (*allowed_hosts, listen.host)),
         is_read_only=read_only,
         admin=admin,
@@ -107,7 +113,10 @@ def command(
         registry=registry,
         bucket=loaded.settings if "store" in loaded.sources or "data_dir" in loaded.sources else None,
     )
-    listener = open_listener(listen) if fd is None else socket.socket(fileno=fd)
+    try:
+        listener = open_listener(listen) if fd is None else socket.socket(fileno=fd)
+    except OSError as exc:
+        raise StartupError(f"--listen {listen}: {exc.strerror or exc}; choose another address") from exc
     host, port = listener.getsockname()[:2]
 
     def say_ready() -> None:
@@ -116,14 +125,13 @@ def command(
     trio.run(serve, settings, listener, say_ready)
 
 
-def _security(command_config: str | None):  # type: ignore[no-untyped-def]
+def _security(command_config: str | None, properties: dict[str, str]) -> Security:
+    """Read the client settings of a file, or those of `kafscale serve`. Raises ConfigError."""
     from kafscale.console.settings import Security
     from kafscale.login.properties import read_properties
 
-    if command_config is None:
-        return Security()
     try:
-        return Security.read(read_properties(Path(command_config)))
+        return Security.read(properties if command_config is None else read_properties(Path(command_config)))
     except ConfigError as exc:
         raise ConfigError(f"--command-config {command_config}: {exc}") from exc
 

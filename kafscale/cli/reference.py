@@ -40,7 +40,7 @@ SECTIONS: Mapping[str, Sequence[str]] = {
         *("durability", "flush-interval", "chunk-pool-bytes", "default-partitions"),
     ),
     "Listeners, admin server and process": (
-        *("listener-security-protocol", "admin-ssl", "admin-token-file", "processes"),
+        *("listener-security-protocol", "admin-ssl", "admin-token-file", "console", "processes"),
         *("shutdown-timeout", "log-level", "log-format"),
     ),
     "Object store": (

@@ -29,8 +29,8 @@ class Process:
     _pidfd: int
 
     @classmethod
-    def start(cls, command: Sequence[str], environment: Mapping[str, str]) -> Process:
-        """Start the process, which blocks for a millisecond. Raises OSError."""
+    def start(cls, command: Sequence[str], environment: Mapping[str, str], *, pass_fds: Sequence[int] = ()) -> Process:
+        """Start the process, which inherits `pass_fds`. It blocks for a millisecond. Raises OSError."""
         output, errors = os.pipe(), os.pipe()
         try:
             process = subprocess.Popen(
@@ -40,6 +40,7 @@ class Process:
                 stdout=output[1],
                 stderr=errors[1],
                 process_group=0,
+                pass_fds=pass_fds,
             )
         except BaseException:
             os.close(output[0])

@@ -30,9 +30,11 @@ from kafscale.errors import ConfigError
 Size = Annotated[int, "size"]
 Seconds = Annotated[float, "seconds"]
 Milliseconds = Annotated[int, "milliseconds"]
+AddressOrNone = Annotated[Address | None, "or none"]  # None for the word
 PrincipalText = Annotated[str, "principal"]  # TYPE:NAME, where the name may have commas
 
 _UNIT_SUFFIXES = ("_seconds", "_ms", "_count")  # `_bytes` stays: Kafka's own options say bytes, but never seconds or ms
+NONE_WORD = "none"
 _METADATA_KEY = "kafscale.option"
 
 
@@ -114,9 +116,9 @@ class Option:
             raise ConfigError(f"{given_as}: '{self.format(value)}' is out of range; allowed: {self.allowed}")
 
     def format(self, value: Any) -> str:
-        """Format a value as a user writes it; empty for None."""
+        """Format a value as a user writes it; empty for an option without a value."""
         if value is None:
-            return ""
+            return NONE_WORD if self.type == AddressOrNone else ""
         text = _kind(self.type).format
         return ",".join(map(text, value)) if self.is_repeatable else text(value)
 
@@ -196,6 +198,7 @@ _KINDS: Mapping[Any, _Kind] = {
     ),
     Milliseconds: _Kind("DURATION", _milliseconds, lambda milliseconds: format_duration(milliseconds * 1000)),
     PrincipalText: _Kind("TYPE:NAME", _text),
+    AddressOrNone: _Kind("HOST:PORT|none", lambda raw: None if raw == NONE_WORD else Address.parse(_text(raw))),
     Address: _Kind("HOST:PORT", lambda raw: Address.parse(_text(raw), allows_tls=True)),
     Listener: _Kind("[NAME=]HOST:PORT", lambda raw: Listener.parse(_text(raw))),
     ListenerProtocol: _Kind("NAME=PROTOCOL", lambda raw: ListenerProtocol.parse(_text(raw))),

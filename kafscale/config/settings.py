@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 
 from kafscale.config.limits import CoordinatorSettings, Limits, check_coordinator
-from kafscale.config.option import Milliseconds, Option, PrincipalText, Seconds, Size, option, options_of
+from kafscale.config.option import AddressOrNone, Milliseconds, Option, PrincipalText, Seconds, Size, option, options_of
 from kafscale.config.security_settings import SaslSettings, SslSettings, check_listeners, check_ssl, protocol_of
 from kafscale.config.units import GIB, KIB, MAX_TIMEOUT_MS, MIB
 from kafscale.config.values import (
@@ -77,6 +77,12 @@ class Settings:
         "File with the token that requests to the admin server need (Authorization: Bearer), except for /healthz and "
         "/readyz. Default: no token is needed.",
         why="Probes of an orchestrator send no token.",
+    )
+    console: AddressOrNone = option(
+        Address("127.0.0.1", 8080),
+        "Address of the web console, which is a process of its own; `none` for no console.",
+        why="It starts with the first request of a browser. It needs the extra `console`. `kafscale console` runs one "
+        "elsewhere.",
     )
     data_dir: Path = option(
         Path("kafscale-data"),

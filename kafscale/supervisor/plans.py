@@ -46,7 +46,7 @@ SHARED_OUT = frozenset(
 _OWN = frozenset(
     {"processes_count", "several_brokers"}
     | {"broker_id", "data_dir", "store", "cache_directory", "listeners", "advertised_listeners"}
-    | {"admin_listen", "admin_ssl", "secret_key_file"}
+    | {"admin_listen", "admin_ssl", "secret_key_file", "console"}
 )
 _LOOPBACK = Address("127.0.0.1", 0)
 
@@ -76,8 +76,8 @@ class BrokerPlan:
             value: Any = self.settings.value(option)
             if option.is_repeatable:
                 yield from ((option.flag, option.format((item,))) for item in value)
-            elif value is not None:
-                yield option.flag, option.format(value)
+            elif text := option.format(value):
+                yield option.flag, text
 
     def on_ports(self, addresses: Sequence[Address]) -> BrokerPlan:
         """Return the plan with the real ports of its listeners, for the next start."""
@@ -131,6 +131,7 @@ def _settings_of(settings: Settings, number: int, count: int) -> Settings:
         advertised_listeners=_moved(settings.advertised_listeners, number, "--advertised-listener"),
         admin_listen=_LOOPBACK,
         admin_ssl=False,
+        console=None,
         limits=attrs.evolve(settings.limits, **limits),
         sasl=attrs.evolve(settings.sasl, secret_key_file=key_file_of(settings)),
         **shared,

@@ -20,6 +20,7 @@ import trio
 
 from kafscale.concurrency.process import Process
 from kafscale.config import Address, Loaded, Settings
+from kafscale.console_process import ConsoleProcess
 from kafscale.errors import StartupError
 from kafscale.security.secret_keys import make_key_file
 from kafscale.server.http.access import AdminAccess, AdminToken
@@ -99,6 +100,11 @@ class Supervisor:
             for addresses in zip(*(child.plan.addresses for child in self.children), strict=True)
         )
         print(f"kafscale is ready: kafka {first} admin {admin}", *others, flush=True)
+        listeners = [listener for child in self.children for listener in child.plan.settings.listeners]
+        console = ConsoleProcess.open(self.settings, listeners, admin)
+        if console is not None:
+            print(f"kafscale console: {console.url}", flush=True)
+            await console.run()
 
     async def _kill_late(self) -> None:
         await self._stopping.wait()

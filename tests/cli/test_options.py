@@ -83,7 +83,16 @@ def test_repeatable_options_of_commands_take_lists_with_commas() -> None:
         for command, each in _options(cli, click.Context(cli))
         if each.multiple and not isinstance(each, ListOption) and command.name not in ("serve", "config")
     }
-    settings = {"--config", "--topic-config", "--header", "--conf", "--option", "--kafka-option", "--catalog"}
+    settings = {
+        "--config",
+        "--topic-config",
+        "--header",
+        "--conf",
+        "--option",
+        "--setting",
+        "--kafka-option",
+        "--catalog",
+    }
     assert {each.split()[1] for each in without_lists} <= settings
 
 

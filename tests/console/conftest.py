@@ -6,8 +6,8 @@ import httpx
 import pytest
 
 from kafscale.config import Address
-from kafscale.console.app import make_app
 from kafscale.console.settings import ConsoleSettings
+from kafscale.console.web.app import make_app
 from kafscale.testing.background_broker import BackgroundBroker
 
 

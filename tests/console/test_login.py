@@ -6,8 +6,8 @@ import httpx
 import pytest
 
 from kafscale.config import Address, SaslMechanism, SecurityProtocol
-from kafscale.console.app import make_app
 from kafscale.console.settings import ConsoleSettings, Security
+from kafscale.console.web.app import make_app
 from kafscale.errors import ConfigError
 from kafscale.testing.secured_broker import SecuredBroker
 

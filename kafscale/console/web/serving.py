@@ -12,24 +12,12 @@ import trio
 from hypercorn.config import Config
 from hypercorn.trio import serve as serve_asgi
 
-from kafscale.config import Address
-from kafscale.console.app import make_app
 from kafscale.console.settings import ConsoleSettings
-from kafscale.errors import StartupError
+from kafscale.console.web.app import make_app
 
-BACKLOG = 128
 SHUTDOWN_SECONDS = 1.0
 HEADERS_MAX_BYTES = 32 << 10
 CONNECTION_IDLE_SECONDS = 15
-
-
-def listen(address: Address) -> socket.socket:
-    """Return a listening socket. Raises StartupError."""
-    try:
-        family = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((address.host, address.port), family=family, backlog=BACKLOG)
-    except OSError as exc:
-        raise StartupError(f"--listen {address}: {exc.strerror or exc}; choose another address") from exc
 
 
 async def serve(settings: ConsoleSettings, listener: socket.socket, on_ready: Callable[[], None]) -> None:

@@ -1,0 +1,1 @@
+"""The application of all pages, and the server that runs it."""
