@@ -24,9 +24,11 @@ _FILE = re.compile(r"`((?:[a-z_0-9]+/)+[a-z_0-9]+\.(?:py|json|txt))`")
 _MODULE = re.compile(r"`(?:[a-z_0-9]+/)*([a-z_0-9]+\.py)`")
 _FLAG = re.compile(r"(?<![\w-])--[a-z0-9][a-z0-9-]*")
 _COMMANDS_OF_OTHERS = re.compile(
-    r"^.*(?:docker|curl|kafka-[\w-]+\.sh|pip install|create(?:user|db) |spark-(?:submit|class)).*$", re.MULTILINE
+    r"^.*(?:docker|curl|kafka-[\w-]+\.sh|pip install|create(?:user|db) |spark-(?:submit|class)|kubectl|helm ).*$",
+    re.MULTILINE,
 )
 _FLAGS_OF_OTHERS = {"--cores", "--memory", "--packages", "--py-files"}  # Spark's own
+_FLAGS_OF_OTHERS |= {"--set"}  # Helm's
 _FLAGS_OF_OTHERS |= {"--add-config", "--entity-type", "--entity-name"}  # those of Kafka's tools
 
 
