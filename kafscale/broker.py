@@ -66,6 +66,7 @@ class Broker:
     metrics: Metrics = attrs.field(factory=Metrics, init=False)
     listeners: Sequence[BoundListener] = attrs.field(factory=list, init=False)
     admin: BoundListener = attrs.field(init=False)
+    member: ClusterMember = attrs.field(init=False)
     services: Services = attrs.field(init=False)
     acceptor: Acceptor = attrs.field(init=False)
     connections: trio.Nursery = attrs.field(init=False)
@@ -100,13 +101,22 @@ class Broker:
             self.admin = await bind("ADMIN", self.settings.admin_listen, option="--admin-listen")
             async with trio.open_nursery() as nursery:
                 access = self.security.access
-                server = AdminServer(self.metrics, lambda: self._not_ready, lambda: self.services.log, access=access)
+                server = AdminServer(
+                    self.metrics,
+                    lambda: self._not_ready,
+                    lambda: self.services.log,
+                    self._settle_metadata,
+                    access=access,
+                )
                 nursery.start_soon(server.server.accept, self.admin.sockets)
                 nursery.start_soon(self.security.run)
                 async with open_storage(self.settings, directory, self.metrics) as parts:
                     self.listeners = await open_listeners(self.settings)
                     await self.run_on(parts, task_status=task_status)
                 nursery.cancel_scope.cancel()
+
+    async def _settle_metadata(self) -> None:
+        await self.member.settle_metadata()
 
     async def run_on(
         self, parts: StorageParts, *, task_status: trio.TaskStatus[Broker] = trio.TASK_STATUS_IGNORED
@@ -116,7 +126,7 @@ class Broker:
         between = None if self.security is None else self.security.between
         connect = peer_connector(self.settings, between) if self.listeners else self.connect
         ports = {listener.name: listener.port for listener in self.listeners}
-        lead = await start_leading(self.settings, parts.store_views(), parts.metadata, ports, connect)
+        lead = self.member = await start_leading(self.settings, parts.store_views(), parts.metadata, ports, connect)
         lead.register(self.metrics)
         try:
             await self._run_leading(lead, parts, task_status)

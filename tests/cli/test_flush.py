@@ -35,6 +35,7 @@ class Admin:
     capsys: pytest.CaptureFixture[str]
     append: Callable[..., object]
     not_ready: str | None = None
+    left_when_settled: list[int] = attrs.field(factory=list)  # bytes, at each call of `settle_metadata`
 
     async def flush(self, *arguments: str, code: int = 0) -> str:
         self.capsys.readouterr()
@@ -43,6 +44,9 @@ class Admin:
         written = self.capsys.readouterr()
         assert written.err.count("\n") == bool(code)
         return written.err if code else written.out
+
+    async def settle_metadata(self) -> None:
+        self.left_when_settled.append(self.left("orders") + self.left("audit"))
 
     def left(self, topic: str) -> int:
         return sum(partition.flushable_bytes for partition in self.log.by_name[topic])
@@ -60,7 +64,7 @@ async def admin(capsys: pytest.CaptureFixture[str]) -> AsyncIterator[Admin]:
         [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
         address = f"127.0.0.1:{listener.socket.getsockname()[1]}"
         made = Admin(log.log, store, address, capsys, log.append)
-        server = AdminServer(Metrics(), lambda: made.not_ready, lambda: log.log)
+        server = AdminServer(Metrics(), lambda: made.not_ready, lambda: log.log, made.settle_metadata)
         nursery.start_soon(trio.serve_listeners, server.server.serve, [listener])
         yield made
         nursery.cancel_scope.cancel()
@@ -71,6 +75,12 @@ async def test_flush_puts_every_segment_in_the_bucket(admin: Admin) -> None:
     assert (await admin.flush()).startswith(f"flushed 3 segments, {3 * size} bytes, in 0.")
     assert admin.left("orders") == admin.left("audit") == 0
     assert (await admin.flush()).startswith("flushed 0 segments, 0 bytes, in 0")
+
+
+async def test_a_flush_ends_with_the_metadata_in_the_bucket(admin: Admin) -> None:
+    """A copy of the bucket made after a flush lacked the topics of the last ten seconds."""
+    await admin.flush()
+    assert admin.left_when_settled == [0]
 
 
 async def test_the_admin_option_accepts_a_url(admin: Admin) -> None:

@@ -138,9 +138,10 @@ class Checkpointer:
             self._is_behind.clear()
             with trio.move_on_after(INTERVAL_SECONDS):
                 await self._is_behind.wait()
-            await self._write_until_done()
+            await self.write_until_done()
 
-    async def _write_until_done(self) -> None:
+    async def write_until_done(self) -> None:
+        """Write one if something has changed; retry while the store is away. Raises Fenced."""
         while True:
             try:
                 await self.write_if_changed()

@@ -1,6 +1,6 @@
 """The admin endpoint: `/healthz` (the process runs), `/readyz` (it serves), `/metrics` (of Prometheus).
 
-POST /flush?topic=NAME    flushes these topics (`topic` may repeat) or all to the bucket;
+POST /flush?topic=NAME    flushes these topics (`topic` may repeat) or all to the bucket, and the metadata;
                           answers with a line of JSON each second, `FlushProgress`, the last one when it is done
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Final
 
@@ -29,11 +29,15 @@ NAME_MAX_COUNT = 300  # characters of a topic's name that is quoted; those that 
 
 @attrs.define(eq=False, repr=False)
 class AdminServer(AdminPages):
-    """The admin server of a broker. `reason` returns why it does not serve, or None; `log` is called only then."""
+    """The admin server of a broker. `reason` returns why it does not serve, or None; `log` is called only then.
+
+    `settle_metadata` waits until the bucket has all metadata.
+    """
 
     metrics: Metrics
     reason: Callable[[], str | None]
     log: Callable[[], Log]
+    settle_metadata: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
     _exposition: Exposition = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -50,41 +54,41 @@ class AdminServer(AdminPages):
         log, topics = self.log(), exchange.arguments("topic")
         unknown = next((topic for topic in topics if topic not in log.by_name), None)
         if unknown is None:
-            await _flush_and_tell(log, frozenset(topics) or None, exchange)
+            await self._flush_and_tell(log, frozenset(topics) or None, exchange)
         else:
             shown = escaped(bounded(unknown, NAME_MAX_COUNT))
             await exchange.send_page(text_page(HTTPStatus.NOT_FOUND, f"there is no topic '{shown}'"))
 
+    async def _flush_and_tell(self, log: Log, topics: frozenset[str] | None, exchange: HttpExchange) -> None:
+        """Flush, and send progress. A flush goes on if the client goes away."""
+        report = FlushReport(topics=topics)
+        began = trio.current_time()
+        done = trio.Event()
 
-async def _flush_and_tell(log: Log, topics: frozenset[str] | None, exchange: HttpExchange) -> None:
-    """Flush, and send progress. A flush goes on if the client goes away."""
-    report = FlushReport(topics=topics)
-    began = trio.current_time()
-    done = trio.Event()
+        async def flush() -> None:
+            await log.flusher.flush_all(report)
+            await self.settle_metadata()
+            done.set()
 
-    async def flush() -> None:
-        await log.flusher.flush_all(report)
-        done.set()
+        async def tell() -> None:
+            line = FlushProgress(
+                done=done.is_set(),
+                segments=report.segments_count,
+                bytes=report.flushed_bytes,
+                wanted_bytes=report.wanted_bytes,
+                seconds=round(trio.current_time() - began, 3),
+            )
+            await exchange.send(line.encode())
 
-    async def tell() -> None:
-        line = FlushProgress(
-            done=done.is_set(),
-            segments=report.segments_count,
-            bytes=report.flushed_bytes,
-            wanted_bytes=report.wanted_bytes,
-            seconds=round(trio.current_time() - began, 3),
-        )
-        await exchange.send(line.encode())
-
-    await exchange.begin(JSON_LINES)
-    with ungrouped():
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(flush)
-            while not done.is_set():
-                with trio.move_on_after(FLUSH_PROGRESS_SECONDS):
-                    await done.wait()
-                await tell()
-    await exchange.end()
+        await exchange.begin(JSON_LINES)
+        with ungrouped():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(flush)
+                while not done.is_set():
+                    with trio.move_on_after(FLUSH_PROGRESS_SECONDS):
+                        await done.wait()
+                    await tell()
+        await exchange.end()
 
 
 REST_FACTOR: Final = 4  # the pause after a page was made, as a multiple of the time that it took

@@ -187,6 +187,9 @@ class ClusterMember:
     async def write_last_checkpoint(self) -> None:
         """Write a checkpoint of the metadata if that is up to this broker. Raises StoreError, Fenced."""
 
+    async def settle_metadata(self) -> None:
+        """Wait until the bucket alone has all metadata. Raises Fenced."""
+
     @abstractmethod
     async def tell_stopped(self, *, has_flushed: bool) -> None:
         """Record the stop, and whether all records are in segments. Raises StoreError, KafkaError."""
@@ -233,6 +236,9 @@ class LoneMember(ClusterMember):
 
     async def write_last_checkpoint(self) -> None:
         await self.checkpointer.write_if_changed()
+
+    async def settle_metadata(self) -> None:
+        await self.checkpointer.write_until_done()
 
     async def tell_stopped(self, *, has_flushed: bool) -> None:
         """Release the claim, so that a broker with another id may follow, if the bucket has all records."""
