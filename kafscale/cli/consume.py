@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import closing, nullcontext
 from typing import IO, TYPE_CHECKING, Any
 
 import attrs
 import click
 
+from kafscale.cli.decoding import DecodingOptions, decoding_options
 from kafscale.cli.options import (
     INDEX,
     OFFSET,
@@ -24,11 +26,12 @@ from kafscale.cli.options import (
     run_with_client,
     take,
 )
-from kafscale.cli.output import counting
+from kafscale.cli.output import counting, say
 from kafscale.cli.records import FORMAT_HELP, Formatter, json_formatter, parse_template, text_formatter, unescape
-from kafscale.errors import ConfigError
+from kafscale.errors import ConfigError, DecodeError
 
 if TYPE_CHECKING:
+    from kafscale.cli.record_decoder import RecordDecoder
     from kafscale.client import Client, Consumer, IsolationLevel
     from kafscale.client.consumer import Consumed
     from kafscale.client.groups import GroupReader
@@ -51,11 +54,11 @@ class Style:
     key_separator: str | None
     template: str | None
 
-    def formatter(self, topic: str) -> Formatter:
+    def formatter(self, topic: str, decoder: RecordDecoder | None) -> Formatter:
         for_terminal = sys.stdout.isatty()
         if self.as_json:
-            return json_formatter(topic, for_terminal=for_terminal)
-        return text_formatter(topic, self._template(), for_terminal=for_terminal)
+            return json_formatter(topic, decoder=decoder, for_terminal=for_terminal)
+        return text_formatter(topic, self._template(), decoder=decoder, for_terminal=for_terminal)
 
     def _template(self) -> str:
         if self.template is not None:
@@ -89,6 +92,7 @@ class Style:
 @click.option("--raw", is_flag=True, help="Write values only, without separators.")
 @click.option("--key-separator", metavar="TEXT", help=r"Write KEY, this text and VALUE; \t is a tab.")
 @click.option("--format", "template", type=Parsed("TEXT", parse_template), help=f"{FORMAT_HELP}.")
+@decoding_options
 @bootstrap_option
 def command(
     topic: str,
@@ -108,17 +112,21 @@ def command(
     Without a start it waits for new records. With one it stops at the present end, unless --follow is given. At
     read_committed the end is the start of the first open transaction.
 
+    With --value-format or --key-format, records that were written with a schema registry become JSON. What can't be
+    decoded is reported on stderr, written as it is, and makes the exit code 1.
+
     With --group, offsets are committed every 5 seconds and at the end, also after Ctrl-C. It reads all partitions and
     doesn't join the group, which must have no members. A partition without a committed offset starts at the end, or
     with --from-beginning at the first record.
     """
-    start, style = take(options, StartPoint), take(options, Style)
+    start, style, decoding = take(options, StartPoint), take(options, Style), take(options, DecodingOptions)
     if given_count(start) > 1:
         raise click.UsageError("give only one of --from-beginning, --offset, --last and --time")
     if given_count(style) > 1:
         raise click.UsageError("give only one of --json, --raw, --key-separator and --format")
     if group is not None and given_count(start) > start.beginning:
         raise click.UsageError("--group sets the start; it allows --from-beginning only")
+    decoder = decoding.open()
 
     async def use(client: Client) -> None:
         from kafscale.client import Consumer, IsolationLevel
@@ -128,13 +136,17 @@ def command(
         positions = await _positions(client, topic, ends, start, level)
         consumer = Consumer(client=client, topic=topic, positions=positions, isolation_level=level)
         stops = None if follow or not (given_count(start) or group) else ends
-        writer = Writer(write=style.formatter(topic), remaining=max_messages, stops=stops)
+        write = style.formatter(topic, decoder)
+        writer = Writer(write=write, decoder=decoder, remaining=max_messages, stops=stops)
         if group is None:
             await writer.run(consumer)
         else:
             await _read_as(group, consumer, ends, writer)
 
-    run_with_client(bootstrap, use)
+    with closing(decoder) if decoder is not None else nullcontext():
+        run_with_client(bootstrap, use)
+    if decoder is not None and decoder.failed_count:
+        raise DecodeError(f"{decoder.failed_count} keys or values were not decoded and are written as they are")
 
 
 async def _read_as(group: str, consumer: Consumer, ends: dict[int, int], writer: Writer) -> None:
@@ -196,6 +208,7 @@ class Writer:
     """Writes records until `remaining` are written, or every partition is at its offset in `stops`."""
 
     write: Formatter
+    decoder: RecordDecoder | None
     remaining: int | None
     stops: dict[int, int] | None
     reader: GroupReader | None = None  # commits the offsets of written records
@@ -205,25 +218,40 @@ class Writer:
         with counting("records read:", is_wanted=_is_file(output)) as report:
             while self.remaining != 0 and self._drop_finished(consumer):
                 records = await consumer.poll()
-                positions = self._write(records, consumer)
+                chosen = self._chosen(records)
+                for line in await self._lines(chosen):
+                    output.write(line)
                 output.flush()
+                for failure in () if self.decoder is None else self.decoder.take_failures():
+                    say(f"kafscale: {failure}", err=True)
                 count += len(records)
                 report(count)
                 if self.reader is not None:
-                    await self.reader.used(positions)
+                    await self.reader.used(self._used(chosen, consumer))
 
-    def _write(self, records: Sequence[Consumed], consumer: Consumer) -> dict[int, int]:
-        """Write records, and return the next offset of each partition."""
-        used: dict[int, int] = {}
-        for consumed in records:
-            if self.stops is not None and consumed.record.offset >= self.stops[consumed.partition]:
-                continue
-            sys.stdout.buffer.write(self.write(consumed.partition, consumed.record))
-            used[consumed.partition] = consumed.record.offset + 1
-            if self.remaining is not None:
-                self.remaining -= 1
-                if self.remaining == 0:
-                    return used
+    def _chosen(self, records: Sequence[Consumed]) -> Sequence[Consumed]:
+        stops = self.stops
+        if stops is not None:
+            records = [one for one in records if one.record.offset < stops[one.partition]]
+        if self.remaining is not None:
+            records = records[: self.remaining]
+            self.remaining -= len(records)
+        return records
+
+    async def _lines(self, chosen: Sequence[Consumed]) -> Iterable[bytes]:
+        """Format records; in a thread if a registry may be asked, which takes seconds when it does not answer."""
+        lines = (self.write(one.partition, one.record) for one in chosen)
+        if self.decoder is None:
+            return lines
+
+        import trio
+
+        return await trio.to_thread.run_sync(list, lines, abandon_on_cancel=True)
+
+    def _used(self, chosen: Sequence[Consumed], consumer: Consumer) -> dict[int, int]:
+        """Return the next offset of each partition."""
+        if self.remaining == 0:
+            return {one.partition: one.record.offset + 1 for one in chosen}
         stops = self.stops or {}
         return {
             partition: min(offset, stops.get(partition, offset)) for partition, offset in consumer.positions.items()

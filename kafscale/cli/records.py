@@ -12,13 +12,16 @@ import json
 import re
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kafscale.cli.options import INT64_MAX
 from kafscale.cli.output import iso_time
 from kafscale.errors import ConfigError
 from kafscale.escaping import escaped_bytes, escaped_json
 from kafscale.wire.records import Record
+
+if TYPE_CHECKING:
+    from kafscale.cli.record_decoder import RecordDecoder
 
 Header = tuple[str, bytes | None]
 Formatter = Callable[[int, Record], bytes]
@@ -72,7 +75,7 @@ def record_of_json(line: bytes, headers: Sequence[Header]) -> Record:
     return Record(key=key, value=value, timestamp_ms=timestamp_ms, headers=[*own, *headers])
 
 
-def json_formatter(topic: str, *, for_terminal: bool = False) -> Formatter:
+def json_formatter(topic: str, *, decoder: RecordDecoder | None = None, for_terminal: bool = False) -> Formatter:
     """Format a record as a JSON line; for a terminal, with escapes for control characters."""
 
     def render(partition: int, record: Record) -> bytes:
@@ -81,8 +84,7 @@ def json_formatter(topic: str, *, for_terminal: bool = False) -> Formatter:
             "partition": partition,
             "offset": record.offset,
             "timestamp": record.timestamp_ms,
-            **_text_field("key", record.key),
-            **_text_field("value", record.value),
+            **_data_fields(partition, record, decoder),
             "headers": [_pair(name, value) for name, value in record.headers],
         }
         document = json.dumps(fields, ensure_ascii=False)
@@ -91,7 +93,15 @@ def json_formatter(topic: str, *, for_terminal: bool = False) -> Formatter:
     return render
 
 
-def text_formatter(topic: str, template: str, *, for_terminal: bool = False) -> Formatter:
+def _data_fields(partition: int, record: Record, decoder: RecordDecoder | None) -> dict[str, Any]:
+    decoded = {} if decoder is None else decoder.fields(partition, record)
+    own = {} if "key" in decoded else _text_field("key", record.key)
+    return own | ({} if "value" in decoded else _text_field("value", record.value)) | decoded
+
+
+def text_formatter(
+    topic: str, template: str, *, decoder: RecordDecoder | None = None, for_terminal: bool = False
+) -> Formatter:
     """Format a record by a template with the letters of FORMAT_HELP; null is empty.
 
     For a terminal, control characters in a record are escaped, except for line ends and tabs.
@@ -99,6 +109,9 @@ def text_formatter(topic: str, template: str, *, for_terminal: bool = False) -> 
     encoded = template.encode()
 
     def render(partition: int, record: Record) -> bytes:
+        if decoder is not None:
+            record = decoder.text(partition, record)
+
         def field(match: re.Match[bytes]) -> bytes:
             data = _FIELDS[match[1]](topic, partition, record)
             return escaped_bytes(data) if for_terminal else data

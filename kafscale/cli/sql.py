@@ -15,6 +15,7 @@ import attrs
 import click
 from click.core import ParameterSource
 
+from kafscale.cli.decoding import VALUE_FORMATS
 from kafscale.cli.options import (
     ADDRESS,
     BUCKET_OPTIONS,
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 PREFIX = "KAFSCALE_SQL_"
 MASTER_DEFAULT = "local[*]"
 MAX_SCAN_DEFAULT = "10GiB"  # as KAFSQL has it
-VALUE_FORMATS = ("avro", "protobuf", "json")
 
 
 @attrs.frozen(kw_only=True)
