@@ -90,7 +90,8 @@ _OTHER_VARIABLES = (
     USER_PASSWORD_VARIABLE,
     SUPERVISOR_VARIABLE,
 )
-_COMMANDS_VARIABLE = re.compile(r"KAFSCALE_(SQL|SPARK|CONSOLE|SCHEMA_REGISTRY)_\w+")  # of commands, which read them themselves
+# Variables of commands, which read them themselves.
+_COMMANDS_VARIABLE = re.compile(r"KAFSCALE_(SQL|SPARK|CONSOLE|SCHEMA_REGISTRY)_\w+")
 _SERVICE_LINK = re.compile(r"KAFSCALE_(\w+_)?(SERVICE_HOST|(SERVICE_)?PORT(_\w+)?)")  # of a Service kafscale…
 
 
