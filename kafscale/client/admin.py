@@ -92,10 +92,18 @@ async def add_partitions(client: Client, name: str, partition_count: int) -> Non
     client.forget(name)
 
 
-async def topic_configs(client: Client, name: str) -> list[DescribeConfigsResourceResult]:
-    """Return the configs of a topic, with their sources. Raises KafkaError, BrokerUnavailable."""
+async def topic_configs(
+    client: Client, name: str, *, with_documentation: bool = False
+) -> list[DescribeConfigsResourceResult]:
+    """Return the configs of a topic, with their sources. Raises KafkaError, BrokerUnavailable.
+
+    With `with_documentation`, also their texts and the values of further sources.
+    """
     resource = DescribeConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=None)
-    response = await client.request(DescribeConfigsRequest(resources=[resource]), DescribeConfigsResponse)
+    request = DescribeConfigsRequest(
+        resources=[resource], include_synonyms=with_documentation, include_documentation=with_documentation
+    )
+    response = await client.request(request, DescribeConfigsResponse)
     for result in response.results:
         check(result.error_code, f"configs of topic '{name}'", result.error_message)
     return [config for result in response.results for config in result.configs]

@@ -56,10 +56,17 @@ class Client:
     async def request(self, message: object, response_class: type[R]) -> R:
         return await (await self.connection_to(self.bootstrap)).request(message, response_class)
 
-    async def metadata(self, topics: Iterable[str] | None = None, *, create: bool = False) -> MetadataResponse:
-        """Return metadata of some topics, or of all, with the errors of single topics."""
+    async def metadata(
+        self, topics: Iterable[str] | None = None, *, create: bool = False, with_rights: bool = False
+    ) -> MetadataResponse:
+        """Return metadata of some topics, or of all, with the errors of single topics.
+
+        With `with_rights`, `topic_authorized_operations` has the user's operations as bits.
+        """
         wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
-        request = MetadataRequest(topics=wanted, allow_auto_topic_creation=create)
+        request = MetadataRequest(
+            topics=wanted, allow_auto_topic_creation=create, include_topic_authorized_operations=with_rights
+        )
         response = await self.request(request, MetadataResponse)
         self._nodes = {broker.node_id: Address(broker.host, broker.port) for broker in response.brokers}
         return response
@@ -80,7 +87,7 @@ class Client:
         if partition not in found.leaders:
             there = f"its partitions are 0 to {max(found.leaders)}" if found.leaders else "it has none"
             raise failure(error_codes.UNKNOWN_TOPIC_OR_PARTITION, f"partition {partition} of topic '{topic}'", there)
-        return await self.connection_to(self._nodes.get(found.leaders[partition], self.bootstrap))
+        return await self.node(found.leaders[partition])
 
     async def coordinator(self, group: str) -> Connection:
         """Return a connection to the coordinator of a group. Raises KafkaError, BrokerUnavailable."""
@@ -126,6 +133,15 @@ class Client:
     async def all_connections(self) -> list[Connection]:
         """Return connections to all brokers of the last metadata. Raises BrokerUnavailable."""
         return [await self.connection_to(address) for address in self._nodes.values()]
+
+    async def node(self, node_id: int) -> Connection:
+        """Return the connection to a broker of the last metadata, else to the bootstrap. Raises BrokerUnavailable."""
+        return await self.connection_to(self._nodes.get(node_id, self.bootstrap))
+
+    @property
+    def node_ids(self) -> list[int]:
+        """Return the brokers of the last metadata."""
+        return list(self._nodes)
 
     async def aclose(self) -> None:
         for connection in (*self._connections.values(), *self._former):

@@ -9,6 +9,7 @@ import trio
 
 from kafscale.client.client import Client
 from kafscale.config import Address
+from kafscale.console.topic_list import TopicList
 from kafscale.errors import BrokerUnavailable
 from kafscale.login.security import ClientSecurity
 
@@ -22,6 +23,7 @@ class ClusterAccess:
 
     bootstrap: Sequence[Address]
     security: ClientSecurity
+    topics: TopicList = attrs.field(factory=TopicList, init=False)
     _client: Client = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:

@@ -31,6 +31,19 @@ def size(value: float | None) -> str:
     return f"{value:.0f} {UNITS[unit]}" if unit == 0 or value >= 100 else f"{value:.1f} {UNITS[unit]}"
 
 
+def rate(value: float | None) -> str:
+    """Format a number per second, small ones with a digit behind the point."""
+    if value is None:
+        return "–"
+    return f"{value:.1f}" if 0 < value < 100 else count(value)
+
+
+def dollars(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return "< 0.01 $" if 0 < value < 0.01 else f"{value:,.2f} $"
+
+
 def moment(time_ms: int | None) -> str:
     """Format milliseconds since 1970 as UTC; numbers outside of the calendar stay numbers."""
     if time_ms is None or time_ms < 0:
@@ -55,7 +68,15 @@ def environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(count=count, size=size, moment=moment, path_part=path_part, visible=escaped)
+    environment.filters.update(
+        count=count,
+        size=size,
+        rate=rate,
+        dollars=dollars,
+        moment=moment,
+        path_part=path_part,
+        visible=escaped,
+    )
     return environment
 
 

@@ -1,28 +1,15 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import httpx
 import pytest
 
-from kafscale.config import Address, SaslMechanism, SecurityProtocol
-from kafscale.console.settings import ConsoleSettings, Security
+from kafscale.console.settings import Security
 from kafscale.console.web.app import make_app
 from kafscale.errors import ConfigError
 from kafscale.testing.secured_broker import SecuredBroker
 
 pytestmark = pytest.mark.kafscale(protocol="SASL_PLAINTEXT")
 CREDENTIALS = {"mechanism": "SCRAM-SHA-512", "user": "alice", "password": "alice's"}
-
-
-@pytest.fixture
-async def secured_pages(kafscale_secured_broker: SecuredBroker) -> AsyncIterator[httpx.AsyncClient]:
-    kafscale_secured_broker.add_user("alice", "alice's")
-    security = Security(protocol=SecurityProtocol.SASL_PLAINTEXT, mechanisms=[SaslMechanism.SCRAM_SHA_512])
-    app = make_app(ConsoleSettings(bootstrap=[Address.parse(kafscale_secured_broker.bootstrap)], security=security))
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8080") as client:
-        yield client
-    await app.state.console.aclose()
 
 
 async def test_a_user_logs_in_and_out(secured_pages: httpx.AsyncClient) -> None:

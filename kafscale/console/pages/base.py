@@ -9,6 +9,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Awaitable, Callable
 from typing import Any
+from urllib.parse import quote, unquote, urlsplit
 
 import attrs
 from starlette.datastructures import FormData
@@ -93,6 +94,14 @@ class PageRequest:
         """Lead to another page after an action; it shows `notice`."""
         self.session.notice = notice[:NOTICE_MAX_COUNT]
         return RedirectResponse(path, 303)
+
+    @property
+    def again(self) -> str:
+        """Return the quoted path of this page, or after an action that of the page with its form."""
+        path = self.request.url.path
+        if self.request.method not in ("GET", "HEAD"):
+            path = unquote(urlsplit(self.request.headers.get("referer", "")).path)
+        return "/" + quote(path.lstrip("/"))
 
     def take_notice(self) -> str:
         notice, self.session.notice = self.session.notice, ""
