@@ -20,6 +20,7 @@ import yaml
 from kafscale import __version__
 from kafscale.cli.console import command as console_command
 from kafscale.config import BOOTSTRAP_VARIABLE, COMMAND_CONFIG_VARIABLE, Durability, Settings, load, options
+from kafscale.errors import ConfigError
 from kafscale.login.properties import parse_properties
 from tests.helm.charts import (
     CHART,
@@ -46,7 +47,7 @@ pytestmark = [
 BUILD_TIMEOUT_SECONDS = 1100.0
 MIB = 1 << 20
 BEYOND_BUDGETS_BYTES = 200 * MIB  # what bench.memory allows beside the options' budgets
-KILLED_AFTER_SECONDS = 10  # the --shutdown-timeout is over
+KILLED_AFTER_SECONDS = 15  # from the end of --shutdown-timeout; tests/helm/test_lifecycle.py shows that it is enough
 SECRETS = {"minio-keys": {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "secret"}}
 DOMAIN = f"kafscale-brokers.{NAMESPACE}.svc.cluster.local"
 each_values = pytest.mark.parametrize("name", VALUES)
@@ -128,6 +129,12 @@ def test_each_option_of_the_chart_is_one_of_the_broker(name: str) -> None:
         known = {option.variable for option in options()} | {BOOTSTRAP_VARIABLE, COMMAND_CONFIG_VARIABLE}
         given = {variable for variable in pod.environ() if variable.startswith("KAFSCALE_")}
         assert given <= known
+
+
+def test_an_option_that_the_broker_does_not_have_is_found() -> None:
+    found = pods("store.url=s3://a", "config.flush-intervall=5s")
+    with pytest.raises(ConfigError, match="KAFSCALE_FLUSH_INTERVALL"):
+        broker_settings(found[0])
 
 
 def test_options_that_other_values_set_are_refused_as_config() -> None:

@@ -85,6 +85,7 @@ BROKERS=$(POD_NAME).{{ include "kafscale.domain" . }}:9093,CLIENTS=$(POD_NAME).{
   "inter-broker-listener" "BROKERS"
   "admin-listen" "0.0.0.0:9644"
   "data-dir" "/data"
+  "console" "none"
   "store" .Values.store.url
   "shutdown-timeout" (printf "%ds" (int .Values.shutdownTimeoutSeconds)) -}}
 {{- with .Values.store.endpoint }}{{ $_ := set $options "s3-endpoint" . }}{{ end -}}
