@@ -21,6 +21,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import attrs
 import trio
@@ -45,6 +46,9 @@ from kafscale.server.kafka.dispatch import Dispatcher
 from kafscale.server.kafka.listener import Acceptor, MakeDispatcher, open_acceptor
 from kafscale.server.token_keys import PublishedKeys
 
+if TYPE_CHECKING:
+    from kafscale.broker_traces import BrokerTraces
+
 logger = logging.getLogger(__name__)
 
 LOAD_SECONDS = 30.0  # that a start waits for internal partitions to be read
@@ -57,12 +61,14 @@ class Broker:
     """One broker. `run` it; `listeners` and `admin` have the real ports once it has reported that it is started.
 
     `connections` is the nursery of connections, so that an error of one ends the broker. `make_dispatcher` lets tests
-    inject errors. `connect` connects a broker without listeners, as in a simulation, to others.
+    inject errors. `connect` connects a broker without listeners, as in a simulation, to others. `traces` traces it,
+    with its own `make_dispatcher`.
     """
 
     settings: Settings
     make_dispatcher: MakeDispatcher = attrs.field(default=Dispatcher, kw_only=True)
     connect: Connect | None = attrs.field(default=None, kw_only=True)
+    traces: BrokerTraces | None = attrs.field(default=None, kw_only=True)
     metrics: Metrics = attrs.field(factory=Metrics, init=False)
     listeners: Sequence[BoundListener] = attrs.field(factory=list, init=False)
     admin: BoundListener = attrs.field(init=False)
@@ -126,7 +132,8 @@ class Broker:
         between = None if self.security is None else self.security.between
         connect = peer_connector(self.settings, between) if self.listeners else self.connect
         ports = {listener.name: listener.port for listener in self.listeners}
-        lead = self.member = await start_leading(self.settings, parts.store_views(), parts.metadata, ports, connect)
+        views = parts.store_views() if self.traces is None else self.traces.views(parts.store_views())
+        lead = self.member = await start_leading(self.settings, views, parts.metadata, ports, connect)
         lead.register(self.metrics)
         try:
             await self._run_leading(lead, parts, task_status)
@@ -156,6 +163,8 @@ class Broker:
             services = self.services = await build_services(
                 self.settings, lead, local, token_keys=token_keys, metrics=self.metrics
             )
+            if self.traces is not None:
+                self.traces.follow(services)
             register_group_lag(services)
             leading.start_soon(token_keys.run)
             opened = await recover(services, lead, local)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import attrs
 import trio
@@ -14,7 +16,7 @@ from kafscale.broker_security import reload_on_signal
 from kafscale.config import Address, Listener, Settings
 from kafscale.console_process import ConsoleProcess
 from kafscale.descriptors import raise_limit
-from kafscale.errors import DeclaredDead
+from kafscale.errors import DeclaredDead, StartupError
 from kafscale.malloc import keep_freed_memory
 
 # For the buffers of reads, of 256 KiB. 16 KiB batches, 64 in flight, cost 26.1 us like this, 31.0 without, and on 16
@@ -29,8 +31,7 @@ async def serve(settings: Settings) -> None:
     # Objects of a start stay, and appended batches live until they are flushed: Python's threshold of 700 would scan
     # them often. Loading a group takes 71 us like this, 102 without; 1 KiB batches, 64 in flight, 31.8 and 36.4 us.
     gc.set_threshold(COLLECTED_AFTER_COUNT, 10, 100)
-    broker = Broker(settings)
-    async with trio.open_nursery() as nursery:
+    async with _traced(settings) as broker, trio.open_nursery() as nursery:
         await nursery.start(_stop_on_signal, broker, nursery.cancel_scope)
         nursery.start_soon(reload_on_signal, settings, broker.reload_files)
         try:
@@ -39,6 +40,23 @@ async def serve(settings: Settings) -> None:
             if not broker.is_stopping:
                 raise
         nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def _traced(settings: Settings) -> AsyncIterator[Broker]:
+    """Make the broker, with traces if the settings name a collector. Raises StartupError."""
+    if settings.traces_endpoint is None:
+        yield Broker(settings)
+        return
+    try:
+        from kafscale.broker_traces import BrokerTraces
+    except ModuleNotFoundError as exc:
+        raise StartupError(f"--traces-endpoint needs {exc.name}: pip install 'kafscale[traces]'") from exc
+    traces = BrokerTraces.open(settings.traces_endpoint, settings)
+    try:
+        yield Broker(settings, make_dispatcher=traces.dispatcher, traces=traces)
+    finally:
+        await traces.aclose()
 
 
 @attrs.frozen

@@ -41,7 +41,7 @@ SECTIONS: Mapping[str, Sequence[str]] = {
     ),
     "Listeners, admin server and process": (
         *("listener-security-protocol", "admin-ssl", "admin-token-file", "console", "processes"),
-        *("shutdown-timeout", "log-level", "log-format"),
+        *("shutdown-timeout", "log-level", "log-format", "traces-endpoint"),
     ),
     "Object store": (
         *("namespace", "s3-region", "s3-path-style", "s3-create-bucket", "s3-ca-file", "s3-sse"),

@@ -399,6 +399,12 @@ class Settings:
     )
     log_level: LogLevel = option(LogLevel.INFO, "Least severe log messages to write.")
     log_format: LogFormat = option(LogFormat.TEXT, "Format of log lines on stderr.")
+    traces_endpoint: str | None = option(
+        None,
+        "URL of an OpenTelemetry collector that gets spans by OTLP over HTTP, such as http://127.0.0.1:4318. Default: "
+        "nothing is traced.",
+        why="Needs the extra `traces`. OTEL_TRACES_SAMPLER and the other variables of OpenTelemetry's SDK apply.",
+    )
 
     # Settings that are not options: few could choose them well. Tests and benches construct other values.
     s3_hedge_percentile: int = 99  # slower uploads get a second attempt: a hundredth more PUTs for a shorter tail
@@ -439,6 +445,8 @@ class Settings:
         for user in self.super_users:
             if not all(user.partition(":")):
                 raise ConfigError(f"--super-user: '{user}' is not a principal; allowed: TYPE:NAME, as in User:alice")
+        if self.traces_endpoint is not None:
+            _check_traces_endpoint(self.traces_endpoint)
         check_coordinator(self.coordinator, self.text)
         if self.limits.max_message_bytes > min(self.chunk_pool_bytes, self.limits.max_frame_bytes):
             raise ConfigError(
@@ -477,6 +485,17 @@ GROUPS: Mapping[str, type[Any]] = {
 @cache
 def options() -> tuple[Option, ...]:
     return options_of(Settings) + tuple(option for group in GROUPS.values() for option in options_of(group))
+
+
+def _check_traces_endpoint(endpoint: str) -> None:
+    url = split_url(endpoint)
+    if url.username or url.password:
+        raise ConfigError("--traces-endpoint: has credentials in it; allowed: only in OTEL_EXPORTER_OTLP_HEADERS")
+    if not is_endpoint(url):
+        raise ConfigError(
+            f"--traces-endpoint: '{endpoint}' is not a URL; allowed: http://HOST:PORT or https://HOST:PORT, with a "
+            "path if it is not /v1/traces"
+        )
 
 
 def _check_store(settings: Settings) -> None:

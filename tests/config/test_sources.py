@@ -225,6 +225,11 @@ def _variables_of(command: click.Command, context: click.Context) -> set[str]:
             {"sasl_oauthbearer_jwks_endpoint_url": "https://[::1/keys"},
             r"--sasl-oauthbearer-jwks-endpoint-url: 'https://\[::1/keys' is not a safe source of keys; allowed: .*",
         ),
+        ({"traces_endpoint": "localhost:4318"}, r"--traces-endpoint: 'localhost:4318' is not a URL; allowed: .*"),
+        (
+            {"traces_endpoint": "http://user:secret@h:1"},
+            r"--traces-endpoint: has credentials in it; allowed: only in OTEL_EXPORTER_OTLP_HEADERS",
+        ),
         ({"data_dir": "~nobody-at-all/x"}, r"--data-dir: '~nobody-at-all/x' begins with a home directory .*"),
     ],
 )

@@ -24,6 +24,7 @@ from kafscale.spark.pipeline.metrics import PipelineMetrics
 from kafscale.store.opening.opening import open_store
 from kafscale.supervisor.admin import SupervisorAdmin
 from kafscale.testing.certificates import make_authority
+from kafscale.traces import Traces
 from tests.devtools.fakes.memory_broker import memory_broker, memory_parts, memory_settings
 from tests.devtools.fakes.s3_server import CREDENTIALS, open_s3_server
 
@@ -85,7 +86,15 @@ async def _of_brokers() -> dict[str, Families]:
             async with memory_broker(memory_parts(), settings) as running:
                 found[kind] = metrics.families | running.broker.metrics.families
         found["TLS"], found["S3"] = _of_tls(directory), await _of_s3()
+        found["`--traces-endpoint`"] = _of_traces()
         return found
+
+
+def _of_traces() -> Families:
+    metrics, traces = Metrics(), Traces.open("http://127.0.0.1:9", {})
+    traces.register(metrics)
+    traces.close()
+    return metrics.families
 
 
 def _of_tls(directory: Path) -> Families:

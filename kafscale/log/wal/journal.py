@@ -261,6 +261,11 @@ class FlushOnAppend(Journal):
         while taken and taken[0][0] <= end_offset:
             taken.popleft()[1].succeed()
 
+    def taken(self, owner: object, end_offset: int) -> Sequence[Round]:
+        """Return the rounds that a flush up to `end_offset` will do, oldest first."""
+        waiting = self._waiting.get(owner)
+        return [] if waiting is None else [taken for end, taken in waiting.taken if end <= end_offset]
+
     def forget(self, owner: object, failure: StorageFailed) -> None:
         waiting = self._waiting.pop(owner, None)
         if waiting is not None:

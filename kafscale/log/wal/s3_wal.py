@@ -13,7 +13,7 @@ import math
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from itertools import islice, takewhile
 
 import attrs
@@ -86,8 +86,8 @@ class S3Wal(Journal):
     """The log of one epoch, and what is left of `earlier` ones: a `Journal`, which metadata uses too.
 
     `on_durable` gets the record batches of each durable object, in order, before the rounds are done; it must not
-    raise. The callbacks in `on_growth` are called afterwards. `is_stream`: several brokers share the bucket, and the
-    metadata is elsewhere.
+    raise. The callbacks in `on_growth` are called afterwards. Each PUT is made within `around_put` of its round.
+    `is_stream`: several brokers share the bucket, and the metadata is elsewhere.
     """
 
     store: ObjectStore
@@ -100,6 +100,7 @@ class S3Wal(Journal):
     on_durable: Callable[[Sequence[WalEntry]], None] = lambda entries: None
     earlier: Earlier = attrs.field(default=attrs.Factory(lambda self: EarlierLog(self.store, ()), takes_self=True))
     is_stream: bool = False
+    around_put: Callable[[Round], AbstractContextManager[None]] = lambda journal_round: nullcontext()
     on_growth: list[Callable[[], None]] = attrs.field(factory=list, init=False)
     put_seconds: Histogram = attrs.field(factory=Histogram, init=False)
     durable_position: WalPosition = attrs.field(init=False)
@@ -293,7 +294,8 @@ class S3Wal(Journal):
         began = trio.current_time()
         parts = encode_object(draft.header, draft.entries, durable_sequence=self._durable_sequence)
         try:
-            await self._put(draft.key, parts)
+            with self.around_put(draft.round):
+                await self._put(draft.key, parts)
         except Fenced as exc:
             self._fenced = exc
             self._work.set()

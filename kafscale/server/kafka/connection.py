@@ -124,7 +124,7 @@ class ServedConnection:
         self._frames = FrameReader(self.limits.max_frame_bytes, large_frame_bytes=LARGE_FRAME_BYTES)
         self.pauses = Pauses(self.metrics.pauses)
         self.arrival = Arrival(self.arrivals, self._give_up)
-        self._short_way = ShortWay(self.dispatcher.services, self.peer)
+        self._short_way = self.dispatcher.short_way(self.peer)
         self._session = self.peer.sasl
         if self._session is not None:
             sasl = self.dispatcher.services.settings.sasl
@@ -255,7 +255,7 @@ class ServedConnection:
         self.has_asked = self.has_asked or self._session is None
         if self._session is not None and not self._session.admits(PRODUCE, now):
             # It takes nothing that the gate has not seen.
-            self._short_way = ShortWay(self.dispatcher.services, self.peer)
+            self._short_way = self.dispatcher.short_way(self.peer)
         self._without_lease = False
         if self.arrival.frame_bytes:
             self.arrival.note(0)

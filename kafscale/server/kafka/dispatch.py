@@ -22,7 +22,7 @@ from kafscale.api.handling.calls import Api, Call, ListedApi, Peer
 from kafscale.api.handling.quotas import RateQuota
 from kafscale.api.handling.refusals import handle_guarded, refusal
 from kafscale.api.handling.services import Services
-from kafscale.api.produce import Pending, PendingProduce, ProduceGroup
+from kafscale.api.produce import Pending, PendingProduce, ProduceGroup, ShortWay
 from kafscale.api.records import fetch
 from kafscale.api.records.fetch import FetchReply
 from kafscale.concurrency.byte_budget import ByteBudget, Share
@@ -184,6 +184,10 @@ class Dispatcher:
     def _first_flexible(self, key: int) -> int:
         row = self._rows.get(key) or self._row(key)
         return NEVER if row is None else row.flexible_since
+
+    def short_way(self, peer: Peer) -> ShortWay:
+        """Make the short way of one connection."""
+        return ShortWay(self.services, peer)
 
     def accept(self, frame: memoryview, peer: Peer, received_at: float) -> Request:
         """Read a frame's header. Raises ProtocolError."""
