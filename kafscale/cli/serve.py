@@ -50,11 +50,21 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(TextFormatter):
+    """An object a line: time, level, logger, the event and its fields (`kafscale.cli.log_events`), and the message."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from kafscale.cli.log_events import event_fields
+
+        self._event_fields = event_fields
+
     def format(self, record: logging.LogRecord) -> str:
+        found = self._event_fields(record).items()
         fields = {
             "time": self.formatTime(record),
             "level": record.levelname.lower(),
             "logger": record.name,
+            **{name: bounded(value, MESSAGE_MAX_COUNT) if isinstance(value, str) else value for name, value in found},
             "message": bounded(record.getMessage(), MESSAGE_MAX_COUNT),
         }
         if record.exc_info:

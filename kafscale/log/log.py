@@ -306,7 +306,7 @@ class Log:
             for partition_id in self.partitions
             if partition_id in listed or partition_id in checkpoint
         }
-        done = _Progress(f"restoring partitions: %d of {len(wanted)}")
+        done = _Progress("restoring partitions: %d of %d", (len(wanted),))
         for partition_id, contents in (await restorer.restore(wanted, done.report)).items():
             take_restored(self.partitions[partition_id], contents)
 
@@ -438,11 +438,12 @@ class _TooEarly:
 @attrs.define(eq=False, repr=False)
 class _Progress:
     message: str
+    totals: Sequence[int] = ()
     _next_at: float = attrs.field(factory=lambda: trio.current_time() + PROGRESS_EVERY_SECONDS, init=False)
 
     def report(self, count: int) -> None:
         if trio.current_time() >= self._next_at:
-            logger.info(self.message, count)
+            logger.info(self.message, count, *self.totals)
             self._next_at = trio.current_time() + PROGRESS_EVERY_SECONDS
 
 

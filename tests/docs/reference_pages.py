@@ -1,4 +1,4 @@
-"""Makes pages of docs/reference: protocol, configs and metrics. `python -m tests.docs.reference_pages` writes them.
+"""Makes pages of docs/reference, such as that of the protocol: `python -m tests.docs.reference_pages` writes them.
 
 A test holds each page to the code, and the table of APIs with `NOT_SERVED` to all calls of Kafka's brokers. Calls that
 are not served are not advertised, so that clients fall back, or say that the broker does not support them.
@@ -21,6 +21,7 @@ from kafscale.api.table import every_api
 from kafscale.cluster.registries.config_definitions import ConfigDefinition
 from kafscale.cluster.registries.dynamic_configs import DYNAMIC_CONFIGS
 from kafscale.cluster.registries.topic_configs import TOPIC_CONFIGS
+from tests.docs.log_events_page import log_events_page
 from tests.docs.metrics_page import metrics_page
 
 
@@ -208,6 +209,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "topic-configs.md": topic_configs_page,
     "broker-configs.md": broker_configs_page,
     "metrics.md": metrics_page,
+    "log-events.md": log_events_page,
 }
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 

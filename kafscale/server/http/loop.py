@@ -147,7 +147,7 @@ class HttpServer:
         except StorageFailed:
             raise  # the disk is lost: the broker must stop
         except Exception:
-            self._quiet.tell("bugs", f"closing a connection of {self.name} after a bug in the broker", exc_info=True)
+            self._quiet.tell("bugs", "closing a connection of %s after a bug in the broker", self.name, exc_info=True)
         finally:
             self._open.pop(scope, None)
             await trio.aclose_forcefully(stream)
