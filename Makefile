@@ -21,7 +21,7 @@ PYTHONS ?= 3.11 3.12 3.13 3.14
 BENCH_ARGS ?=
 SHORT_SMOKE_SECONDS := 1
 TEST_WORKERS := $(shell echo $$(( $$(nproc) * 3 / 2 ))) # tests wait for processes and disks for a quarter of their time
-RUN_TESTS = $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile -m "not java and not spark and not faults and not compose and not go and not helm" $(PYTEST_ARGS)
+RUN_TESTS = $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile -m "not java and not spark and not faults and not compose and not go and not helm and not site" $(PYTEST_ARGS)
 SEEDS ?= 2000
 FIRST_SEED ?= 1
 FUZZ_SECONDS ?= 180
@@ -30,7 +30,7 @@ HELM_VERSION := v3.22.0
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help wheel serve test tests test-pythons check format audit lock test-java test-spark test-spark-next test-simulation test-cluster-simulation test-faults test-cluster test-compose test-go test-helm test-secured fuzz has-java has-docker has-go bench bench-claims bench-cluster bench-freshness bench-groups bench-idle bench-memory bench-peers bench-profile bench-restore bench-smoke bench-spark bench-transactions clean
+.PHONY: help wheel serve test tests test-pythons check docs format audit lock test-java test-spark test-spark-next test-simulation test-cluster-simulation test-faults test-cluster test-compose test-go test-helm test-secured fuzz has-java has-docker has-go bench bench-claims bench-cluster bench-freshness bench-groups bench-idle bench-memory bench-peers bench-profile bench-restore bench-smoke bench-spark bench-transactions clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r target does; \
@@ -70,6 +70,11 @@ check: $(VENV)/installed-dev ## All of `make test` but the tests
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: $(VENV)/installed-docs ## Build the documentation as a site with search in build/site, and check its links
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --config-file deploy/site/mkdocs.yml
+	$(BIN)/python -m pytest -m site --quiet tests/docs/test_site.py $(PYTEST_ARGS)
+	@echo "The documentation is in build/site/index.html."
 
 format: $(VENV)/installed-dev ## Format the code, and repair what lint can repair
 	$(BIN)/ruff format .
@@ -200,6 +205,11 @@ $(VENV)/installed-dev: pyproject.toml | $(VENV)/bin/python
 	@echo "Installing KafScale and the development tools into $(VENV)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $(VENV)/installed $@
+
+$(VENV)/installed-docs: pyproject.toml | $(VENV)/bin/python
+	@echo "Installing KafScale, the tools of the documentation and the development tools into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,docs]'
+	@touch $(VENV)/installed $(VENV)/installed-dev $@
 
 $(VENV)/installed-spark: pyproject.toml | $(VENV)/bin/python
 	@echo "Installing KafScale, Spark and the development tools into $(VENV)"

@@ -21,6 +21,7 @@ from kafscale.api.table import every_api
 from kafscale.cluster.registries.config_definitions import ConfigDefinition
 from kafscale.cluster.registries.dynamic_configs import DYNAMIC_CONFIGS
 from kafscale.cluster.registries.topic_configs import TOPIC_CONFIGS
+from tests.docs.cli_page import cli_page
 from tests.docs.log_events_page import log_events_page
 from tests.docs.metrics_page import metrics_page
 
@@ -210,6 +211,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "broker-configs.md": broker_configs_page,
     "metrics.md": metrics_page,
     "log-events.md": log_events_page,
+    "cli.md": cli_page,
 }
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 
