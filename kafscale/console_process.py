@@ -17,8 +17,9 @@ import attrs
 import trio
 
 from kafscale.backoff import Backoff
-from kafscale.config import SUPERVISOR_VARIABLE, Address, SecurityProtocol, Settings, options
+from kafscale.config import Address, SecurityProtocol, Settings, options
 from kafscale.config.values import WILDCARD_HOSTS, Listener
+from kafscale.process_variables import SUPERVISOR_VARIABLE
 
 logger = logging.getLogger(__name__)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +11,7 @@ import click
 
 from kafscale.cli.options import ADDRESS, SETTING, STORE_OPTIONS, Bootstrap, ListOption, bootstrap_option, with_settings
 from kafscale.cli.options import COMMAND_CONFIG as COMMAND_CONFIG_KEY
-from kafscale.config import SUPERVISOR_VARIABLE, Address, Loaded, LogFormat, LogLevel
+from kafscale.config import Address, Loaded, LogFormat, LogLevel
 from kafscale.errors import ConfigError, StartupError
 
 if TYPE_CHECKING:
@@ -52,6 +51,14 @@ TOKEN_MAX_BYTES = 4096
     help="Schema registry, to decode records.  [KAFSCALE_CONSOLE_REGISTRY]",
 )
 @click.option(
+    "--pipeline",
+    "pipelines",
+    cls=ListOption,
+    envvar="KAFSCALE_CONSOLE_PIPELINES",
+    metavar="FILE",
+    help="Pipeline file whose state is shown; repeatable.  [KAFSCALE_CONSOLE_PIPELINES]",
+)
+@click.option(
     "--allowed-host",
     "allowed_hosts",
     cls=ListOption,
@@ -76,6 +83,7 @@ def command(
     admin: Address | None,
     token_file: str | None,
     registry: str | None,
+    pipelines: tuple[str, ...],
     allowed_hosts: tuple[str, ...],
     read_only: bool,
 ) -> None:
@@ -86,11 +94,6 @@ def command(
     Where the cluster has logins, users of the pages log in with their own credentials; --command-config gives the
     protocol, the mechanisms and TLS. The pages of the bucket need --store.
     """
-    supervisor_pid = os.environ.get(SUPERVISOR_VARIABLE)
-    if supervisor_pid is not None:
-        from kafscale.concurrency.process import end_with
-
-        end_with(int(supervisor_pid))
     from kafscale.console_process import LIBRARIES, open_listener
 
     missing = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
@@ -111,6 +114,7 @@ def command(
         admin=admin,
         admin_token=None if token_file is None else _token(token_file),
         registry=registry,
+        pipelines=[Path(file) for file in pipelines],
         bucket=loaded.settings if "store" in loaded.sources or "data_dir" in loaded.sources else None,
     )
     try:

@@ -11,6 +11,7 @@ Errors are one line on stderr. An unexpected exception is a bug and keeps its tr
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ import click
 import kafscale
 from kafscale.cli.output import OutputLost, ReaderGone, discard_stdout, open_standard_files, say
 from kafscale.errors import ConfigError, KafScaleError
+from kafscale.process_variables import SUPERVISOR_VARIABLE
 
 
 class WholeWords(click.HelpFormatter):
@@ -133,8 +135,18 @@ def cli() -> None:
 
 
 def main() -> None:
+    _end_with_parent()
     open_standard_files()
     sys.exit(run(sys.argv[1:]))
+
+
+def _end_with_parent() -> None:
+    """Let a process of a supervisor or console end with it."""
+    parent_pid = os.environ.get(SUPERVISOR_VARIABLE)
+    if parent_pid is not None:
+        from kafscale.concurrency.process import end_with
+
+        end_with(int(parent_pid))
 
 
 def run(arguments: Sequence[str]) -> int:

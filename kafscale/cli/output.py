@@ -12,9 +12,11 @@ import io
 import json
 import os
 import sys
+import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TextIO
 
@@ -22,6 +24,7 @@ import click
 
 from kafscale.errors import KafScaleError
 from kafscale.escaping import escaped, escaped_json, escaped_lines
+from kafscale.process_variables import PROGRESS_VARIABLE
 
 if TYPE_CHECKING:
     import attrs
@@ -272,6 +275,9 @@ def reading(what: str) -> Iterator[Callable[[int, int], None]]:
 @contextmanager
 def _bar(text: str, what: str, total: int | None, *, has_bytes: bool = False) -> Iterator[Callable[..., None]]:
     """Yield a function that takes the amount done, and the total if it has changed."""
+    if PROGRESS_VARIABLE in os.environ:
+        yield partial(_print_progress, what, total)
+        return
     if not sys.stderr.isatty():
         yield lambda *_: None
         return
@@ -285,6 +291,18 @@ def _bar(text: str, what: str, total: int | None, *, has_bytes: bool = False) ->
         yield lambda done, now=total: progress.update(task, completed=done, total=now)
 
 
+def _print_progress(step: str, total: int | None, done: int, now_total: int | None = None) -> None:
+    """Print the progress for the console, at most every PROGRESS_SECONDS."""
+    global _printed_at
+    now = time.monotonic()
+    if now >= _printed_at + PROGRESS_SECONDS:
+        _printed_at = now
+        progress = {"step": step, "done": done, "total": total if now_total is None else now_total}
+        print(json.dumps({"progress": progress}), file=sys.stderr, flush=True)
+
+
+PROGRESS_SECONDS = 0.5
+_printed_at = 0.0
 LOOK_SECONDS = 0.5
 
 

@@ -19,9 +19,10 @@ from typing import Any
 import click
 
 from kafscale.cli.options import settings_flags
-from kafscale.config import SUPERVISOR_VARIABLE, LogFormat, LogLevel, Settings, load
+from kafscale.config import LogFormat, LogLevel, Settings, load
 from kafscale.errors import DeclaredDead
 from kafscale.escaping import bounded, escaped, escaped_json, escaped_lines
+from kafscale.process_variables import SUPERVISOR_VARIABLE
 
 MESSAGE_MAX_COUNT = 4_000  # characters
 TRACEBACK_MAX_COUNT = 40_000
@@ -94,10 +95,6 @@ def command(config_file: str | None, **flags: Any) -> int:
     which beats the file. Sizes take units (64MiB, 1GB), durations need one (2ms, 10s, 5m).
     """
     supervisor_pid = os.environ.get(SUPERVISOR_VARIABLE)
-    if supervisor_pid is not None:
-        from kafscale.concurrency.process import end_with
-
-        end_with(int(supervisor_pid))
     loaded = load(flags, os.environ, config_file)
     configure_logging(loaded.settings.log_level, loaded.settings.log_format)
     if loaded.settings.processes_count > 1:

@@ -92,6 +92,14 @@ async def list_brokers(client: Client) -> list[DescribedBroker]:
     ]
 
 
+async def cluster_operations(client: Client) -> int:
+    """Return what the user may do with the cluster, a bit field of operations. Raises KafkaError, BrokerUnavailable."""
+    request = DescribeClusterRequest(include_cluster_authorized_operations=True)
+    response = await client.request(request, DescribeClusterResponse)
+    check(response.error_code, "the cluster", response.error_message)
+    return response.cluster_authorized_operations
+
+
 async def broker_configs(client: Client, broker_ids: Collection[int]) -> Mapping[int, Mapping[str, str | None]]:
     """Return the configs of each broker that the asked one knows. Raises KafkaError, BrokerUnavailable."""
     resources = [

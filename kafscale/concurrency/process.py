@@ -59,6 +59,9 @@ class Process:
     def send_signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
+    def kill(self) -> None:
+        self._process.kill()
+
     async def aclose(self) -> None:
         self._process.kill()
         with trio.move_on_after(REAP_SECONDS, shield=True):

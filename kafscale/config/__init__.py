@@ -16,7 +16,6 @@ from kafscale.config.sources import ADMIN_CA_VARIABLE as ADMIN_CA_VARIABLE
 from kafscale.config.sources import BOOTSTRAP_VARIABLE as BOOTSTRAP_VARIABLE
 from kafscale.config.sources import COMMAND_CONFIG_VARIABLE as COMMAND_CONFIG_VARIABLE
 from kafscale.config.sources import CONFIG_VARIABLE as CONFIG_VARIABLE
-from kafscale.config.sources import SUPERVISOR_VARIABLE as SUPERVISOR_VARIABLE
 from kafscale.config.sources import USER_PASSWORD_VARIABLE as USER_PASSWORD_VARIABLE
 from kafscale.config.sources import Loaded as Loaded
 from kafscale.config.sources import load as load

@@ -23,13 +23,13 @@ import attrs
 from kafscale.config.option import Option, options_of
 from kafscale.config.settings import GROUPS, Settings, options
 from kafscale.errors import ConfigError
+from kafscale.process_variables import SUPERVISOR_VARIABLE
 
 CONFIG_VARIABLE = "KAFSCALE_CONFIG"
 BOOTSTRAP_VARIABLE = "KAFSCALE_BOOTSTRAP"
 USER_PASSWORD_VARIABLE = "KAFSCALE_USER_PASSWORD"
 COMMAND_CONFIG_VARIABLE = "KAFSCALE_COMMAND_CONFIG"
 ADMIN_CA_VARIABLE = "KAFSCALE_ADMIN_CA_FILE"
-SUPERVISOR_VARIABLE = "KAFSCALE_SUPERVISOR_PID"  # of a broker that a supervisor has started
 DEFAULT_SOURCE = "default"
 
 # Options that earlier builds had, by name, and what holds now.

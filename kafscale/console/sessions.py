@@ -13,6 +13,7 @@ from collections.abc import Callable
 import attrs
 
 from kafscale.console.cluster import ClusterAccess
+from kafscale.console.runs import Run
 
 IDLE_SECONDS = 30 * 60.0
 LIFE_SECONDS = 12 * 3600.0
@@ -29,6 +30,7 @@ class Session:
     user: str | None = None
     csrf_token: str = attrs.field(factory=lambda: secrets.token_urlsafe(TOKEN_BYTES))
     notice: str = ""  # of the last action, shown by the next page
+    runs: dict[str, Run] = attrs.field(factory=dict)  # the last command of each page
     begun_at: float
     used_at: float
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import attrs
 
@@ -66,3 +67,4 @@ class ConsoleSettings:
     admin_token: str | None = attrs.field(default=None, repr=False)
     registry: str | None = None
     bucket: Settings | None = None
+    pipelines: Sequence[Path] = ()

@@ -14,7 +14,6 @@ import attrs
 
 from kafscale.config import (
     CONFIG_VARIABLE,
-    SUPERVISOR_VARIABLE,
     WILDCARD_HOSTS,
     Address,
     Limits,
@@ -24,6 +23,7 @@ from kafscale.config import (
     options,
 )
 from kafscale.errors import ConfigError
+from kafscale.process_variables import SUPERVISOR_VARIABLE
 from kafscale.security.secret_keys import KEY_FILE_NAME
 
 PORT_MAX = 65535

@@ -4,7 +4,6 @@ import httpx
 import pytest
 
 from kafscale.console.settings import Security
-from kafscale.console.web.app import make_app
 from kafscale.errors import ConfigError
 from kafscale.testing.secured_broker import SecuredBroker
 

@@ -15,7 +15,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from kafscale.concurrency.process import end_with
-from kafscale.config import SUPERVISOR_VARIABLE
+from kafscale.process_variables import SUPERVISOR_VARIABLE
 
 
 def option(name: str) -> list[str]:

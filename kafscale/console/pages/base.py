@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 import attrs
+import trio
 from starlette.datastructures import FormData
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -19,6 +20,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from kafscale.client.client import Client
 from kafscale.console.cluster import ClusterAccess
 from kafscale.console.rendering import render
+from kafscale.console.runs import RUNS_MAX_COUNT, Run
 from kafscale.console.sessions import Session, Sessions
 from kafscale.console.settings import ConsoleSettings
 from kafscale.errors import BrokerUnavailable, KafkaError, KafScaleError
@@ -29,6 +31,9 @@ NOTICE_MAX_COUNT = 500  # characters
 NAVIGATION = (
     ("/", "Overview"),
     ("/topics", "Topics"),
+    ("/bucket", "Bucket"),
+    ("/sql", "SQL"),
+    ("/pipelines", "Pipelines"),
 )
 LOGIN_CODES = (error_codes.SASL_AUTHENTICATION_FAILED, error_codes.ILLEGAL_SASL_STATE)
 
@@ -40,6 +45,8 @@ class Console:
     settings: ConsoleSettings
     sessions: Sessions = attrs.field(factory=Sessions)
     shared: ClusterAccess = attrs.field(init=False)
+    tasks: trio.Nursery = attrs.field(init=False)  # set while the console serves
+    _runs_limit: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(RUNS_MAX_COUNT), init=False)
 
     def __attrs_post_init__(self) -> None:
         self.shared = ClusterAccess(self.settings.bootstrap, self.settings.security.of(None))
@@ -60,7 +67,16 @@ class Console:
             await self.end(session)
         await self.shared.aclose()
 
+    def start(self, session: Session, page: str, run: Run) -> None:
+        """Start a command for a page, and cancel the page's last one."""
+        if page in session.runs:
+            session.runs[page].cancel()
+        session.runs[page] = run
+        self.tasks.start_soon(run.run, self._runs_limit)
+
     async def _close(self, session: Session) -> None:
+        for run in session.runs.values():
+            run.cancel()
         if session.cluster is not self.shared:
             await session.cluster.aclose()
 
@@ -139,8 +155,8 @@ def view(handler: Handler) -> Endpoint:
     return endpoint
 
 
-def action(handler: Handler) -> Endpoint:
-    """Make an endpoint of a handler that changes something, for POST."""
+def action(handler: Handler, *, changes: bool = True) -> Endpoint:
+    """Make an endpoint for POST. `--read-only` refuses it, unless it only begins or ends reading."""
 
     async def endpoint(request: Request) -> Response:
         console: Console = request.app.state.console
@@ -152,7 +168,7 @@ def action(handler: Handler) -> Endpoint:
             return page.render(
                 "error.html", status=403, title="This form has expired", message="Reload it and try again."
             )
-        if console.settings.is_read_only:
+        if changes and console.settings.is_read_only:
             message = "The console was started with --read-only."
             return page.render("error.html", status=403, title="Nothing was changed", message=message)
         return await _handle(handler, page)

@@ -37,11 +37,14 @@ async def serve(settings: ConsoleSettings, listener: socket.socket, on_ready: Ca
             async def wait_for_signal() -> None:
                 await anext(signals)
 
-            async with trio.open_nursery() as nursery:
-                await nursery.start(
-                    partial(serve_asgi, app, config, shutdown_trigger=wait_for_signal, mode="asgi")  # type: ignore[arg-type]
-                )
-                on_ready()
+            async with trio.open_nursery() as tasks:
+                app.state.console.tasks = tasks
+                async with trio.open_nursery() as nursery:
+                    await nursery.start(
+                        partial(serve_asgi, app, config, shutdown_trigger=wait_for_signal, mode="asgi")  # type: ignore[arg-type]
+                    )
+                    on_ready()
+                tasks.cancel_scope.cancel()
     finally:
         with trio.move_on_after(SHUTDOWN_SECONDS, shield=True):
             await app.state.console.aclose()

@@ -1,0 +1,49 @@
+"""A browser without scripts on a console whose commands run."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+import trio
+
+from kafscale.console.settings import ConsoleSettings
+from kafscale.console.web.app import make_app
+
+DEADLINE_SECONDS = 60.0
+
+
+@asynccontextmanager
+async def browsing(settings: ConsoleSettings) -> AsyncIterator[httpx.AsyncClient]:
+    app = make_app(settings)
+    async with trio.open_nursery() as tasks:
+        app.state.console.tasks = tasks
+        try:
+            async with httpx.AsyncClient(
+                transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8080", timeout=DEADLINE_SECONDS
+            ) as client:
+                yield client
+        finally:
+            with trio.CancelScope(shield=True):
+                await app.state.console.aclose()
+            tasks.cancel_scope.cancel()
+
+
+async def send(pages: httpx.AsyncClient, path: str, **fields: str) -> httpx.Response:
+    """Send a form with the token of the session."""
+    token = (await pages.get("/")).text.split('name="csrf_token" value="')
+    if len(token) == 1:
+        token = (await pages.get("/topics")).text.split('name="csrf_token" value="')
+    return await pages.post(path, data={"csrf_token": token[1].split('"')[0], **fields})
+
+
+async def wait_for(pages: httpx.AsyncClient, path: str, text: str) -> str:
+    """Return a fragment once it has the text."""
+    page = ""
+    with trio.move_on_after(DEADLINE_SECONDS):
+        while text not in page:
+            page = (await pages.get(path)).text
+            await trio.sleep(0.1)
+    assert text in page
+    return page
