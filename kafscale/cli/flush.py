@@ -7,7 +7,6 @@ import ssl
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any
@@ -16,7 +15,7 @@ from urllib.parse import urlencode
 import click
 from click.core import ParameterSource
 
-from kafscale.cli.options import BOOTSTRAP, SECONDS, Bootstrap, Parsed, json_option, value_or_file
+from kafscale.cli.options import ADMIN, BOOTSTRAP, SECONDS, Bootstrap, json_option, value_or_file
 from kafscale.cli.output import measuring, show_json
 from kafscale.config import ADMIN_CA_VARIABLE, BOOTSTRAP_VARIABLE, Address
 from kafscale.errors import ConfigError
@@ -58,7 +57,7 @@ def _headers(token_file: str | None) -> dict[str, str]:
 @click.argument("topics", metavar="[TOPIC]...", nargs=-1)
 @click.option(
     "--admin",
-    type=Parsed("HOST:PORT", partial(Address.parse, allows_tls=True)),
+    type=ADMIN,
     envvar=ADMIN_VARIABLE,
     help=f"The broker's --admin-listen; https://HOST:PORT means TLS.  [default: port {DEFAULT_PORT} of each host in "
     f"--bootstrap, or {DEFAULT_ADMIN}; {ADMIN_VARIABLE}]",

@@ -57,6 +57,7 @@ COMMANDS: Mapping[str, str] = {
     "acls": "Add, list, load and remove ACLs.",
     "produce": "Write the lines of stdin to TOPIC.",
     "consume": "Write the records of TOPIC to stdout.",
+    "top": "Show brokers, throughput and lag, refreshed each second.",
     "flush": "Flush acknowledged records to the bucket.",
     "inspect": "Print and check an object or file.",
     "adopt": "Register topics that the metadata lacks.",
@@ -93,6 +94,8 @@ def load_command(name: str) -> click.Command:
             from kafscale.cli.produce import command
         case "consume":
             from kafscale.cli.consume import command
+        case "top":
+            from kafscale.cli.top import command
         case "flush":
             from kafscale.cli.flush import command
         case "inspect":

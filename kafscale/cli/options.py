@@ -148,7 +148,13 @@ def given_count(options: attrs.AttrsInstance) -> int:
     return sum(value is not None and value is not False for value in attrs.astuple(options))
 
 
-ADDRESS = Parsed("HOST:PORT", Address.parse)
+def parse_admin(text: str) -> Address:
+    """Read the address of an HTTP server, alone or as a URL, also with a slash at its end. Raises ValueError."""
+    return Address.parse(text.strip().rstrip("/"), allows_tls=True)
+
+
+ADDRESS = Parsed("HOST:PORT", lambda text: Address.parse(text.strip().rstrip("/")))
+ADMIN = Parsed("HOST:PORT", parse_admin)
 BOOTSTRAP = Parsed("HOST:PORT[,...]", parse_bootstrap)
 TIME = Parsed("TIME", parse_time)
 SECONDS = Parsed("DURATION", lambda text: parse_duration(text) / 1_000_000)
@@ -247,6 +253,17 @@ def run_with_client(bootstrap: Bootstrap, use: Callable[[Any], Awaitable[None]])
 
     from kafscale.client import connect
 
+    security = checked_security(bootstrap)
+
+    async def main() -> None:
+        async with connect(bootstrap, security=security) as client:
+            await use(client)
+
+    trio.run(main)
+
+
+def checked_security(bootstrap: Bootstrap) -> Any:
+    """Return the settings of --command-config. Raises ConfigError if they contradict the scheme of an address."""
     security = _security(click.get_current_context().meta.get(COMMAND_CONFIG))
     for address in bootstrap:
         if address.wants_tls not in (None, security.protocol.uses_tls):
@@ -255,12 +272,7 @@ def run_with_client(bootstrap: Bootstrap, use: Callable[[Any], Awaitable[None]])
                 f"--bootstrap: '{address.scheme}://{address}' is {wanted}, and security.protocol is "
                 f"{security.protocol}; allowed: HOST:PORT, with security.protocol in the file of --command-config"
             )
-
-    async def main() -> None:
-        async with connect(bootstrap, security=security) as client:
-            await use(client)
-
-    trio.run(main)
+    return security
 
 
 def _security(command_config: str | None) -> Any:

@@ -57,7 +57,7 @@ def test_a_wrong_variable_exits_2_with_one_line() -> None:
         (("serve", "extra"), "unexpected extra argument"),
         (("server",), "No such command 'server'. Did you mean 'serve'?"),
         (("serv",), "No such command 'serv'. Did you mean 'serve'"),
-        (("topic",), "Did you mean 'topics'?"),
+        (("topic",), "Did you mean 'topics' or 'top'?"),
         (("sqll",), "Did you mean 'sql'?"),
         (("topics", "creat"), "kafscale topics: No such command 'creat'. Did you mean 'create'?"),
         (("sql", "serv"), "kafscale sql: No such command 'serv'. Did you mean 'serve'?"),
