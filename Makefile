@@ -21,7 +21,7 @@ PYTHONS ?= 3.11 3.12 3.13 3.14
 BENCH_ARGS ?=
 SHORT_SMOKE_SECONDS := 1
 TEST_WORKERS := $(shell echo $$(( $$(nproc) * 3 / 2 ))) # tests wait for processes and disks for a quarter of their time
-RUN_TESTS = $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile -m "not java and not spark and not faults and not compose and not go and not helm and not site" $(PYTEST_ARGS)
+RUN_TESTS = $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile -m "not java and not spark and not faults and not compose and not go and not helm and not observe and not site" $(PYTEST_ARGS)
 SEEDS ?= 2000
 FIRST_SEED ?= 1
 FUZZ_SECONDS ?= 180
@@ -30,7 +30,7 @@ HELM_VERSION := v3.22.0
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help wheel serve test tests test-pythons check docs format audit lock test-java test-spark test-spark-next test-simulation test-cluster-simulation test-faults test-cluster test-compose test-go test-helm test-secured fuzz has-java has-docker has-go bench bench-claims bench-cluster bench-freshness bench-groups bench-idle bench-memory bench-peers bench-profile bench-restore bench-smoke bench-spark bench-transactions clean
+.PHONY: help wheel serve test tests test-pythons check docs format audit lock test-java test-spark test-spark-next test-simulation test-cluster-simulation test-faults test-cluster test-compose test-go test-helm test-secured fuzz test-observe has-prometheus has-java has-docker has-go bench bench-claims bench-cluster bench-freshness bench-groups bench-idle bench-memory bench-peers bench-profile bench-restore bench-smoke bench-spark bench-transactions clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r target does; \
@@ -45,7 +45,7 @@ serve: $(VENV)/installed ## Set up everything and run the broker; its data goes 
 test: check ## Set up everything and run formatting, lint, types, import direction, tests and a short smoke run
 	$(RUN_TESTS)
 	$(if $(PYTEST_ARGS),,$(BIN)/python -m bench.smoke --seconds $(SHORT_SMOKE_SECONDS))
-	@echo "Left out, since they need more than Python or take long: make test-java, make test-spark, make test-spark-next, make test-faults, make test-compose, make test-go, make test-helm."
+	@echo "Left out, since they need more than Python or take long: make test-java, make test-spark, make test-spark-next, make test-faults, make test-compose, make test-go, make test-helm, make test-observe."
 
 # The interpreter of $$version: as `python3.12` on the PATH, or the newest of pyenv's.
 FIND_PYTHON = python=python$$version; "$$python" -c '' 2>/dev/null || \
@@ -118,6 +118,9 @@ test-helm: has-go $(VENV)/installed-dev ## Test the Helm chart: its manifests, a
 	  GOBIN=$(CURDIR)/build/bin go install helm.sh/helm/v3/cmd/helm@$(HELM_VERSION); }
 	$(BIN)/python -m pytest -m helm --capture=no $(PYTEST_ARGS)
 
+test-observe: has-prometheus $(VENV)/installed-dev ## Evaluate all dashboards and alerts by Prometheus on live brokers; needs Debian's prometheus; takes minutes
+	$(BIN)/python -m pytest -m observe --capture=no $(PYTEST_ARGS)
+
 audit: $(AUDIT_VENV)/installed ## Write build/sbom.cdx.json, and ask a vulnerability service about what the image installs
 	@mkdir -p build
 	$(AUDIT_BIN)/cyclonedx-py requirements requirements/image.txt --pyproject pyproject.toml --mc-type application \
@@ -136,6 +139,10 @@ lock: $(AUDIT_VENV)/installed ## Write anew which versions and hashes the images
 # Neither addresses of an index nor of this machine get into the files. Python 3.11 is the image's.
 LOCK = env --unset=PIP_FIND_LINKS $(AUDIT_BIN)/pip-compile --quiet --upgrade --generate-hashes --strip-extras --allow-unsafe \
   --no-header --no-emit-index-url --no-emit-find-links --no-emit-trusted-host
+
+has-prometheus:
+	@command -v prometheus >/dev/null && command -v promtool >/dev/null || \
+	  { echo "This target needs Prometheus (prometheus and promtool on the PATH; on Debian: apt install prometheus)." >&2; exit 1; }
 
 has-java:
 	@version=$$(java -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p'); \

@@ -42,7 +42,7 @@ _NUMBER_HEIGHT = 4
 
 def files(docs_url: str = DOCS_URL) -> dict[Path, str]:
     """Return the text of each generated file."""
-    made = {DEPLOY / "grafana" / name: dashboard_text(each) for name, each in DASHBOARDS.items()}
+    made = {DEPLOY / "grafana" / name: dashboard_text(made_of) for name, made_of in DASHBOARDS.items()}
     made[DEPLOY / "prometheus" / "alerts.yaml"] = alerts_text(ALERTS, docs_url)
     return made
 

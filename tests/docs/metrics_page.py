@@ -149,7 +149,8 @@ Made by `python -m tests.docs.reference_pages` from the {count} metrics that the
 `/metrics` of `--admin-listen` has a broker's, and with `--processes` those of all brokers with a label `broker` and the
 supervisor's. A pipeline serves its own at the `metrics` address of its file. The `Accept` header chooses Prometheus'
 text format or OpenMetrics. A metric without a unit counts what its name says. *With* names the options that a metric
-needs. A label that takes more than 20,000 values gets `other`.
+needs. A label that takes more than 20,000 values gets `other`. [Watch a broker](../how-to/watch.md) has dashboards and
+alerts.
 """
 
 

@@ -60,6 +60,9 @@ def test_base_images_are_named_by_digest() -> None:
         assert SERVICES[service]["build"]["target"] in stages
     [catalog] = re.findall(r"\$\{CATALOG_IMAGE:-(.*)\}", SERVICES["catalog"]["image"])
     assert BY_DIGEST.fullmatch(catalog)
+    for service, variable in (("prometheus", "PROMETHEUS_IMAGE"), ("grafana", "GRAFANA_IMAGE")):
+        [image] = re.findall(rf"\$\{{{variable}:-(.*)\}}", SERVICES[service]["image"])
+        assert BY_DIGEST.fullmatch(image)
     [minio] = re.findall(r"\$\{MINIO_IMAGE:-(.*)\}", SERVICES["minio"]["image"])
     assert BY_DIGEST.fullmatch(minio)
     tag = minio.partition(":")[2].partition("@")[0]
@@ -97,6 +100,7 @@ def test_compose_profiles_add_services_to_the_default_ones(monkeypatch) -> None:
     assert {name for name, each in SERVICES.items() if "profiles" not in each} == {"minio", "kafscale"}
     assert {name for name, each in SERVICES.items() if each.get("profiles") == ["spark"]} == {"catalog", "pipeline"}
     assert {name for name, each in SERVICES.items() if each.get("profiles") == ["three"]} == {*THREE}
+    assert {name for name, each in SERVICES.items() if each.get("profiles") == ["observe"]} == {"prometheus", "grafana"}
     environ = SERVICES["pipeline"]["environment"]
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
@@ -127,6 +131,26 @@ def test_three_brokers_share_a_bucket_that_the_one_does_not_have() -> None:
         assert SERVICES[service]["ports"] == [f"{outside.address}:{settings.listeners[1].port}"]
         assert SERVICES[service]["volumes"] == [f"{service}-data:/data"]
         assert f"{service}-data" in COMPOSE["volumes"]
+
+
+def test_the_profile_observe_has_all_dashboards_and_scrapes_every_service_with_metrics() -> None:
+    files = {REPOSITORY / each["file"] for each in COMPOSE["configs"].values()}
+    assert files == {
+        *(REPOSITORY / "deploy").glob("prometheus/*.yaml"),
+        *(REPOSITORY / "deploy").glob("grafana/**/*.*"),
+    }
+    given = [each["source"] for service in ("prometheus", "grafana") for each in SERVICES[service]["configs"]]
+    assert sorted(given) == sorted(COMPOSE["configs"])
+    (provider,) = yaml.safe_load((REPOSITORY / COMPOSE["configs"]["dashboards"]["file"]).read_text())["providers"]
+    targets = [each["target"] for each in SERVICES["grafana"]["configs"] if each["target"].endswith(".json")]
+    assert {str(Path(target).parent) for target in targets} == {provider["options"]["path"]}
+    assert SERVICES["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"] in targets
+    config = yaml.safe_load((REPOSITORY / COMPOSE["configs"]["prometheus"]["file"]).read_text())
+    scraped = {each["job_name"]: each["dns_sd_configs"][0] for each in config["scrape_configs"]}
+    assert [*scraped["kafscale"]["names"], *scraped["kafscale-pipeline"]["names"]] == list(BUILT)
+    assert str(scraped["kafscale"]["port"]) == re.findall(r"KAFSCALE_ADMIN_LISTEN=0\.0\.0\.0:(\d+)", DOCKERFILE)[0]
+    (port,) = SERVICES["pipeline"]["ports"]
+    assert port.endswith(f":{scraped['kafscale-pipeline']['port']}")
 
 
 def _settings(service: str) -> Settings:

@@ -87,8 +87,8 @@ def test_options_exist(page: Path) -> None:
 
 @cache
 def _flags_of_commands() -> set[str]:
-    """Every flag of the other commands, from the sources of `kafscale.cli`, `bench` and `tests.devtools`."""
-    folders = (REPOSITORY / "kafscale" / "cli", REPOSITORY / "bench", REPOSITORY / "tests" / "devtools")
+    """Every flag of the other commands, from their sources."""
+    folders = [REPOSITORY / name for name in ("kafscale/cli", "bench", "tests/devtools", "deploy")]
     sources = [source for folder in folders for source in folder.rglob("*.py")]
     return {flag for source in sources for flag in _FLAG.findall(source.read_text())}
 
