@@ -11,8 +11,11 @@ import gc
 import json
 import logging
 import os
+import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -97,16 +100,30 @@ def command(config_file: str | None, **flags: Any) -> int:
     supervisor_pid = os.environ.get(SUPERVISOR_VARIABLE)
     loaded = load(flags, os.environ, config_file)
     configure_logging(loaded.settings.log_level, loaded.settings.log_format)
-    if loaded.settings.processes_count > 1:
-        import trio
+    with _early_end():
+        if loaded.settings.processes_count > 1:
+            import trio
 
-        from kafscale.supervisor import supervisor
+            from kafscale.supervisor import supervisor
 
-        return trio.run(supervisor.serve, loaded, loaded.settings.processes_count)
-    is_declared_dead = _run(loaded.settings)
+            return trio.run(supervisor.serve, loaded, loaded.settings.processes_count)
+        is_declared_dead = _run(loaded.settings)
     if is_declared_dead and supervisor_pid is None:
         os.execv(sys.executable, sys.orig_argv)  # the same process, for a service manager
     return ANEW_CODE if is_declared_dead else 0
+
+
+@contextmanager
+def _early_end() -> Iterator[None]:
+    """End the process on a SIGTERM that comes before the broker watches for signals: nothing has begun yet.
+
+    The kernel keeps a signal without a handler from the first process of a container, which would then be waited for.
+    """
+    earlier = signal.signal(signal.SIGTERM, lambda _number, _frame: os._exit(0))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, earlier)
 
 
 def _run(settings: Settings) -> bool:

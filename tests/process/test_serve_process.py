@@ -21,6 +21,7 @@ from kafscale.config import Address
 from kafscale.wire.codec import encode
 from kafscale.wire.messages.records import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from kafscale.wire.records import Record
+from tests.devtools.external.clients import wait_until
 from tests.devtools.processes import timed_loop
 from tests.devtools.processes.process import BrokerProcess, ProcessFailed
 
@@ -165,6 +166,19 @@ def test_a_signal_during_the_start_ends_the_broker_cleanly(tmp_path: Path) -> No
         finally:
             starting.kill()
     assert "Traceback" not in starting.log
+
+
+def test_a_signal_while_modules_are_imported_ends_the_process_cleanly(tmp_path: Path) -> None:
+    """A container's first process got no SIGTERM before trio watched for it, and was killed a minute later."""
+    reached = tmp_path / "reached"
+    (tmp_path / "trio.py").write_text(f"import time\nopen({str(reached)!r}, 'w').close()\ntime.sleep(60)\n")
+    starting = BrokerProcess(directory=tmp_path / "starting", environ={"PYTHONPATH": str(tmp_path)})
+    starting.launch()
+    try:
+        wait_until(reached.exists, "the import of trio", seconds=DEADLINE_SECONDS)
+        assert _end(starting, signal.SIGTERM) == 0
+    finally:
+        starting.kill()
 
 
 def test_a_second_broker_on_the_data_directory_is_refused(lasting: BrokerProcess, tmp_path: Path) -> None:
