@@ -21,7 +21,7 @@ PYTHONS ?= 3.11 3.12 3.13 3.14
 BENCH_ARGS ?=
 SHORT_SMOKE_SECONDS := 1
 TEST_WORKERS := $(shell echo $$(( $$(nproc) * 3 / 2 ))) # tests wait for processes and disks for a quarter of their time
-RUN_TESTS = $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile -m "not java and not spark and not faults and not compose and not go and not helm and not observe and not site" $(PYTEST_ARGS)
+RUN_TESTS = $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile -m "not java and not spark and not faults and not compose and not go and not helm and not observe and not browser and not site" $(PYTEST_ARGS)
 SEEDS ?= 2000
 FIRST_SEED ?= 1
 FUZZ_SECONDS ?= 180
@@ -30,7 +30,7 @@ HELM_VERSION := v3.22.0
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help wheel serve test tests test-pythons check docs format audit lock test-java test-spark test-spark-next test-simulation test-cluster-simulation test-faults test-cluster test-compose test-go test-helm test-secured fuzz test-observe has-prometheus has-java has-docker has-go bench bench-claims bench-cluster bench-freshness bench-groups bench-idle bench-memory bench-peers bench-profile bench-restore bench-smoke bench-spark bench-transactions clean
+.PHONY: help wheel serve test tests test-pythons check docs format audit lock test-java test-spark test-spark-next test-simulation test-cluster-simulation test-faults test-cluster test-compose test-go test-helm test-console test-secured fuzz test-observe has-prometheus has-java has-docker has-go bench bench-claims bench-cluster bench-freshness bench-groups bench-idle bench-memory bench-peers bench-profile bench-restore bench-smoke bench-spark bench-transactions clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r target does; \
@@ -45,7 +45,7 @@ serve: $(VENV)/installed ## Set up everything and run the broker; its data goes 
 test: check ## Set up everything and run formatting, lint, types, import direction, tests and a short smoke run
 	$(RUN_TESTS)
 	$(if $(PYTEST_ARGS),,$(BIN)/python -m bench.smoke --seconds $(SHORT_SMOKE_SECONDS))
-	@echo "Left out, since they need more than Python or take long: make test-java, make test-spark, make test-spark-next, make test-faults, make test-compose, make test-go, make test-helm, make test-observe."
+	@echo "Left out, since they need more than Python or take long: make test-java, make test-spark, make test-spark-next, make test-faults, make test-compose, make test-go, make test-helm, make test-observe, make test-console."
 
 # The interpreter of $$version: as `python3.12` on the PATH, or the newest of pyenv's.
 FIND_PYTHON = python=python$$version; "$$python" -c '' 2>/dev/null || \
@@ -112,6 +112,9 @@ test-secured: $(VENV)/installed-dev ## Test the clients on brokers with TLS, log
 
 test-go: has-go $(VENV)/installed-dev ## Test with franz-go, the Go client; needs Go
 	$(BIN)/python -m pytest -m go $(PYTEST_ARGS)
+
+test-console: $(VENV)/installed-dev ## Test the console's pages in Chromium; needs chromium and chromium-driver, and says so where they are missing
+	$(BIN)/python -m pytest -m browser --capture=no $(PYTEST_ARGS)
 
 test-helm: has-go $(VENV)/installed-dev ## Test the Helm chart: its manifests, and an upgrade on processes; needs Go, with which it builds Helm if there is none
 	@command -v helm >/dev/null || test -x build/bin/helm || { echo "Building Helm into build/bin; this takes minutes"; \
