@@ -208,7 +208,7 @@ clean: ## Remove what the targets above made, but not ./kafscale-data
 # in place: a changed module needs nothing.
 $(VENV)/installed: pyproject.toml | $(VENV)/bin/python
 	@echo "Installing KafScale into $(VENV)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[console]'
 	@touch $@
 
 $(VENV)/installed-dev: pyproject.toml | $(VENV)/bin/python
