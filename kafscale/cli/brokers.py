@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,32 +10,14 @@ import click
 
 from kafscale.cli.options import INDEX, WRITING_OPTIONS, json_option, timeout_option, with_client, with_settings
 from kafscale.cli.output import say, show, show_described, wait_until_none_is_left
-from kafscale.config import Address, Loaded, Settings
+from kafscale.config import Loaded, Settings
 from kafscale.errors import NotFound
 
 if TYPE_CHECKING:
     from kafscale.client import Client
-    from kafscale.client.brokers import Balance
+    from kafscale.client.broker_rows import BrokerRow
 
-LIVE, FENCED = "live", "fenced"
-SERVING = (LIVE, "full")  # a full broker's disk takes no more records
 STARTED_AGAIN = {"wal": "on its data directory", "s3-wal": "on any machine, with the same --broker-id"}
-
-
-@attrs.frozen(kw_only=True)
-class BrokerRow:
-    """A broker. `leads` counts the partitions that it leads, or that wait for it; loads are None if unknown."""
-
-    broker: int
-    address: str
-    rack: str | None
-    state: str
-    controller: bool
-    draining: bool
-    leads: int
-    durability: str | None
-    version: str | None
-    bytes_per_second: int | None
 
 
 LED_COLUMNS = ("topic", "partition", "moves_to", "bytes_per_second")  # known for the busiest only
@@ -54,9 +35,10 @@ def command() -> None:
 @with_client
 async def list_command(client: Client, as_json: bool) -> None:
     """List all brokers, including those that don't serve."""
+    from kafscale.client.broker_rows import BrokerRow, describe_brokers
     from kafscale.client.brokers import find_balance
 
-    show(BrokerRow, await _rows(client, await find_balance(client)), as_json=as_json)
+    show(BrokerRow, await describe_brokers(client, await find_balance(client)), as_json=as_json)
 
 
 @command.command("describe")
@@ -65,10 +47,11 @@ async def list_command(client: Client, as_json: bool) -> None:
 @with_client
 async def describe_command(client: Client, broker_id: int, as_json: bool) -> None:
     """Show broker ID and the partitions that it leads, or that wait for it."""
+    from kafscale.client.broker_rows import BrokerRow, describe_brokers
     from kafscale.client.brokers import find_balance, list_places, list_reassignments
 
     balance = await find_balance(client)
-    row = _row_of(await _rows(client, balance), broker_id)
+    row = _row_of(await describe_brokers(client, balance), broker_id)
     moving = await list_reassignments(client)
     busiest = {} if balance is None else balance.busiest
     led = [
@@ -94,9 +77,10 @@ async def drain_command(client: Client, broker_id: int, timeout_seconds: float) 
 
     It serves meanwhile. It gets no new partitions until `kafscale brokers undrain ID`, even after a restart.
     """
+    from kafscale.client.broker_rows import SERVING, describe_brokers
     from kafscale.client.brokers import set_draining
 
-    row = _row_of(await _rows(client), broker_id)
+    row = _row_of(await describe_brokers(client), broker_id)
     if row.state not in SERVING and row.leads:
         raise click.ClickException(
             f"broker {broker_id} doesn't serve ({row.state}), and {row.leads} partitions wait for it: start it and "
@@ -117,9 +101,10 @@ async def drain_command(client: Client, broker_id: int, timeout_seconds: float) 
 @with_client
 async def undrain_command(client: Client, broker_id: int) -> None:
     """Let broker ID lead partitions again; they move to it until the load is balanced."""
+    from kafscale.client.broker_rows import describe_brokers
     from kafscale.client.brokers import set_draining
 
-    row = _row_of(await _rows(client), broker_id)
+    row = _row_of(await describe_brokers(client), broker_id)
     await set_draining(client, broker_id, False)
     say(f"broker {broker_id} may lead partitions" + ("" if row.draining else "; it was not drained"))
 
@@ -136,9 +121,10 @@ async def replace_command(client: Client, broker_id: int, accept_loss: bool, tim
     acknowledged records may be on its disk only (wal), or in its part of the log in the bucket (s3-wal): better start
     it again.
     """
+    from kafscale.client.broker_rows import SERVING, describe_brokers
     from kafscale.client.brokers import elect_any_leader, list_places
 
-    row = _row_of(await _rows(client), broker_id)
+    row = _row_of(await describe_brokers(client), broker_id)
     if row.state in SERVING:
         raise click.ClickException(
             f"broker {broker_id} serves: `kafscale brokers drain {broker_id}` moves its partitions without loss. A "
@@ -168,9 +154,10 @@ async def replace_command(client: Client, broker_id: int, accept_loss: bool, tim
 @with_client
 async def remove_command(client: Client, broker_id: int) -> None:
     """Forget broker ID, which has stopped and leads nothing. If it starts again, it joins as a new broker."""
+    from kafscale.client.broker_rows import describe_brokers
     from kafscale.client.brokers import unregister_broker
 
-    _row_of(await _rows(client), broker_id)
+    _row_of(await describe_brokers(client), broker_id)
     await unregister_broker(client, broker_id)
     say(f"broker {broker_id} is removed")
 
@@ -205,42 +192,6 @@ async def _unshare(settings: Settings) -> None:
             await check_same_store(local, settings)
             ending = Unsharing(store=store, namespace=settings.namespace, local=local)
             await ending.run(settings.broker_id, await directory_id(local))
-
-
-async def _rows(client: Client, balance: Balance | None = None) -> list[BrokerRow]:
-    from kafscale.client.brokers import (
-        DRAINING,
-        DURABILITY,
-        STATE,
-        VERSION,
-        broker_configs,
-        known,
-        list_brokers,
-        list_places,
-    )
-
-    brokers = await list_brokers(client)
-    configs = await broker_configs(client, [broker.broker_id for broker in brokers])
-    led = Counter(place.broker_id for place in await list_places(client))
-    rows = []
-    for broker in brokers:
-        config = configs.get(broker.broker_id, {})
-        load = None if balance is None else balance.brokers.get(broker.broker_id)
-        rows.append(
-            BrokerRow(
-                broker=broker.broker_id,
-                address=str(Address(broker.host, broker.port)),
-                rack=broker.rack,
-                state=config.get(STATE) or (FENCED if broker.is_fenced else LIVE),
-                controller=broker.is_controller,
-                draining=config.get(DRAINING) == "true",
-                leads=led[broker.broker_id],
-                durability=config.get(DURABILITY),
-                version=config.get(VERSION),
-                bytes_per_second=None if load is None else known(load.bytes_per_second),
-            )
-        )
-    return rows
 
 
 def _row_of(rows: list[BrokerRow], broker_id: int) -> BrokerRow:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import attrs
 import click
 
 from kafscale.cli.options import (
@@ -24,25 +23,15 @@ from kafscale.cli.options import (
     with_client,
 )
 from kafscale.cli.output import show, show_described
-from kafscale.errors import KafkaError, NotFound
+from kafscale.errors import NotFound
 
 if TYPE_CHECKING:
     from kafscale.client import Client
     from kafscale.client.groups import GroupMember, TopicPartition
+    from kafscale.client.resetting import Target
 
 
 OFFSET_COLUMNS = ("topic", "partition", "committed", "end", "lag", "member", "client", "host")
-
-
-@attrs.frozen(kw_only=True)
-class Target:
-    """The new position of offsets: one field is given."""
-
-    earliest: bool = False
-    latest: bool = False
-    offset: int | None = None
-    time_ms: int | None = None
-    shift: int | None = None
 
 
 @click.group("groups")
@@ -113,6 +102,8 @@ def reset_command(bootstrap: Bootstrap, *, as_json: bool, **given: Any) -> None:
 
     An offset outside a partition's log becomes the nearer end of the log.
     """
+    from kafscale.client.resetting import Target
+
     target = take(given, Target)
     if given_count(target) != 1:
         raise click.UsageError(
@@ -130,14 +121,15 @@ async def _reset(
     client: Client, target: Target, *, group: str, topics: tuple[str, ...], partitions: tuple[int, ...], dry_run: bool
 ) -> list[tuple[Any, ...]]:
     from kafscale.client.groups import commit_offsets, committed_offsets
+    from kafscale.client.resetting import all_partitions, target_offsets
 
     before = await committed_offsets(client, group)
     if not (before or topics):
         raise NotFound(f"group '{group}' has no committed offsets; give --topic for the topics to set")
-    wanted = await _wanted(client, topics or {place.topic for place in before}, partitions)
+    wanted = await all_partitions(client, topics or {place.topic for place in before}, partitions)
     if target.shift is not None:
         wanted = [place for place in wanted if place in before]
-    after = await _targets(client, wanted, before, target)
+    after = await target_offsets(client, wanted, before, target)
     if not dry_run and after:
         await commit_offsets(client, group, {place: after[place] for place in wanted})
     return [(place.topic, place.partition, before.get(place), after[place]) for place in wanted]
@@ -147,85 +139,12 @@ async def _offset_rows(
     client: Client, group: str, owners: Mapping[TopicPartition, GroupMember]
 ) -> list[tuple[Any, ...]]:
     from kafscale.client.groups import committed_offsets
-    from kafscale.wire.client_rules import lag
+    from kafscale.client.lag import lags_of
 
     committed = await committed_offsets(client, group)
-    partitions = sorted({*committed, *owners})
-    starts, ends = await _bounds(client, partitions)
     rows = []
-    for place in partitions:
-        owner, offset, end = owners.get(place), committed.get(place), ends.get(place)
-        behind = None
-        if offset is not None and end is not None:
-            behind = lag(offset, log_start_offset=starts[place], end_offset=end)
+    for place, position in (await lags_of(client, {group: committed}, owners))[group].positions.items():
+        owner = owners.get(place)
         member = (owner.member_id, owner.client_id, owner.client_host) if owner else (None, None, None)
-        rows.append((place.topic, place.partition, offset, end, behind, *member))
+        rows.append((place.topic, place.partition, position.committed, position.end, position.lag, *member))
     return rows
-
-
-async def _bounds(
-    client: Client, partitions: Iterable[TopicPartition]
-) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    from kafscale.client.consumer import EARLIEST, LATEST
-    from kafscale.wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION
-
-    starts: dict[TopicPartition, int] = {}
-    ends: dict[TopicPartition, int] = {}
-    for place in partitions:
-        try:
-            starts |= await _offsets_at(client, [place], EARLIEST)
-            ends |= await _offsets_at(client, [place], LATEST)
-        except KafkaError as exc:
-            if exc.code != UNKNOWN_TOPIC_OR_PARTITION:
-                raise
-    return starts, ends
-
-
-async def _wanted(client: Client, topics: Iterable[str], partitions: tuple[int, ...]) -> list[TopicPartition]:
-    """Return all partitions of topics, or those given. Raises NotFound for a partition that no topic has."""
-    from kafscale.client.groups import TopicPartition
-
-    found = [await client.topic(name) for name in sorted(topics)]
-    missing = set(partitions).difference(*(topic.leaders for topic in found))
-    if missing:
-        raise NotFound(f"--partition: none of the topics has a partition {min(missing)}")
-    return [
-        TopicPartition(topic.name, partition)
-        for topic in found
-        for partition in sorted(topic.leaders)
-        if not partitions or partition in partitions
-    ]
-
-
-async def _targets(
-    client: Client, wanted: list[TopicPartition], before: dict[TopicPartition, int], target: Target
-) -> dict[TopicPartition, int]:
-    from kafscale.client.consumer import EARLIEST, LATEST
-
-    earliest = await _offsets_at(client, wanted, EARLIEST)
-    latest = await _offsets_at(client, wanted, LATEST)
-    if target.earliest:
-        return earliest
-    if target.latest:
-        return latest
-    if target.time_ms is not None:
-        return await _offsets_at(client, wanted, target.time_ms)
-    if target.shift is not None:
-        moved = {place: before[place] + target.shift for place in wanted}
-    else:
-        moved = dict.fromkeys(wanted, target.offset or 0)
-    return {place: min(max(offset, earliest[place]), latest[place]) for place, offset in moved.items()}
-
-
-async def _offsets_at(client: Client, wanted: Iterable[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
-    from kafscale.client.consumer import list_offsets
-    from kafscale.client.groups import TopicPartition
-
-    by_topic: dict[str, dict[int, int]] = {}
-    for place in wanted:
-        by_topic.setdefault(place.topic, {})[place.partition] = timestamp
-    return {
-        TopicPartition(topic, partition): offset
-        for topic, timestamps in by_topic.items()
-        for partition, offset in (await list_offsets(client, topic, timestamps)).items()
-    }

@@ -15,7 +15,7 @@ from kafscale.errors import NotFound
 
 if TYPE_CHECKING:
     from kafscale.client import Client
-    from kafscale.client.brokers import At, PartitionPlace
+    from kafscale.client.brokers import PartitionPlace
 
 CALM_SECONDS = 12.0  # without a move; brokers look at the balance every 5 s
 
@@ -81,11 +81,13 @@ async def balance_command(
     Partitions move until all brokers have about the same load: bytes written and read, and number of partitions.
     Partitions of other topics that were moved by hand stay. --json is for --dry-run.
     """
+    from kafscale.client.brokers import release_moved
+
     places = await _places(client, topics)
     if dry_run:
         await _show_balance(client, places, topics, as_json)
         return
-    await _release(client, places)
+    say(f"{await release_moved(client, places)} partitions that were moved by hand may move again")
     await _wait_for_balance(client, timeout_seconds)
 
 
@@ -121,19 +123,6 @@ async def _move(client: Client, wanted: Collection[PartitionPlace], broker_id: i
         ),
     )
     say(f"broker {broker_id} leads {len(factors)} of {len(factors)} partitions")
-
-
-async def _release(client: Client, places: Collection[PartitionPlace]) -> None:
-    from kafscale.client.brokers import list_reassignments, reassign
-    from kafscale.wire.error_codes import NO_REASSIGNMENT_IN_PROGRESS
-
-    moving = await list_reassignments(client)
-    wanted: dict[At, None] = {place.at: None for place in places if place.at not in moving}
-    refused = await reassign(client, wanted)
-    for error in refused.values():
-        if error.code != NO_REASSIGNMENT_IN_PROGRESS:  # the answer for a partition that was not moved by hand
-            raise error
-    say(f"{len(wanted) - len(refused)} partitions that were moved by hand may move again")
 
 
 async def _show_balance(

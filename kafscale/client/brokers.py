@@ -11,12 +11,13 @@ from kafscale.client.client import Client
 from kafscale.config import Address
 from kafscale.errors import BrokerUnavailable, KafkaError
 from kafscale.login.failures import check, failure
-from kafscale.wire.error_codes import ELECTION_NOT_NEEDED, NONE, REQUEST_TIMED_OUT
+from kafscale.wire.error_codes import ELECTION_NOT_NEEDED, NO_REASSIGNMENT_IN_PROGRESS, NONE, REQUEST_TIMED_OUT
 from kafscale.wire.messages.brokers import UnregisterBrokerRequest, UnregisterBrokerResponse
 from kafscale.wire.messages.cluster import DescribeClusterRequest, DescribeClusterResponse
 from kafscale.wire.messages.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
+    DescribeConfigsResourceResult,
     DescribeConfigsResponse,
     IncrementalAlterableConfig,
     IncrementalAlterConfigsRequest,
@@ -98,6 +99,18 @@ async def cluster_operations(client: Client) -> int:
     response = await client.request(request, DescribeClusterResponse)
     check(response.error_code, "the cluster", response.error_message)
     return response.cluster_authorized_operations
+
+
+async def described_configs(client: Client, broker_id: int) -> list[DescribeConfigsResourceResult]:
+    """Return the configs of one broker by name, with their sources. Raises KafkaError, BrokerUnavailable."""
+    resource = DescribeConfigsResource(
+        resource_type=BROKER_RESOURCE, resource_name=str(broker_id), configuration_keys=None
+    )
+    response = await client.request(DescribeConfigsRequest(resources=[resource]), DescribeConfigsResponse)
+    for result in response.results:
+        check(result.error_code, f"configs of broker {broker_id}", result.error_message)
+    configs = [config for result in response.results for config in result.configs]
+    return sorted(configs, key=lambda config: config.name)
 
 
 async def broker_configs(client: Client, broker_ids: Collection[int]) -> Mapping[int, Mapping[str, str | None]]:
@@ -226,6 +239,17 @@ async def reassign(client: Client, wanted: Mapping[At, Sequence[int] | None]) ->
         for partition in topic.partitions
         if partition.error_code != NONE
     }
+
+
+async def release_moved(client: Client, places: Collection[PartitionPlace]) -> int:
+    """Undo moves by hand, of partitions that don't move just now; return how many. Raises KafkaError."""
+    moving = await list_reassignments(client)
+    wanted: dict[At, None] = {place.at: None for place in places if place.at not in moving}
+    refused = await reassign(client, wanted)
+    for error in refused.values():
+        if error.code != NO_REASSIGNMENT_IN_PROGRESS:  # the answer for a partition that was not moved by hand
+            raise error
+    return len(wanted) - len(refused)
 
 
 UNCLEAN = 1

@@ -40,7 +40,8 @@ from kafscale.wire.messages.offsets import (
 )
 
 DEAD = "Dead"  # what Kafka calls a group that it does not know
-CLASSIC, CONSUMER = "classic", "consumer"  # the types of groups
+CLASSIC, CONSUMER, SHARE = "classic", "consumer", "share"  # the types of groups
+NOT_TOLD = -(2**31)  # in place of authorized operations
 
 
 @attrs.frozen(order=True)
@@ -64,6 +65,7 @@ class GroupDescription:
     state: str
     type: str
     members: tuple[GroupMember, ...]
+    operations: int = NOT_TOLD  # the allowed ones, a bit field
 
     @property
     def owners(self) -> dict[TopicPartition, GroupMember]:
@@ -88,7 +90,8 @@ async def describe_group(client: Client, group: str) -> GroupDescription:
     connection = await client.coordinator(group)
     try:
         answer = await connection.request(
-            ConsumerGroupDescribeRequest(group_ids=[group]), ConsumerGroupDescribeResponse
+            ConsumerGroupDescribeRequest(group_ids=[group], include_authorized_operations=True),
+            ConsumerGroupDescribeResponse,
         )
     except KafkaError as exc:
         if exc.code != error_codes.UNSUPPORTED_VERSION:  # of a broker that does not know such groups
@@ -98,14 +101,19 @@ async def describe_group(client: Client, group: str) -> GroupDescription:
         if found.error_code != error_codes.GROUP_ID_NOT_FOUND:
             check(found.error_code, f"group '{group}'")
             members = tuple(map(_consumer_member, found.members))
-            return GroupDescription(state=found.group_state, type=CONSUMER, members=members)
-    response = await connection.request(DescribeGroupsRequest(groups=[group]), DescribeGroupsResponse)
+            return GroupDescription(
+                state=found.group_state, type=CONSUMER, members=members, operations=found.authorized_operations
+            )
+    request = DescribeGroupsRequest(groups=[group], include_authorized_operations=True)
+    response = await connection.request(request, DescribeGroupsResponse)
     described = response.groups[0]
     check(described.error_code, f"group '{group}'")
     if described.group_state == DEAD:
         check(error_codes.GROUP_ID_NOT_FOUND, f"group '{group}'")
     members = tuple(map(_classic_member, described.members))
-    return GroupDescription(state=described.group_state, type=CLASSIC, members=members)
+    return GroupDescription(
+        state=described.group_state, type=CLASSIC, members=members, operations=described.authorized_operations
+    )
 
 
 def _consumer_member(member: ConsumerMember) -> GroupMember:

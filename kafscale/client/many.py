@@ -13,10 +13,13 @@ import attrs
 from kafscale.client.client import GROUP, Client
 from kafscale.client.connection import Connection, Reply
 from kafscale.client.consumer import REMOTE_TIMEOUT_MS
+from kafscale.client.groups import CLASSIC, CONSUMER
 from kafscale.config import Address
 from kafscale.errors import BrokerUnavailable, KafkaError
 from kafscale.wire.error_codes import NONE
 from kafscale.wire.messages.cluster import FindCoordinatorRequest, FindCoordinatorResponse
+from kafscale.wire.messages.consumer_groups import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
+from kafscale.wire.messages.groups import DescribeGroupsRequest, DescribeGroupsResponse
 from kafscale.wire.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -122,6 +125,26 @@ async def _coordinators(client: Client, group_ids: Sequence[str]) -> dict[Addres
         if coordinator.error_code == NONE:
             coordinators.setdefault(Address(coordinator.host, coordinator.port), []).append(coordinator.key)
     return coordinators
+
+
+async def member_counts(client: Client, types: Mapping[str, str]) -> dict[str, int]:
+    """Return the number of members of each classic and consumer group, by its type, where the broker tells it."""
+    counts: dict[str, int] = {}
+    coordinators = await _coordinators(client, list(types))
+    classic = [
+        (address, DescribeGroupsRequest(groups=[group for group in groups if types[group] == CLASSIC]))
+        for address, groups in coordinators.items()
+    ]
+    async for response in _answers(client, classic, DescribeGroupsResponse):
+        counts |= {group.group_id: len(group.members) for group in response.groups if group.error_code == NONE}
+    consumer = [
+        (address, ConsumerGroupDescribeRequest(group_ids=[group for group in groups if types[group] == CONSUMER]))
+        for address, groups in coordinators.items()
+        if CONSUMER in {types[group] for group in groups}
+    ]
+    async for answer in _answers(client, consumer, ConsumerGroupDescribeResponse):
+        counts |= {group.group_id: len(group.members) for group in answer.groups if group.error_code == NONE}
+    return counts
 
 
 def _fetch_offsets(group_ids: Sequence[str]) -> OffsetFetchRequest:

@@ -18,14 +18,17 @@ from kafscale.wire.messages.transactions import (
 
 
 @retried
-async def list_transactions(client: Client, states: list[str] | None = None) -> list[ListedTransactionState]:
-    """List the transactional ids of all brokers. Raises KafkaError, BrokerUnavailable."""
+async def list_transactions(
+    client: Client, states: list[str] | None = None, *, longer_than_ms: int = -1
+) -> list[ListedTransactionState]:
+    """List the transactional ids of all brokers, or those in `states`, or open for longer than a time (which brokers
+    before ListTransactions 1 ignore). Raises KafkaError, BrokerUnavailable.
+    """
     await client.metadata([])
     found = []
     for connection in await client.all_connections():
-        response = await connection.request(
-            ListTransactionsRequest(state_filters=states or []), ListTransactionsResponse
-        )
+        request = ListTransactionsRequest(state_filters=states or [], duration_filter=longer_than_ms)
+        response = await connection.request(request, ListTransactionsResponse)
         check(response.error_code, f"transactions of {connection.address}")
         found += response.transaction_states
     return sorted(found, key=lambda each: each.transactional_id)
