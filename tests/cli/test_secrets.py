@@ -37,7 +37,7 @@ def test_there_are_options_of_all_commands() -> None:
 
 def test_options_of_secrets_name_files() -> None:
     named = {flag for _, parameter in OPTIONS for flag in parameter.opts if _SECRET.search(flag.replace("-", " "))}
-    assert {flag for flag in named if not flag.endswith("-file")} == {"--key-separator"}
+    assert {flag for flag in named if not flag.endswith("-file")} == {"--key-separator", "--key-format"}
     assert {"--password-file", "--admin-token-file", "--secret-key-file", "--ssl-key-password-file"} <= named
 
 
