@@ -49,7 +49,10 @@ class ConsoleProcess:
             return None
         missing = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
         if missing:
-            logger.info("no console: it needs the extra `console` (missing: %s)", ", ".join(missing))
+            from kafscale.extras import install_command
+
+            command = install_command("console")
+            logger.info("no console: it needs the extra `console` (missing: %s): %s", ", ".join(missing), command)
             return None
         arguments = _arguments(settings, list(listeners), admin)
         if arguments is None:

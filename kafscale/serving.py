@@ -16,7 +16,7 @@ from kafscale.broker_security import reload_on_signal
 from kafscale.config import Address, Listener, Settings
 from kafscale.console_process import ConsoleProcess
 from kafscale.descriptors import raise_limit
-from kafscale.errors import DeclaredDead, StartupError
+from kafscale.errors import DeclaredDead
 from kafscale.malloc import keep_freed_memory
 
 # For the buffers of reads, of 256 KiB. 16 KiB batches, 64 in flight, cost 26.1 us like this, 31.0 without, and on 16
@@ -51,7 +51,9 @@ async def _traced(settings: Settings) -> AsyncIterator[Broker]:
     try:
         from kafscale.broker_traces import BrokerTraces
     except ModuleNotFoundError as exc:
-        raise StartupError(f"--traces-endpoint needs {exc.name}: pip install 'kafscale[traces]'") from exc
+        from kafscale.extras import missing_extra
+
+        raise missing_extra("traces", exc, what="--traces-endpoint") from exc
     traces = BrokerTraces.open(settings.traces_endpoint, settings)
     try:
         yield Broker(settings, make_dispatcher=traces.dispatcher, traces=traces)

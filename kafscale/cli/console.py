@@ -98,7 +98,11 @@ def command(
 
     missing = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
     if missing:
-        raise ConfigError(f"the console needs the extra `console`; these packages are missing: {', '.join(missing)}")
+        from kafscale.extras import install_command
+
+        raise StartupError(
+            f"the console needs {', '.join(missing)}, which the extra `console` has: {install_command('console')}"
+        )
     import trio
 
     from kafscale.cli.serve import configure_logging

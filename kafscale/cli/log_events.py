@@ -215,7 +215,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "no process for broker %d can be made: %s": "supervised-broker-not-started broker_id error",
     "broker %d has not ended in time, and is killed": "supervised-broker-killed broker_id",
     "the console has ended with exit code %d; the next request of a browser starts it again": "console-ended exit_code",
-    "no console: it needs the extra `console` (missing: %s)": "console-extra-missing package",
+    "no console: it needs the extra `console` (missing: %s): %s": "console-extra-missing package command",
     "no console: every listener has TLS; run `kafscale console --command-config FILE`": "console-without-listener",
     "no console: cannot listen on %s: %s; choose another address with --console HOST:PORT, or none": "console-address-refused address error",
     "cannot start the console: %s": "console-not-started error",
