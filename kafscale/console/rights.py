@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from kafscale.client.groups import NOT_TOLD
 from kafscale.security.acls import AclOperation
 
-NOT_TOLD = -(1 << 31)  # what a broker that does not tell rights answers
+CLUSTER = "the cluster"
 
 
 def missing_right(authorized_operations: int, operation: AclOperation, resource: str) -> str:

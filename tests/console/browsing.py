@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import httpx
 import trio
 
-from kafscale.console.settings import ConsoleSettings
+from kafscale.config import Address, SaslMechanism, SecurityProtocol
+from kafscale.console.settings import ConsoleSettings, Security
 from kafscale.console.web.app import make_app
+from kafscale.testing.secured_broker import SecuredBroker
 
 DEADLINE_SECONDS = 60.0
 
@@ -47,3 +50,21 @@ async def wait_for(pages: httpx.AsyncClient, path: str, text: str) -> str:
             await trio.sleep(0.1)
     assert text in page
     return page
+
+
+def csrf_of(page: httpx.Response) -> str:
+    """Return the token of a page's first form."""
+    found = re.search(r'name="csrf_token" value="([^"]+)"', page.text)
+    assert found, page.text
+    return found[1]
+
+
+@asynccontextmanager
+async def logged_in(broker: SecuredBroker, user: str, password: str) -> AsyncIterator[httpx.AsyncClient]:
+    """A browser whose user has logged in. The broker's protocol is SASL_PLAINTEXT."""
+    security = Security(protocol=SecurityProtocol.SASL_PLAINTEXT, mechanisms=[SaslMechanism.SCRAM_SHA_512])
+    settings = ConsoleSettings(bootstrap=[Address.parse(broker.bootstrap)], security=security)
+    async with browsing(settings) as client:
+        credentials = {"mechanism": "SCRAM-SHA-512", "user": user, "password": password}
+        assert (await client.post("/login", data=credentials)).headers["location"] == "/"
+        yield client

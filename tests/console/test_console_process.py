@@ -52,7 +52,7 @@ def test_the_console_starts_with_the_first_request_and_ends_with_the_broker(
         brokers = children(process.pid)
         assert len(brokers) == (2 if options else 0)
         page = httpx.get(url, timeout=DEADLINE_SECONDS).text
-        assert f"<dt>Brokers</dt><dd>{len(brokers) or 1}</dd>" in page
+        assert f'<dt>Brokers</dt><dd><a href="/brokers">{len(brokers) or 1}</a></dd>' in page
         (console,) = set(children(process.pid)) - set(brokers)
     assert not is_there(console)
 

@@ -5,6 +5,8 @@ import re
 import httpx
 import pytest
 
+from kafscale.console.pages.base import NAVIGATION
+
 
 async def test_a_page_of_another_name_is_refused(pages: httpx.AsyncClient) -> None:
     """A web page whose name was pointed at loopback has its own name in Host."""
@@ -38,7 +40,7 @@ async def test_every_answer_forbids_foreign_scripts_and_frames(pages: httpx.Asyn
 
 
 async def test_pages_have_no_script_or_style_in_line(pages: httpx.AsyncClient) -> None:
-    for path in ("/", "/topics"):
+    for path, _ in NAVIGATION:
         text = (await pages.get(path)).text
         assert not re.search(r"<style|style=|\son[a-z]+=|<script(?! type=\"module\" src=\"/static/)", text)
 

@@ -21,6 +21,7 @@ from kafscale.client.client import Client
 from kafscale.console.cluster import ClusterAccess
 from kafscale.console.rendering import render
 from kafscale.console.runs import RUNS_MAX_COUNT, Run
+from kafscale.console.sampling import ClusterSamples, Sampling
 from kafscale.console.sessions import Session, Sessions
 from kafscale.console.settings import ConsoleSettings
 from kafscale.errors import BrokerUnavailable, KafkaError, KafScaleError
@@ -31,9 +32,16 @@ NOTICE_MAX_COUNT = 500  # characters
 NAVIGATION = (
     ("/", "Overview"),
     ("/topics", "Topics"),
+    ("/groups", "Groups"),
     ("/bucket", "Bucket"),
     ("/sql", "SQL"),
     ("/pipelines", "Pipelines"),
+)
+MISSING_CODES = (
+    error_codes.UNKNOWN_TOPIC_OR_PARTITION,
+    error_codes.GROUP_ID_NOT_FOUND,
+    error_codes.TRANSACTIONAL_ID_NOT_FOUND,
+    error_codes.BROKER_ID_NOT_REGISTERED,
 )
 LOGIN_CODES = (error_codes.SASL_AUTHENTICATION_FAILED, error_codes.ILLEGAL_SASL_STATE)
 
@@ -47,9 +55,11 @@ class Console:
     shared: ClusterAccess = attrs.field(init=False)
     tasks: trio.Nursery = attrs.field(init=False)  # set while the console serves
     _runs_limit: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(RUNS_MAX_COUNT), init=False)
+    sampling: Sampling = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.shared = ClusterAccess(self.settings.bootstrap, self.settings.security.of(None))
+        self.sampling = Sampling(self.shared, self.settings.security.needs_login)
 
     async def begin(self, cluster: ClusterAccess, user: str | None = None) -> Session:
         """Begin a session, and close the clusters of expired ones."""
@@ -78,6 +88,7 @@ class Console:
         for run in session.runs.values():
             run.cancel()
         if session.cluster is not self.shared:
+            self.sampling.forget(session.cluster)
             await session.cluster.aclose()
 
 
@@ -97,6 +108,16 @@ class PageRequest:
     async def client(self) -> Client:
         """Return the user's client. Raises BrokerUnavailable, KafkaError."""
         return await self.session.cluster.client()
+
+    @property
+    def samples(self) -> ClusterSamples:
+        """Return the samples of the user's cluster, which is sampled from now on."""
+        return self.console.sampling.of(self.session.cluster)
+
+    @property
+    def is_fragment(self) -> bool:
+        """Tell whether console.js reloads a part of the page."""
+        return "x-fragment" in self.request.headers
 
     def argument(self, name: str, default: str = "") -> str:
         """Return a query parameter."""
@@ -191,7 +212,7 @@ async def _handle(handler: Handler, page: PageRequest) -> Response:
         if exc.code in LOGIN_CODES and page.session.user is not None:
             await page.console.end(page.session)
             return RedirectResponse("/login", 303)
-        status = 404 if exc.code in (error_codes.UNKNOWN_TOPIC_OR_PARTITION, error_codes.GROUP_ID_NOT_FOUND) else 400
+        status = 404 if exc.code in MISSING_CODES else 400
         return page.render("error.html", status=status, title="The cluster refused this", message=str(exc))
     except KafScaleError as exc:
         return page.render("error.html", status=400, title="This failed", message=str(exc))

@@ -1,6 +1,6 @@
 // Reloads live parts of a page: <section data-live="/path" data-every="1000"> is replaced by what /path answers, while
-// the page is visible. A part that fails keeps its contents and gets the class "stale". The focus and the scroll position stay, as
-// only changed parts are replaced.
+// the page is visible. A part that fails keeps its contents and gets the class "stale". Elements with
+// an id keep their focus, and <details> with an id stay open.
 
 const FAILED_PAUSE_MS = 5000;
 
@@ -14,7 +14,11 @@ async function reload(part) {
   const html = await response.text();
   if (part.lastHtml !== html) {
     part.lastHtml = html;
+    const open = [...part.querySelectorAll("details[open][id]")].map((details) => details.id);
+    const focused = part.contains(document.activeElement) ? document.activeElement.id : "";
     part.innerHTML = html;
+    for (const id of open) document.getElementById(id)?.setAttribute("open", "");
+    if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
     part.dispatchEvent(new CustomEvent("reloaded", { bubbles: true }));
   }
 }

@@ -39,6 +39,7 @@ async def serve(settings: ConsoleSettings, listener: socket.socket, on_ready: Ca
 
             async with trio.open_nursery() as tasks:
                 app.state.console.tasks = tasks
+                tasks.start_soon(app.state.console.sampling.run)
                 async with trio.open_nursery() as nursery:
                     await nursery.start(
                         partial(serve_asgi, app, config, shutdown_trigger=wait_for_signal, mode="asgi")  # type: ignore[arg-type]
