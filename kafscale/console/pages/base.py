@@ -33,9 +33,14 @@ NAVIGATION = (
     ("/", "Overview"),
     ("/topics", "Topics"),
     ("/groups", "Groups"),
+    ("/transactions", "Transactions"),
+    ("/brokers", "Brokers"),
     ("/bucket", "Bucket"),
     ("/sql", "SQL"),
     ("/pipelines", "Pipelines"),
+    ("/users", "Users"),
+    ("/acls", "ACLs"),
+    ("/quotas", "Quotas"),
 )
 MISSING_CODES = (
     error_codes.UNKNOWN_TOPIC_OR_PARTITION,

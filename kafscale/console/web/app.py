@@ -10,11 +10,26 @@ from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
 from kafscale.console.guard import TOO_LARGE, BodyTooLarge, Guard
-from kafscale.console.pages import bucket, group_reset, groups, login, overview, pipelines, sql, topics
+from kafscale.console.pages import (
+    acls,
+    brokers,
+    bucket,
+    group_reset,
+    groups,
+    login,
+    overview,
+    pipelines,
+    quotas,
+    sql,
+    topics,
+    transactions,
+    users,
+)
 from kafscale.console.pages.base import Console, PageRequest, view
 from kafscale.console.settings import ConsoleSettings
 
-PAGES = (login, overview, topics, groups, group_reset, bucket, sql, pipelines)
+CLUSTER_PAGES = (overview, topics, groups, group_reset, transactions, brokers, users, acls, quotas)
+PAGES = (login, *CLUSTER_PAGES, bucket, sql, pipelines)
 
 
 def make_app(settings: ConsoleSettings) -> Starlette:
