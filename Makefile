@@ -30,7 +30,7 @@ HELM_VERSION := v3.22.0
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help wheel serve test tests test-pythons check docs format audit lock test-java test-spark test-spark-next test-simulation test-cluster-simulation test-faults test-cluster test-compose test-go test-helm test-console test-secured fuzz test-observe has-prometheus has-java has-docker has-go bench bench-claims bench-cluster bench-freshness bench-groups bench-idle bench-memory bench-peers bench-profile bench-restore bench-smoke bench-spark bench-transactions clean
+.PHONY: help wheel serve test tests test-pythons check docs format audit lock test-java test-spark test-spark-next test-simulation test-cluster-simulation test-faults test-cluster test-compose test-go test-helm test-console test-secured fuzz test-observe has-prometheus has-java has-docker has-go bench bench-claims bench-cluster bench-console bench-freshness bench-groups bench-idle bench-memory bench-peers bench-profile bench-restore bench-smoke bench-spark bench-transactions clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r target does; \
@@ -193,6 +193,9 @@ bench-profile: $(VENV)/installed-dev ## Sample where the CPU time of each load g
 
 bench-groups: $(VENV)/installed-dev ## Measure a start with 100,000 consumer groups, and what committing an offset costs; takes two minutes
 	$(BIN)/python -m bench.groups $(BENCH_ARGS)
+
+bench-console: $(VENV)/installed-dev ## Measure what an open page of the console costs the broker; takes 4 minutes
+	$(BIN)/python -m bench.console_open $(BENCH_ARGS)
 
 bench-idle: $(VENV)/installed-dev ## Measure a start, and the CPU of a broker that idles with 1,000 partitions; takes 4 minutes
 	$(BIN)/python -m bench.idle $(BENCH_ARGS)

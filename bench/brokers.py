@@ -28,6 +28,7 @@ from kafscale.errors import KafkaError
 from kafscale.login.security import PLAINTEXT
 from tests.devtools.processes.process import rss_mib
 
+os.environ.setdefault("KAFSCALE_CONSOLE", "none")  # its address is one for all brokers
 _NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 READY = re.compile(r"kafscale is ready: kafka ([^\s:]+):(\d+)(?:,\S+)? admin (\S+)")
 TOPIC_SECONDS = 60
