@@ -6,23 +6,27 @@ which keeps the port while the broker is down. Methods may be called from any th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from pathlib import Path
 from random import Random
-from typing import TypeVar
+from typing import TypeVar, Unpack
 
 import attrs
 import trio
 
+from kafscale.api.handling.partitions import led_partition
 from kafscale.broker import Broker
 from kafscale.broker_security import open_security
 from kafscale.broker_storage import StorageParts
 from kafscale.buffers import Buffer
 from kafscale.client import IsolationLevel
 from kafscale.client.consumer import AbortedFilter, AbortedFrom
+from kafscale.cluster.coordinator.entries import InternalLog, RecordsEntry
+from kafscale.cluster.registries.topic_records import Topic
 from kafscale.cluster.registries.topics import NewTopic
 from kafscale.config import Address, Listener, SecurityProtocol, Settings, StoreUrl, load, options
 from kafscale.errors import BrokerUnavailable, ConfigError, KafkaError
@@ -35,14 +39,19 @@ from kafscale.testing.broker_faults import BrokerFaults, FaultyDispatcher, Reque
 from kafscale.testing.disk import MemoryDisk
 from kafscale.testing.faulty_store import FaultyStore
 from kafscale.testing.metadata import MemoryMetadataStore
+from kafscale.testing.records import RecordFields, StoredRecord, new_record, stored, told_of
 from kafscale.testing.tcp_proxy import TcpProxy
 from kafscale.testing.trio_thread import TrioThread
 from kafscale.wire.batch_header import batches, parse_header
+from kafscale.wire.client_rules import partition_of
 from kafscale.wire.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from kafscale.wire.records import Record, iterate_records
 
+__tracebackhide__ = True  # pytest shows the line of the test instead
+
 HOST = "127.0.0.1"
 READ_BYTES = 1 << 20
+LOOK_SECONDS = 0.02  # between two looks at what came
 # Defaults that differ from a broker's: less memory, and short sessions are allowed.
 DEFAULTS = {
     "chunk_pool_bytes": "64MiB",
@@ -50,18 +59,6 @@ DEFAULTS = {
     "group_min_session_timeout_ms": "100ms",
 }
 OWN_OPTIONS = frozenset({"listeners", "advertised_listeners", "admin_listen", "data_dir", "store"})
-
-
-@attrs.frozen(kw_only=True)
-class StoredRecord:
-    """A record in the log. Header names may repeat."""
-
-    partition: int
-    offset: int
-    timestamp_ms: int
-    key: bytes | None
-    value: bytes | None
-    headers: Sequence[tuple[str, bytes | None]] = ()
 
 
 @attrs.define(eq=False, repr=False)
@@ -129,6 +126,35 @@ class BackgroundBroker:
         self.create_topic(name, partitions=partitions)
         return name
 
+    def produce(self, topic: str, value: bytes | str | None, **fields: Unpack[RecordFields]) -> StoredRecord:
+        """Write one record without using the network, and return it as stored; None is a tombstone.
+
+        fields: key, headers, timestamp_ms, partition. Without a partition the key chooses it, as Kafka's clients do;
+        without a key it is 0. A missing topic is created unless `auto_create_topics` is off. Raises KafkaError,
+        BrokerUnavailable while the broker is down.
+        """
+        return self._thread.call(self._produce, topic, new_record(value, fields), fields.get("partition"))
+
+    def wait_for(
+        self, topic: str, count: int = 1, *, timeout_seconds: float = 10.0, isolation_level: str = "read_uncommitted"
+    ) -> list[StoredRecord]:
+        """Wait until a topic has this many records, and return all it has, by partition and offset.
+
+        It blocks: from asyncio or trio call it in a thread. Raises AssertionError with the records that are there.
+        """
+        end = time.monotonic() + timeout_seconds
+        while True:
+            try:
+                found, missing = self.records(topic, isolation_level=isolation_level), ""
+            except (KafkaError, BrokerUnavailable) as exc:
+                found, missing = [], f"; {exc}"
+            if len(found) >= count:
+                return found
+            if time.monotonic() >= end:
+                wanted = f"of {count} records after {timeout_seconds:g} s{missing}"
+                raise AssertionError(told_of(topic, found, wanted))
+            time.sleep(LOOK_SECONDS)
+
     def records(self, topic: str, *, isolation_level: str = "read_uncommitted") -> list[StoredRecord]:
         """Return the records that consumers can read, by partition and offset, without using the network.
 
@@ -185,16 +211,34 @@ class BackgroundBroker:
             raise BrokerUnavailable("the broker is stopped; start it first")
         return self._life.broker
 
+    def _known(self, topic: str) -> Topic:
+        known = self._running().services.topics.get(topic)
+        if known is None:
+            raise KafkaError(UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic '{topic}'")
+        return known
+
     async def _create_topic(self, new: NewTopic) -> None:
         [outcome] = await self._running().services.topics.create([new])
         if isinstance(outcome, KafkaError):
             raise outcome
 
+    async def _produce(self, topic: str, record: Record, partition: int | None) -> StoredRecord:
+        services = self._running().services
+        if services.topics.get(topic) is None and self.settings.auto_create_topics:
+            await self._create_topic(NewTopic(name=topic))
+        known = self._known(topic)
+        if partition is None:
+            partition = 0 if record.key is None else partition_of(record.key, known.partition_count)
+        if not 0 <= partition < known.partition_count:
+            raise KafkaError(UNKNOWN_TOPIC_OR_PARTITION, f"topic '{topic}' has {known.partition_count} partitions")
+        entry = RecordsEntry(led_partition(services, topic, partition), [record])
+        appended = await InternalLog(services.log).append([entry], time.time_ns() // 1_000_000)
+        await appended.wait()
+        return stored(partition, attrs.evolve(record, offset=appended.base_offset))
+
     async def _records(self, topic: str, isolation_level: IsolationLevel) -> list[StoredRecord]:
         services = self._running().services
-        known = services.topics.get(topic)
-        if known is None:
-            raise KafkaError(UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic '{topic}'")
+        known = self._known(topic)
         found: list[StoredRecord] = []
         for index in range(known.partition_count):
             partition = services.log.partition_named(topic, index)
@@ -204,7 +248,7 @@ class BackgroundBroker:
                 slices = await services.log.reader.read(partition, offset, READ_BYTES, committed=committed)
                 assert slices is not None
                 records = consumed(slices.buffers, slices.aborted if committed else ())
-                found += [_stored(index, record) for record in records if record.offset >= offset]
+                found += [stored(index, record) for record in records if record.offset >= offset]
                 slices.release()
                 offset = slices.end_offset
         return found
@@ -259,14 +303,3 @@ def consumed(buffers: Iterable[Buffer], aborted: Iterable[AbortedTransaction]) -
         header = parse_header(batch)
         if not dropped.have(header, batch) and not header.is_control:
             yield from iterate_records(batch)
-
-
-def _stored(partition: int, record: Record) -> StoredRecord:
-    return StoredRecord(
-        partition=partition,
-        offset=record.offset,
-        timestamp_ms=record.timestamp_ms,
-        key=record.key,
-        value=record.value,
-        headers=tuple(record.headers),
-    )

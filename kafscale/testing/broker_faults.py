@@ -32,6 +32,8 @@ from kafscale.testing.trio_thread import TrioThread
 from kafscale.wire import error_codes
 from kafscale.wire.messages.records import ProduceRequest
 
+__tracebackhide__ = True  # pytest shows the line of the test instead
+
 EVERY_API = "*"
 
 

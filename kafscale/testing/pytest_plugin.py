@@ -6,14 +6,16 @@ used imports the broker.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
 if TYPE_CHECKING:
     from kafscale.testing.background_broker import BackgroundBroker
     from kafscale.testing.broker_faults import BrokerFaults
+    from kafscale.testing.schema_registry import Registry
     from kafscale.testing.secured_broker import SecuredBroker
 
 MARKER = "kafscale"
@@ -31,7 +33,7 @@ def kafscale_broker(request: pytest.FixtureRequest) -> Iterator[BackgroundBroker
     """Give the test its own broker, in memory and on a free port."""
     from kafscale.testing.background_broker import running_broker
 
-    with running_broker(**_options(request)) as broker:
+    with _started(running_broker, request) as broker:
         yield broker
 
 
@@ -40,7 +42,37 @@ def kafscale_secured_broker(request: pytest.FixtureRequest) -> Iterator[SecuredB
     """Give the test its own broker with TLS, users and lists; the marker's `protocol` is that of its listener."""
     from kafscale.testing.secured_broker import secured_broker
 
-    with secured_broker(**_options(request)) as broker:
+    with _started(secured_broker, request) as broker:
+        yield broker
+
+
+@pytest.fixture
+def kafscale_schema_registry() -> Iterator[Registry]:
+    """Give the test its own stand-in for a schema registry, on a free port; its `url` is for serializers."""
+    from kafscale.testing.schema_registry import running_registry
+
+    with running_registry() as registry:
+        yield registry
+
+
+AnyBroker = TypeVar("AnyBroker")
+
+
+@contextmanager
+def _started(
+    make: Callable[..., AbstractContextManager[AnyBroker]], request: pytest.FixtureRequest
+) -> Iterator[AnyBroker]:
+    """Run a broker with the marker's options; a wrong one fails the test with its message alone."""
+    from kafscale.errors import ConfigError, StartupError
+
+    with ExitStack() as stack:
+        broker, failure = None, ""
+        try:
+            broker = stack.enter_context(make(**_options(request)))
+        except (ConfigError, StartupError) as exc:
+            failure = str(exc)
+        if broker is None:
+            pytest.fail(f"@pytest.mark.{MARKER}: {failure}", pytrace=False)
         yield broker
 
 

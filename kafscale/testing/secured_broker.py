@@ -28,6 +28,8 @@ from kafscale.security.verifiers import ITERATIONS_LEAST, SCRAM_TYPES, ScramVeri
 from kafscale.testing.background_broker import BackgroundBroker, running, settings_of
 from kafscale.testing.certificates import Authority, CertificateFiles, common_name, make_authority
 
+__tracebackhide__ = True  # pytest shows the line of the test instead
+
 ADMIN = "admin"
 KEY_BYTES = 32
 

@@ -14,7 +14,9 @@ from typing import Any, TypeVar
 import attrs
 import trio
 
-from kafscale.errors import BrokerUnavailable
+from kafscale.errors import BrokerUnavailable, KafScaleError
+
+__tracebackhide__ = True  # pytest shows the line of the test instead
 
 T = TypeVar("T")
 
@@ -40,7 +42,10 @@ class TrioThread:
         ready.result()
 
     def call(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
-        """Run an async function in the loop and return its result. Raises BrokerUnavailable if the loop has ended."""
+        """Run an async function in the loop and return its result. Raises BrokerUnavailable if the loop has ended.
+
+        An expected error comes without the traceback of the loop, so that it shows the caller's line.
+        """
         future: Future[T] = Future()
         self._waiting.add(future)
         try:
@@ -50,7 +55,10 @@ class TrioThread:
         finally:
             if not self._thread.is_alive():
                 self._abandon_waiting()
-        return future.result()
+        try:
+            return future.result()
+        except KafScaleError as exc:
+            raise exc.with_traceback(None) from None
 
     def stop(self) -> None:
         """Cancel everything and wait for the thread's end. Raises the exception that ended it before, if any."""

@@ -13,8 +13,8 @@ import attrs
 import trio
 
 from kafscale.config import Address
+from kafscale.testing.http_server import http_server
 from kafscale.testing.tcp_proxy import TcpProxy, Way
-from tests.devtools.external.http_servers import http_server
 
 
 class Cut(Enum):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -323,3 +324,62 @@ async def test_healing_ends_every_fault(broker: BackgroundBroker) -> None:
     faults.heal()
     async with connected(broker) as connection:
         assert (await produce(connection, b"x")).error_code == error_codes.NONE
+
+
+def test_produce_returns_the_record_as_it_is_stored(broker: BackgroundBroker) -> None:
+    headers = (("source", b"test"), ("source", None))
+    first = broker.produce(TOPIC, "one", key="k", headers=headers, timestamp_ms=5)
+    second = broker.produce(TOPIC, None, key=b"k")
+    assert (first.key, first.value, first.headers, first.timestamp_ms) == (b"k", b"one", headers, 5)
+    assert (second.value, second.partition) == (None, first.partition), "one key, one partition"
+    assert second.offset == first.offset + 1
+    placed = broker.produce(TOPIC, b"\x00", partition=1 - first.partition)
+    assert sorted(broker.records(TOPIC), key=lambda record: record.partition != first.partition) == [
+        first,
+        second,
+        placed,
+    ]
+
+
+def test_produce_makes_a_missing_topic_as_clients_do() -> None:
+    with running_broker(default_partitions=3) as broker:
+        assert broker.produce("new", "one").partition == 0
+        with pytest.raises(KafkaError, match="topic 'new' has 3 partitions"):
+            broker.produce("new", "one", partition=3)
+    with running_broker(auto_create_topics=False) as broker, pytest.raises(KafkaError, match="there is no topic 'new'"):
+        broker.produce("new", "one")
+
+
+def test_produced_records_outlast_a_crash(broker: BackgroundBroker) -> None:
+    broker.produce(TOPIC, "one")
+    broker.crash()
+    assert [record.value for record in broker.records(TOPIC)] == [b"one"]
+
+
+def test_wait_for_returns_records_that_come_later(broker: BackgroundBroker) -> None:
+    later = threading.Timer(0.2, lambda: [broker.produce(TOPIC, value) for value in ("one", "two")])
+    later.start()
+    assert [record.value for record in broker.wait_for(TOPIC, 2)] == [b"one", b"two"]
+    later.join()
+
+
+def test_wait_for_tells_what_was_there(broker: BackgroundBroker) -> None:
+    for number in range(12):
+        broker.produce(TOPIC, f"{number}-" + "x" * 100)
+    with pytest.raises(AssertionError) as caught:
+        broker.wait_for(TOPIC, 13, timeout_seconds=0.05)
+    first, second, *_, last = str(caught.value).splitlines()
+    assert first == "topic 'orders' has 12 of 13 records after 0.05 s"
+    assert second == f"  partition 0, offset 0: key None, value {b'0-' + b'x' * 58!r}… (102 bytes)"
+    assert last == "  and 2 more"
+    with pytest.raises(AssertionError, match=r"has 0 of 1 records after 0\.05 s; there is no topic 'nowhere'"):
+        broker.wait_for("nowhere", timeout_seconds=0.05)
+
+
+def test_wait_for_outlasts_a_restart(broker: BackgroundBroker) -> None:
+    broker.produce(TOPIC, "one")
+    broker.stop()
+    later = threading.Timer(0.2, broker.start)
+    later.start()
+    assert len(broker.wait_for(TOPIC, 1)) == 1
+    later.join()

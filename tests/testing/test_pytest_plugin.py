@@ -48,9 +48,11 @@ def test_is_the_plugin_that_pyproject_names() -> None:
 
 
 def test_the_examples_of_the_documentation_pass(users: pytest.Pytester) -> None:
-    with_confluent, with_aiokafka, secured, _ = EXAMPLES
-    users.makepyfile(test_confluent=with_confluent, test_aiokafka=with_aiokafka, test_secured=secured)
-    run(users).assert_outcomes(passed=6)
+    with_confluent, with_aiokafka, secured, with_registry, _ = EXAMPLES
+    users.makepyfile(
+        test_confluent=with_confluent, test_aiokafka=with_aiokafka, test_secured=secured, test_registry=with_registry
+    )
+    run(users).assert_outcomes(passed=7)
 
 
 def test_a_test_without_idempotence_fails_as_documented(users: pytest.Pytester) -> None:
@@ -97,7 +99,7 @@ def test_fixtures_are_fresh_shared_marked_and_healed(users: pytest.Pytester) -> 
     )
     result = run(users)
     result.assert_outcomes(passed=4, errors=1)
-    result.stdout.fnmatch_lines(["*ConfigError: 'durabilty' is not an option of a broker under test*"])
+    result.stdout.fnmatch_lines(["*kafscale: 'durabilty' is not an option of a broker under test*"])
 
 
 def test_faults_acted_on_a_broker_that_the_test_did_not_have(users: pytest.Pytester) -> None:
@@ -176,3 +178,41 @@ print(*sorted(set(sys.modules) - before))
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=REPOSITORY, timeout=RUN_SECONDS
     )
     assert process.stdout.split() == ["kafscale", "kafscale.testing", "kafscale.testing.pytest_plugin"]
+
+
+FAILING = """
+import pytest
+
+def test_waits_for_more(kafscale_broker):
+    kafscale_broker.produce("orders", "one", key="k")
+    kafscale_broker.wait_for("orders", 3, timeout_seconds=0.1)  # the user's line
+
+def test_reads_a_missing_topic(kafscale_broker):
+    kafscale_broker.records("nowhere")
+
+def test_asks_a_stopped_broker(kafscale_broker):
+    kafscale_broker.stop()
+    kafscale_broker.produce("orders", "one")
+
+@pytest.mark.kafscale(nonsense=1)
+def test_has_a_wrong_option(kafscale_broker):
+    raise AssertionError("it ran")
+"""
+
+
+def test_a_failure_shows_the_line_of_the_test_and_nothing_of_ours(users: pytest.Pytester) -> None:
+    users.makepyfile(FAILING)
+    result = run(users)
+    result.assert_outcomes(failed=3, errors=1)
+    text = result.stdout.str()
+    for line in ("# the user's line", 'kafscale_broker.records("nowhere")', 'kafscale_broker.produce("orders", "one")'):
+        assert line in text
+    assert "topic 'orders' has 1 of 3 records after 0.1 s" in text
+    assert "partition 0, offset 0: key b'k', value b'one'" in text
+    assert "there is no topic 'nowhere'" in text
+    assert "the broker is stopped; start it first" in text
+    assert "@pytest.mark.kafscale: 'nonsense' is not an option of a broker under test; allowed: " in text
+    places = re.findall(r"^(\S+\.py):\d+: ", result.stdout.str(), re.MULTILINE)
+    assert {Path(place).name for place in places} == {
+        "test_a_failure_shows_the_line_of_the_test_and_nothing_of_ours.py"
+    }

@@ -15,8 +15,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
+from kafscale.testing.http_server import http_server
 from tests.devtools.external.clients import DEADLINE_SECONDS, PAUSE_SECONDS
-from tests.devtools.external.http_servers import http_server
 
 CONTENT_TYPE = "application/x-protobuf"
 
