@@ -4,6 +4,7 @@
 #   make tests PYTEST_ARGS="tests/wire -x"           fewer tests
 #   make test-pythons PYTHONS="3.13 3.14"            the tests on these versions of Python
 #   make test TEST_SEED=7                            other orders of tasks, by trio's scheduler
+#   make release VERSION=0.2.0                       the version to make
 #   make test-spark-next SPARK_NEXT=4.2.1            another PySpark than the newest
 #   make fuzz FUZZ_ARGS="--seed 7"                   the same requests again
 #   make test-simulation SEEDS=5000 FIRST_SEED=9000  other seeds; SIMULATE_ARGS=--short for short ones
@@ -21,7 +22,7 @@ PYTHONS ?= 3.11 3.12 3.13 3.14
 BENCH_ARGS ?=
 SHORT_SMOKE_SECONDS := 1
 TEST_WORKERS := $(shell echo $$(( $$(nproc) * 3 / 2 ))) # tests wait for processes and disks for a quarter of their time
-RUN_TESTS = $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile -m "not java and not spark and not faults and not compose and not go and not helm and not observe and not browser and not site" $(PYTEST_ARGS)
+RUN_TESTS = $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile -m "not java and not spark and not faults and not compose and not go and not helm and not observe and not browser and not site and not wheel" $(PYTEST_ARGS)
 SEEDS ?= 2000
 FIRST_SEED ?= 1
 FUZZ_SECONDS ?= 180
@@ -30,14 +31,15 @@ HELM_VERSION := v3.22.0
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help wheel serve test tests test-pythons check docs format audit lock test-java test-spark test-spark-next test-simulation test-cluster-simulation test-faults test-cluster test-compose test-go test-helm test-console test-secured fuzz test-observe has-prometheus has-java has-docker has-go bench bench-claims bench-cluster bench-console bench-freshness bench-groups bench-idle bench-memory bench-peers bench-profile bench-restore bench-smoke bench-spark bench-transactions clean
+.PHONY: help wheel serve test tests test-pythons check docs format release audit lock test-java test-spark test-spark-next test-simulation test-cluster-simulation test-faults test-cluster test-compose test-go test-helm test-wheel test-console test-secured fuzz test-observe has-prometheus has-java has-docker has-go bench bench-claims bench-cluster bench-console bench-freshness bench-groups bench-idle bench-memory bench-peers bench-profile bench-restore bench-smoke bench-spark bench-transactions clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r target does; \
 	  do printf '%-24s %s\n' "$$target" "$$does"; done
 
-wheel: $(VENV)/bin/python ## Build dist/kafscale-VERSION-py3-none-any.whl, which pip installs on any machine
-	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+wheel: $(VENV)/installed-build ## Build dist/kafscale-VERSION-py3-none-any.whl, which pip, uvx and pipx take on any machine, and the sdist
+	rm -f dist/kafscale-*
+	$(BIN)/python -m build --outdir dist .
 
 serve: $(VENV)/installed ## Set up everything and run the broker; its data goes to ./kafscale-data
 	@exec $(BIN)/python -m kafscale serve $(SERVE_ARGS)
@@ -45,7 +47,7 @@ serve: $(VENV)/installed ## Set up everything and run the broker; its data goes 
 test: check ## Set up everything and run formatting, lint, types, import direction, tests and a short smoke run
 	$(RUN_TESTS)
 	$(if $(PYTEST_ARGS),,$(BIN)/python -m bench.smoke --seconds $(SHORT_SMOKE_SECONDS))
-	@echo "Left out, since they need more than Python or take long: make test-java, make test-spark, make test-spark-next, make test-faults, make test-compose, make test-go, make test-helm, make test-observe, make test-console."
+	@echo "Left out, since they need more than Python or take long: make test-java, make test-spark, make test-spark-next, make test-faults, make test-compose, make test-go, make test-helm, make test-observe, make test-console, make test-wheel."
 
 # The interpreter of $$version: as `python3.12` on the PATH, or the newest of pyenv's.
 FIND_PYTHON = python=python$$version; "$$python" -c '' 2>/dev/null || \
@@ -110,6 +112,9 @@ test-compose: has-docker $(VENV)/installed-dev ## Test the containers of compose
 test-secured: $(VENV)/installed-dev ## Test the clients on brokers with TLS, logins and access control lists
 	$(BIN)/python -m pytest tests/clients --secured -n 2 --dist loadfile -m "not faults and not go" $(PYTEST_ARGS)
 
+test-wheel: $(VENV)/installed-dev $(VENV)/installed-build ## Run README's tour from the wheel, in empty environments of each installed Python; takes minutes
+	$(BIN)/python -m pytest -m wheel $(PYTEST_ARGS)
+
 test-go: has-go $(VENV)/installed-dev ## Test with franz-go, the Go client; needs Go
 	$(BIN)/python -m pytest -m go $(PYTEST_ARGS)
 
@@ -123,6 +128,10 @@ test-helm: has-go $(VENV)/installed-dev ## Test the Helm chart: its manifests, a
 
 test-observe: has-prometheus $(VENV)/installed-dev ## Evaluate all dashboards and alerts by Prometheus on live brokers; needs Debian's prometheus; takes minutes
 	$(BIN)/python -m pytest -m observe --capture=no $(PYTEST_ARGS)
+
+release: $(VENV)/installed-build ## Make a release of this clone, VERSION=0.2.0: changelog, commit, tag, wheel, sdist, checksums, image; publishes nothing
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'towncrier>=24.8'
+	@PYTHON=$(BIN)/python .ci/release "$(VERSION)"
 
 audit: $(AUDIT_VENV)/installed ## Write build/sbom.cdx.json, and ask a vulnerability service about what the image installs
 	@mkdir -p build
@@ -233,6 +242,10 @@ $(AUDIT_VENV)/installed: requirements/audit.txt | $(VENV)/bin/python
 	@echo "Installing the tools of make audit and make lock into $(AUDIT_VENV)"
 	@$(BIN)/python -m venv $(AUDIT_VENV)
 	@$(AUDIT_BIN)/python -m pip install --quiet --disable-pip-version-check --requirement $<
+	@touch $@
+
+$(VENV)/installed-build: | $(VENV)/bin/python
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'build>=1.2'
 	@touch $@
 
 # The newest PySpark that the extra `spark` takes: `iceberg`, which `test-spark` has, keeps to an older one.

@@ -16,7 +16,10 @@ import kafscale
 
 REPOSITORY = Path(__file__).parents[2]
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
-_COMMAND = re.compile(r"pip install ('[^']*(?:kafscale|\.\[)[^']*'|\S*kafscale\S*)")
+_COMMAND = re.compile(r"\bpip install ('[^']*(?:kafscale|\.\[)[^']*'|\S*kafscale[^\s`]*)")
+_BY_NAME = re.compile(r"(?:pip|pipx|tool) install '?kafscale\b(?!-)|uvx kafscale\b|docker run [^`\n]*\bkafscale\b")
+INSTALL = REPOSITORY / "docs" / "how-to" / "install.md"
+RELEASED = "## From the first release on"
 _EXTRAS = """
 import importlib.metadata as metadata
 found = metadata.metadata("kafscale")
@@ -24,11 +27,24 @@ print(found["Version"], *found.get_all("Provides-Extra"))
 """
 
 
+def _before_release(page: Path) -> str:
+    """Return a page without the section of commands that work from the first release on, and images that it builds."""
+    return re.sub(r"docker build -t kafscale .\n.*", "", page.read_text().partition(RELEASED)[0])
+
+
+def test_commands_by_name_alone_are_in_one_section() -> None:
+    """`pip install kafscale` finds nothing until the first release."""
+    _, heading, after = INSTALL.read_text().partition(RELEASED)
+    assert heading
+    assert len(_BY_NAME.findall(after)) == 4
+    assert not {page.name for page in PAGES if _BY_NAME.search(_before_release(page))}
+
+
 def commands() -> dict[str, set[str]]:
     """Return each command that installs KafScale, and the pages that have it."""
     found: dict[str, set[str]] = {}
     for page in PAGES:
-        for each in _COMMAND.finditer(page.read_text()):
+        for each in _COMMAND.finditer(_before_release(page)):
             found.setdefault(each[0], set()).add(page.name)
     return found
 
@@ -36,10 +52,11 @@ def commands() -> dict[str, set[str]]:
 def test_pages_install_only_the_local_wheel_or_checkout() -> None:
     """`pip install 'kafscale[spark]'` on three pages found no such package."""
     found = commands()
-    assert set().union(*found.values()) >= {"spark.md", "iceberg.md", "sql.md"}
+    assert set().union(*found.values()) >= {"spark.md", "iceberg.md", "sql.md", "install.md"}
     wheel = re.escape(f"kafscale-{kafscale.__version__}-py3-none-any.whl")
     for command in found:
-        assert re.fullmatch(rf"pip install '(?:(?:dist/)?{wheel}|\.)\[\w+\]'", command)
+        extras = r"\[[\w,]+\]"
+        assert re.fullmatch(rf"pip install (?:'(?:(?:dist/)?{wheel}|\.){extras}'|dist/kafscale-\*\.whl)", command)
 
 
 @pytest.mark.faults
@@ -63,4 +80,4 @@ def test_the_pages_commands_install_the_extras_that_they_name(tmp_path: Path) ->
         told = subprocess.run([python, "-c", _EXTRAS], check=True, capture_output=True, text=True, cwd=tmp_path)
         version, *extras = told.stdout.split()
         assert version == kafscale.__version__
-        assert command[command.index("[") + 1 : command.index("]")] in extras
+        assert {*command.partition("[")[2].partition("]")[0].split(",")} - {""} <= {*extras}
