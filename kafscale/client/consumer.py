@@ -89,6 +89,24 @@ class Consumed:
     record: Record
 
 
+@attrs.frozen(kw_only=True)
+class FetchedBatch:
+    """A whole batch of any kind. Its records before `position` were not asked for.
+
+    `is_aborted` is known at READ_COMMITTED only.
+    """
+
+    partition: int
+    position: int
+    header: BatchHeader
+    data: memoryview
+    is_aborted: bool
+
+    @property
+    def is_for_consumers(self) -> bool:
+        return not self.is_aborted and not self.header.is_control
+
+
 @attrs.define(eq=False, kw_only=True, repr=False)
 class Consumer:
     """Reads one topic. `positions` has the next offset by partition, `ends` the last seen high watermarks.
@@ -100,13 +118,24 @@ class Consumer:
     topic: str
     positions: dict[int, int]
     isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED  # Kafka's consumer: isolation.level
+    max_bytes: int = MAX_FETCH_BYTES
     ends: dict[int, int] = attrs.field(factory=dict, init=False)
     _attempts: Attempts | None = attrs.field(default=None, init=False)  # while a partition can't be read
 
     async def poll(self, max_wait_ms: int = 500) -> list[Consumed]:
         """Return records, and move the positions. Raises KafkaError (OFFSET_OUT_OF_RANGE), BrokerUnavailable."""
+        return [
+            Consumed(batch.partition, record)
+            for batch in await self.poll_batches(max_wait_ms)
+            if batch.is_for_consumers
+            for record in iterate_records(batch.data)
+            if record.offset >= batch.position
+        ]
+
+    async def poll_batches(self, max_wait_ms: int = 500) -> list[FetchedBatch]:
+        """Return batches, with markers and aborted ones, and move the positions. Raises as `poll`."""
         replies = [await self._ask(leader, indexes, max_wait_ms) for leader, indexes in (await self._leaders()).items()]
-        consumed: list[Consumed] = []
+        fetched: list[FetchedBatch] = []
         refused: PartitionData | None = None
         for reply in replies:
             response = await reply.wait()
@@ -114,9 +143,9 @@ class Consumer:
             for answer in (part for found in response.responses for part in found.partitions):
                 if answer.error_code in _WORTH_ANOTHER:
                     refused = answer
-                consumed += self._take(answer)
-        await self._wait_for_another(refused, has_records=bool(consumed))
-        return consumed
+                fetched += self._take(answer)
+        await self._wait_for_another(refused, has_records=any(batch.is_for_consumers for batch in fetched))
+        return fetched
 
     async def _wait_for_another(self, refused: PartitionData | None, *, has_records: bool) -> None:
         """Wait before the next poll if a partition can't be read. Raises KafkaError once that lasts long."""
@@ -142,13 +171,13 @@ class Consumer:
         request = FetchRequest(
             max_wait_ms=max_wait_ms,
             min_bytes=1,
-            max_bytes=MAX_FETCH_BYTES,
+            max_bytes=self.max_bytes,
             isolation_level=self.isolation_level,
             topics=[FetchTopic(topic=self.topic, topic_id=topic_id, partitions=partitions)],
         )
         return await leader.send(request, FetchResponse)
 
-    def _take(self, answer: PartitionData) -> list[Consumed]:
+    def _take(self, answer: PartitionData) -> list[FetchedBatch]:
         partition = answer.partition_index
         if answer.error_code in _STALE:
             self.client.forget(self.topic)
@@ -160,18 +189,21 @@ class Consumer:
             AbortedFrom(transaction.producer_id, transaction.first_offset)
             for transaction in answer.aborted_transactions or ()
         )
-        consumed = []
+        fetched = []
         records = answer.records or b""
         assert isinstance(records, bytes | memoryview), "what was decoded is one buffer"
-        for batch in whole_batches(memoryview(records)):
-            header = parse_header(batch)
-            if not aborted.have(header, batch) and not header.is_control:
-                position = self.positions[partition]
-                consumed += [
-                    Consumed(partition, record) for record in iterate_records(batch) if record.offset >= position
-                ]
+        for data in whole_batches(memoryview(records)):
+            header = parse_header(data)
+            batch = FetchedBatch(
+                partition=partition,
+                position=self.positions[partition],
+                header=header,
+                data=data,
+                is_aborted=aborted.have(header, data),
+            )
+            fetched.append(batch)
             self.positions[partition] = header.next_offset
-        return consumed
+        return fetched
 
     def _check(self, answer: PartitionData) -> None:
         partition = answer.partition_index

@@ -41,12 +41,18 @@ class Producer:
     codec: int = compression.NONE
     _next_keyless: int = attrs.field(default=0, init=False)
 
-    async def send(self, records: Sequence[Record], *, partition: int | None = None) -> None:
-        """Write records in order, and wait until they are acknowledged. Raises KafkaError, BrokerUnavailable."""
+    async def send(self, records: Sequence[Record], *, partition: int | None = None) -> dict[int, int]:
+        """Write records in order, and wait until they are acknowledged. Raises KafkaError, BrokerUnavailable.
+
+        Return the first offset in each partition, -1 with acks=0.
+        """
         found = await self.client.topic(self.topic, create=True)
+        offsets: dict[int, int] = {}
         for index, chosen in self._by_partition(records, len(found.leaders), partition).items():
             for batch in split(chosen):
-                await self.send_batch(index, build_batch(batch, codec=self.codec))
+                offset = await self.send_batch(index, build_batch(batch, codec=self.codec))
+                offsets.setdefault(index, offset)
+        return offsets
 
     async def send_batch(self, partition: int, batch: bytearray) -> int:
         """Write an encoded batch and return its first offset, -1 with acks=0. Raises KafkaError, BrokerUnavailable."""

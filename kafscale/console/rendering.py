@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import jinja2
 
-from kafscale.escaping import escaped
+from kafscale.escaping import escaped, escaped_lines
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -76,6 +76,7 @@ def environment() -> jinja2.Environment:
         moment=moment,
         path_part=path_part,
         visible=escaped,
+        lines=escaped_lines,
     )
     return environment
 

@@ -19,6 +19,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from kafscale.client.client import Client
 from kafscale.console.cluster import ClusterAccess
+from kafscale.console.messages.showing import Shower
 from kafscale.console.rendering import render
 from kafscale.console.runs import RUNS_MAX_COUNT, Run
 from kafscale.console.sampling import ClusterSamples, Sampling
@@ -58,6 +59,7 @@ class Console:
     settings: ConsoleSettings
     sessions: Sessions = attrs.field(factory=Sessions)
     shared: ClusterAccess = attrs.field(init=False)
+    shower: Shower = attrs.field(init=False)
     tasks: trio.Nursery = attrs.field(init=False)  # set while the console serves
     _runs_limit: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(RUNS_MAX_COUNT), init=False)
     sampling: Sampling = attrs.field(init=False)
@@ -65,6 +67,7 @@ class Console:
     def __attrs_post_init__(self) -> None:
         self.shared = ClusterAccess(self.settings.bootstrap, self.settings.security.of(None))
         self.sampling = Sampling(self.shared, self.settings.security.needs_login)
+        self.shower = Shower(self.settings.registry)
 
     async def begin(self, cluster: ClusterAccess, user: str | None = None) -> Session:
         """Begin a session, and close the clusters of expired ones."""
@@ -81,6 +84,7 @@ class Console:
         for session in self.sessions.all:
             await self.end(session)
         await self.shared.aclose()
+        self.shower.close()
 
     def start(self, session: Session, page: str, run: Run) -> None:
         """Start a command for a page, and cancel the page's last one."""

@@ -17,6 +17,7 @@ from kafscale.console.pages import (
     group_reset,
     groups,
     login,
+    messages,
     overview,
     pipelines,
     quotas,
@@ -28,7 +29,7 @@ from kafscale.console.pages import (
 from kafscale.console.pages.base import Console, PageRequest, view
 from kafscale.console.settings import ConsoleSettings
 
-CLUSTER_PAGES = (overview, topics, groups, group_reset, transactions, brokers, users, acls, quotas)
+CLUSTER_PAGES = (overview, topics, messages, groups, group_reset, transactions, brokers, users, acls, quotas)
 PAGES = (login, *CLUSTER_PAGES, bucket, sql, pipelines)
 
 
