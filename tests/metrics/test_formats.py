@@ -76,6 +76,7 @@ def test_a_page_of_openmetrics_ends_with_its_own_line() -> None:
         (f"{OPENMETRICS};q=0", PageFormat.TEXT),
         (f"{OPENMETRICS};q=nan", PageFormat.TEXT),
         (f"{OPENMETRICS};q=much", PageFormat.TEXT),
+        (f"{OPENMETRICS};q=7, text/plain;q=0.5", PageFormat.TEXT),
         ("application/json", PageFormat.TEXT),
         ("text/html," * 100 + OPENMETRICS, PageFormat.TEXT),
     ],
