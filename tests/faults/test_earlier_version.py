@@ -7,6 +7,7 @@ without the history, as in an archive of the sources.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tarfile
@@ -23,11 +24,14 @@ from tests.devtools.external.clients import read_committed
 from tests.devtools.processes.cluster_load import ClusterLoad
 from tests.devtools.processes.process import BrokerProcess
 from tests.devtools.processes.several_processes import bootstrap_of, broker_processes
+from tests.docs.blocks import blocks_of
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
 EARLIER = "41639fc2a3cab9d33db060f0fb0168dd6d543e22"
 REPOSITORY = Path(__file__).parent.parent.parent
+PAGE = (REPOSITORY / "docs" / "how-to" / "upgrade.md").read_text()
+STOP, START = (f"sudo systemctl {verb} kafscale" for verb in ("stop", "start"))
 PARTITION_COUNT = 6
 QUIET_SECONDS = 3.0  # under load, between two restarts
 AWAY_SECONDS = 5.0  # longer than others wait for a broker that is silent
@@ -133,6 +137,43 @@ def test_a_lone_broker_serves_the_data_of_the_earlier_version(
         described = admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, "orders")])
         assert next(iter(described.values())).result()["retention.ms"].value == "777000000"
         assert committed_offset(client) == COMMITTED_OFFSET
+
+
+@pytest.mark.parametrize("durability", ["wal", "segment", "s3-wal"])
+def test_the_page_on_upgrades_can_be_followed(durability: str, earlier: Path, tmp_path: Path) -> None:
+    """A lone broker is upgraded by the page's commands and taken back by them, with a record written by each."""
+    there, back = [text for language, text in blocks_of(PAGE) if language == "sh"]
+    with BrokerProcess(directory=tmp_path, options=["--durability", durability], package=earlier) as broker:
+        client = {"bootstrap.servers": broker.bootstrap}
+        admin = AdminClient(client)
+        admin.create_topics([NewTopic("orders", 3)])["orders"].result()
+        produce(client, ["earlier"])
+        commit_offset(client)
+        follow(there, broker, None)
+        produce(client, ["later"])
+        assert committed_offset(client) == COMMITTED_OFFSET
+        follow(back, broker, earlier)
+        produce(client, ["earlier again"])
+        assert committed_offset(client) == COMMITTED_OFFSET
+        follow(there, broker, None)
+        partitions = read_committed(broker.bootstrap, "orders", 3, 3)
+        found = [message.value().decode() for messages in partitions for message in messages]
+        assert sorted(found) == ["earlier", "earlier again", "later"]
+
+
+def follow(script: str, broker: BrokerProcess, package: Path | None) -> None:
+    """Run commands of the page by this version's `kafscale`, with the process as the unit `kafscale`."""
+    assert [script.count(command) for command in (STOP, START)] == [1, 1]
+    environ = {**os.environ, "KAFSCALE_BOOTSTRAP": broker.bootstrap, "KAFSCALE_ADMIN_LISTEN": str(broker.admin)}
+    environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environ['PATH']}"
+    for command in script.splitlines():
+        if command == STOP:
+            assert broker.stop() == 0
+        elif command == START:
+            broker.package = package
+            broker.start()
+        else:
+            subprocess.run(["bash", "-euc", command], env=environ, check=True, capture_output=True, timeout=60)
 
 
 def produce(client: dict[str, str], values: Sequence[str]) -> None:

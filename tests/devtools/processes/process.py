@@ -196,7 +196,8 @@ class BrokerProcess:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("KAFSCALE_")}
         package = str(self.package or Path(kafscale.__file__).parent.parent)
         paths = os.pathsep.join(filter(None, [package, inherited.get("PYTHONPATH")]))
-        return {**inherited, "KAFSCALE_CONSOLE": "none", "PYTHONPATH": paths, **self.environ}
+        console = {"KAFSCALE_CONSOLE": "none"} if self.package is None else {}  # earlier versions have no such option
+        return {**inherited, **console, "PYTHONPATH": paths, **self.environ}
 
     def _running(self) -> subprocess.Popen[str]:
         if self._process is None or self._process.poll() is not None:
