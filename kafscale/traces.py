@@ -101,11 +101,11 @@ class CountingExporter(SpanExporter):
             self.sent_count.value += len(spans)
             if self._is_failing:
                 lost = int(self.lost_count.value - self._lost_before)
-                logger.warning("%s takes spans again; %d were lost", self.endpoint, lost)
+                logger.warning("the collector at %s takes spans again; %d were lost", self.endpoint, lost)
         else:
             if not self._is_failing:
                 self._lost_before = self.lost_count.value
-                logger.warning("spans are lost until --traces-endpoint %s takes them: %s", self.endpoint, self._reason)
+                logger.warning("spans are lost until the collector at %s takes them: %s", self.endpoint, self._reason)
             self.lost_count.value += len(spans)
         self._is_failing = result is not SpanExportResult.SUCCESS
         return result

@@ -76,9 +76,9 @@ def test_lost_spans_are_counted_and_told_once(caplog: pytest.LogCaptureFixture) 
         exporter.export(spans)
     assert (exporter.sent_count.value, exporter.lost_count.value) == (4, 6)
     assert [record.getMessage() for record in caplog.records] == [
-        "spans are lost until --traces-endpoint http://collector:4318/v1/traces takes them: Connection refused",
-        "http://collector:4318/v1/traces takes spans again; 4 were lost",
-        "spans are lost until --traces-endpoint http://collector:4318/v1/traces takes them: Connection refused",
+        "spans are lost until the collector at http://collector:4318/v1/traces takes them: Connection refused",
+        "the collector at http://collector:4318/v1/traces takes spans again; 4 were lost",
+        "spans are lost until the collector at http://collector:4318/v1/traces takes them: Connection refused",
     ]
 
 

@@ -219,8 +219,8 @@ EVENTS: Final[Mapping[str, str]] = {
     "no console: every listener has TLS; run `kafscale console --command-config FILE`": "console-without-listener",
     "no console: cannot listen on %s: %s; choose another address with --console HOST:PORT, or none": "console-address-refused address error",
     "cannot start the console: %s": "console-not-started error",
-    "%s takes spans again; %d were lost": "traces-back endpoint spans",
-    "spans are lost until --traces-endpoint %s takes them: %s": "traces-lost endpoint error",
+    "the collector at %s takes spans again; %d were lost": "traces-back endpoint spans",
+    "spans are lost until the collector at %s takes them: %s": "traces-lost endpoint error",
 }
 
 

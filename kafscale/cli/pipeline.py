@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from kafscale.spark.pipeline.reset import Reset
     from kafscale.spark.pipeline.runner import Lag, Observer
     from kafscale.spark.pipeline.tables import Care
+    from kafscale.traces import Traces
 
 MASTER_DEFAULT = "local[*, 4]"  # a task that fails is tried again, as on a cluster
 T = TypeVar("T")
@@ -93,7 +94,8 @@ def run_command(file: Path, *, once: bool, master: str, conf: Given) -> None:
         from kafscale.spark.pipeline.runner import PipelineRun
 
         observers = stack.enter_context(_observing(pipeline))
-        run = PipelineRun(spark=spark, pipeline=pipeline, observers=observers)
+        traces = stack.enter_context(_tracing(pipeline))
+        run = PipelineRun(spark=spark, pipeline=pipeline, observers=observers, traces=traces)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: run.stop())
         failed = run.run(once=once)
@@ -353,6 +355,23 @@ def _observing(pipeline: Pipeline) -> Iterator[Sequence[Observer]]:
     with serving(metrics, Address.parse(pipeline.metrics)) as address:
         click.echo(f"metrics at http://{address}/metrics", err=True)
         yield [Terminal(), metrics]
+
+
+@contextmanager
+def _tracing(pipeline: Pipeline) -> Iterator[Traces | None]:
+    """Send spans for the block if the pipeline names a collector."""
+    if pipeline.traces is None:
+        yield None
+        return
+    try:
+        from kafscale.traces import Traces
+    except ModuleNotFoundError as exc:
+        raise missing_extra("traces", exc, what="`traces` in a pipeline") from exc
+    traces = Traces.open(pipeline.traces, {"service.name": "kafscale-pipeline"})
+    try:
+        yield traces
+    finally:
+        traces.close()
 
 
 TARGETS = ("kafscale", "kafka")

@@ -21,9 +21,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import reduce
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 from pyspark.sql import DataFrame, SparkSession, Window, functions
@@ -38,6 +38,11 @@ from kafscale.spark.pipeline.schema import fitted
 from kafscale.spark.pipeline.snapshots import CommitsAhead, Committed, Digests, MicroBatch, newest
 from kafscale.spark.pipeline.table_format import TableFormat, TableHead
 from kafscale.spark.pipeline.tables import evolve, format_of, not_before, routed, share_of, tables_for
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
+    from kafscale.traces import Traces
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +83,7 @@ class BatchWriter:
     checkpoint: QueryCheckpoint
     report: Callable[[Outcome], None]
     digests: Callable[[Position, Position], Digests] = lambda _start, _end: {}
+    traces: Traces | None = None
     failure: Exception | None = None
     buried: CommitsAhead = attrs.field(  # in the table of dead letters
         default=attrs.Factory(lambda self: CommitsAhead(mapping=self.mapping.id), takes_self=True), init=False
@@ -103,9 +109,21 @@ class BatchWriter:
         tables = format_of(frame.sparkSession, self.pipeline)
         is_new = self._tried == batch_id - 1  # or else it may have been tried in an earlier process
         self._tried = batch_id
+        with self._traced(batch) as span:
+            self._try(_Attempt(self, frame, batch, tables, is_new=is_new, span=span))
+
+    def _traced(self, batch: MicroBatch) -> AbstractContextManager[Span | None]:
+        if self.traces is None:
+            return nullcontext()
+        from kafscale.spark.pipeline.tracing import batch_span
+
+        return batch_span(self.traces, batch, self.mapping.table)
+
+    def _try(self, first: _Attempt) -> None:
+        tables, batch_id = first.tables, first.batch.batch_id
         for attempt in range(1, ATTEMPT_COUNT + 1):
             try:
-                self.report(_Attempt(self, frame, batch, tables, is_new=is_new and attempt == 1).run())
+                self.report((first if attempt == 1 else attrs.evolve(first, is_new=False)).run())
                 return
             except Exception as exc:
                 conflict = next((text for text in tables.conflicts if text in str(exc)), None)
@@ -123,6 +141,7 @@ class _Attempt:
     batch: MicroBatch
     tables: TableFormat  # as the stream's own session sees them, by its own settings
     is_new: bool = attrs.field(kw_only=True)  # the batch was never tried before
+    span: Span | None = attrs.field(kw_only=True)
 
     @property
     def spark(self) -> SparkSession:
@@ -138,7 +157,8 @@ class _Attempt:
         self._check_start(committed, self.writer.mapping)
         rows = rows_of(self.frame, self.writer.mapping, self.writer.pipeline)
         told = self._told(committed)
-        with _kept(rows):
+        with _kept(rows, is_traced=self.span is not None):
+            self._link(rows)
             others = tables_for(self.spark, self.writer.pipeline, self.writer.mapping, rows)
             rows = routed(rows, self.writer.mapping, others)
             self.tables.tell(told.summary())
@@ -155,6 +175,12 @@ class _Attempt:
             added_rows=sum(committed.added_rows for committed in added if committed is not None),
             commit_seconds=time.monotonic() - started,
         )
+
+    def _link(self, rows: BatchRows) -> None:
+        if self.span is not None:
+            from kafscale.spark.pipeline.tracing import link_records
+
+            link_records(self.span, rows)
 
     def _head(self, table: str) -> TableHead | None:
         """Return the head of the table before the look, if nothing else may come before the rows."""
@@ -303,14 +329,15 @@ def _emptying(mapping: TableMapping, truncates: Sequence[Any], deletes: str) -> 
 
 
 @contextmanager
-def _kept(rows: BatchRows) -> Iterator[None]:
-    """Decode rows once that are used twice: for the dead letters and for the table."""
-    if rows.can_fail:
+def _kept(rows: BatchRows, *, is_traced: bool) -> Iterator[None]:
+    """Decode rows once that are used twice: for the dead letters, or the trace, and for the table."""
+    is_kept = rows.can_fail or is_traced
+    if is_kept:
         rows.frame.persist()
     try:
         yield
     finally:
-        if rows.can_fail:
+        if is_kept:
             rows.frame.unpersist()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from kafscale.config import Address, StoreUrl, parse_duration, parse_size
+from kafscale.config import Address, StoreUrl, is_endpoint, parse_duration, parse_size, split_url
 from kafscale.spark.catalogs import CatalogOptions, quoted, setting
 
 FORMATS = ("bytes", "string", "json", "avro", "protobuf", "json-schema")
@@ -415,6 +415,13 @@ class Maintenance:
     )
 
 
+def parse_collector(text: str) -> str:
+    """Return the URL of a collector of traces. Raises ValueError."""
+    if not is_endpoint(split_url(text)):
+        raise ValueError(f"'{text}' is not a URL such as http://HOST:PORT")
+    return text
+
+
 @attrs.frozen(kw_only=True)
 class Pipeline:
     """A whole pipeline."""
@@ -429,6 +436,12 @@ class Pipeline:
     trigger: str = setting("How often a micro-batch begins.", "60s", validator=_checked(parse_duration))
     metrics: str | None = setting(
         "`HOST:PORT` where `run` serves metrics for Prometheus at `/metrics`.", None, validator=_checked(Address.parse)
+    )
+    traces: str | None = setting(
+        "URL of an OpenTelemetry collector, such as `http://127.0.0.1:4318`: `run` sends it a span for each batch. "
+        "Needs the extra `traces`.",
+        None,
+        validator=_checked(parse_collector),
     )
     spark: Mapping[str, str] = setting("Settings of Spark.", factory=dict, repr=False)
     maintenance: Maintenance = attrs.field(factory=Maintenance, metadata={"doc": "Care of the tables."})

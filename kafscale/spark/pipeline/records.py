@@ -145,11 +145,13 @@ class BatchRows:
         return self.frame.where(functions.col(ERROR).isNotNull())
 
 
-def source_schema(mapping: TableMapping) -> StructType:
-    return StructType([*SCHEMA.fields, HEADERS]) if needs_headers(mapping) else SCHEMA
+def source_schema(mapping: TableMapping, pipeline: Pipeline) -> StructType:
+    return StructType([*SCHEMA.fields, HEADERS]) if needs_headers(mapping, pipeline) else SCHEMA
 
 
-def needs_headers(mapping: TableMapping) -> bool:
+def needs_headers(mapping: TableMapping, pipeline: Pipeline) -> bool:
+    if pipeline.traces is not None:
+        return True
     return any(name.startswith("headers") for name in mapping.metadata_columns.values())
 
 
@@ -273,7 +275,7 @@ def _row_of(change: Column) -> Column:
 
 def empty_rows(spark: SparkSession, mapping: TableMapping, pipeline: Pipeline) -> BatchRows:
     """Return the rows of no record, for their columns."""
-    return rows_of(spark.createDataFrame([], source_schema(mapping)), mapping, pipeline)
+    return rows_of(spark.createDataFrame([], source_schema(mapping, pipeline)), mapping, pipeline)
 
 
 def _decoded(side: str, encoding: Encoding, mapping: TableMapping, registry: RegistryConfig | None) -> Column:

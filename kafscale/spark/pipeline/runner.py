@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 from pyspark.sql import SparkSession
@@ -30,6 +30,9 @@ from kafscale.spark.source.offsets import EARLIEST, OffsetFinder, PartitionNotNa
 from kafscale.spark.source.options import Given, ReadOptions
 from kafscale.spark.source.planning import Planner
 from kafscale.wire.client_rules import lag
+
+if TYPE_CHECKING:
+    from kafscale.traces import Traces
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +85,7 @@ class PipelineRun:
     spark: SparkSession
     pipeline: Pipeline
     observers: Sequence[Observer]
+    traces: Traces | None = None
     _stopping: threading.Event = attrs.field(factory=threading.Event, init=False)
     _lock: Any = attrs.field(init=False)
 
@@ -123,7 +127,8 @@ class PipelineRun:
 
     def _run(self, once: bool) -> Sequence[str]:
         running = [
-            MappingRun(spark=self.spark, pipeline=self.pipeline, mapping=mapping) for mapping in self.pipeline.mappings
+            MappingRun(spark=self.spark, pipeline=self.pipeline, mapping=mapping, traces=self.traces)
+            for mapping in self.pipeline.mappings
         ]
         failed: list[str] = []
         while running:
@@ -153,6 +158,7 @@ class MappingRun:
     spark: SparkSession
     pipeline: Pipeline
     mapping: TableMapping
+    traces: Traces | None = None
     _query: Any = attrs.field(default=None, init=False)
     _target: BucketBounds | None = attrs.field(default=None, init=False)  # where `once` ends
     _before: QueryProgress | None = attrs.field(default=None, init=False)
@@ -172,6 +178,7 @@ class MappingRun:
             checkpoint=self.checkpoint,
             report=self._keep_outcome,
             digests=self._digests,
+            traces=self.traces,
         )
 
     @property
@@ -395,7 +402,7 @@ def source_options(pipeline: Pipeline, mapping: TableMapping) -> dict[str, str]:
         **mapping.subscription,
         "failOnDataLoss": "true",
         "warnOfAvailableNow": "false",  # `once` repeats its query until nothing is left
-        "includeHeaders": str(needs_headers(mapping)).lower(),
+        "includeHeaders": str(needs_headers(mapping, pipeline)).lower(),
     }
 
 
