@@ -36,6 +36,7 @@ PARTITION_COUNT = 6
 QUIET_SECONDS = 3.0  # under load, between two restarts
 AWAY_SECONDS = 5.0  # longer than others wait for a broker that is silent
 ACKNOWLEDGED_LEAST_COUNT = 500
+STOP_SECONDS = 120.0  # one where nothing else runs
 RECORDS_COUNT = 600
 COMMITTED_OFFSET = 7
 
@@ -168,7 +169,7 @@ def follow(script: str, broker: BrokerProcess, package: Path | None) -> None:
     environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environ['PATH']}"
     for command in script.splitlines():
         if command == STOP:
-            assert broker.stop() == 0
+            assert broker.stop(STOP_SECONDS) == 0
         elif command == START:
             broker.package = package
             broker.start()
