@@ -24,7 +24,7 @@ CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 BROKER_FLAGS = ("-Xmx1G", "-Xms1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20",
                 "-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent")  # fmt: skip
 QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
-START_SECONDS = 180  # five where nothing else runs
+START_SECONDS = 600  # five where nothing else runs
 
 DURABLE: Mapping[str, str] = {"log.flush.interval.messages": "1"}
 DEFAULT: Mapping[str, str] = {}

@@ -23,7 +23,7 @@ import attrs
 
 from kafscale.store.s3.sigv4 import S3Credentials
 
-START_TIMEOUT_SECONDS = 30.0
+START_TIMEOUT_SECONDS = 120.0  # it takes one where nothing else runs
 
 
 @attrs.frozen(kw_only=True)
