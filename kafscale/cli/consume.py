@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 import attrs
 import click
 
+from kafscale.cli.completion import GROUP, TOPIC
 from kafscale.cli.decoding import DecodingOptions, decoding_options
 from kafscale.cli.options import (
     INDEX,
@@ -70,14 +71,16 @@ class Style:
 
 
 @click.command("consume")
-@click.argument("topic")
+@click.argument("topic", type=TOPIC)
 @click.option("--from-beginning", "beginning", is_flag=True, help="Start at the first record.")
 @click.option("--offset", type=OFFSET, help="Start at this offset.")
 @click.option("--last", type=number(1), metavar="NUMBER", help="Start this many records before the end.")
 @click.option(
     "--time", "time_ms", type=TIME, help="Start at the first record at or after a time; 15m is that long ago."
 )
-@click.option("--group", metavar="NAME", help="Start at the committed offsets of this consumer group, and commit.")
+@click.option(
+    "--group", type=GROUP, metavar="NAME", help="Start at the committed offsets of this consumer group, and commit."
+)
 @click.option("--partition", "partitions", type=INDEX, cls=ListOption, help="Only this partition; repeatable.")
 @click.option("--max-messages", type=number(1), help="Stop after this many records.")
 @click.option("--follow", "-f", is_flag=True, help="Wait for more records at the end.")

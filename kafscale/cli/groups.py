@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kafscale.cli.completion import GROUP, TOPIC
 from kafscale.cli.options import (
     INDEX,
     INT64_MAX,
@@ -54,7 +55,7 @@ async def list_command(client: Client, as_json: bool) -> None:
 
 
 @command.command("describe")
-@click.argument("group")
+@click.argument("group", type=GROUP)
 @json_option
 @with_client
 async def describe_command(client: Client, group: str, as_json: bool) -> None:
@@ -75,7 +76,7 @@ async def describe_command(client: Client, group: str, as_json: bool) -> None:
 
 
 @command.command("delete")
-@click.argument("groups", metavar="GROUP...", nargs=-1, required=True)
+@click.argument("groups", type=GROUP, metavar="GROUP...", nargs=-1, required=True)
 @with_client
 async def delete_command(client: Client, groups: tuple[str, ...]) -> None:
     """Delete each GROUP with its offsets. It must have no members."""
@@ -86,8 +87,10 @@ async def delete_command(client: Client, groups: tuple[str, ...]) -> None:
 
 
 @command.command("reset-offsets")
-@click.argument("group")
-@click.option("--topic", "topics", cls=ListOption, help="Topic to reset; repeatable.  [default: all with offsets]")
+@click.argument("group", type=GROUP)
+@click.option(
+    "--topic", "topics", type=TOPIC, cls=ListOption, help="Topic to reset; repeatable.  [default: all with offsets]"
+)
 @click.option("--partition", "partitions", type=INDEX, cls=ListOption, help="Only these partitions; repeatable.")
 @click.option("--to-earliest", "earliest", is_flag=True, help="To the first record.")
 @click.option("--to-latest", "latest", is_flag=True, help="To the end.")

@@ -16,6 +16,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import click
 
@@ -23,6 +24,9 @@ import kafscale
 from kafscale.cli.output import OutputLost, ReaderGone, discard_stdout, open_standard_files, say
 from kafscale.errors import ConfigError, KafScaleError
 from kafscale.process_variables import SUPERVISOR_VARIABLE
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 
 class WholeWords(click.HelpFormatter):
@@ -66,6 +70,7 @@ COMMANDS: Mapping[str, str] = {
     "sql": "Query topics with Spark SQL.",
     "pipeline": "Keep Iceberg tables up to date.",
     "console": "Serve web pages of a cluster.",
+    "completion": "Print the completion script of a shell.",
 }
 
 
@@ -112,6 +117,8 @@ def load_command(name: str) -> click.Command:
             from kafscale.cli.pipeline import command
         case "console":
             from kafscale.cli.console import command
+        case "completion":
+            from kafscale.cli.completion import command
         case _:
             raise AssertionError(name)
     return command
@@ -125,6 +132,12 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return load_command(cmd_name) if cmd_name in COMMANDS else None
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        found = [CompletionItem(name, help=text) for name, text in COMMANDS.items() if name.startswith(incomplete)]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import time
@@ -247,8 +248,10 @@ def with_client(function: Callable[..., Awaitable[None]]) -> Function:
     return bootstrap_option(run)
 
 
-def run_with_client(bootstrap: Bootstrap, use: Callable[[Any], Awaitable[None]]) -> None:
-    """Connect to the first broker that answers, call `use(client)`, and close the connection."""
+def run_with_client(
+    bootstrap: Bootstrap, use: Callable[[Any], Awaitable[None]], *, limit_seconds: float = math.inf
+) -> None:
+    """Connect to the first broker that answers, call `use(client)`, and close the connection; give up at the limit."""
     import trio
 
     from kafscale.client import connect
@@ -256,8 +259,9 @@ def run_with_client(bootstrap: Bootstrap, use: Callable[[Any], Awaitable[None]])
     security = checked_security(bootstrap)
 
     async def main() -> None:
-        async with connect(bootstrap, security=security) as client:
-            await use(client)
+        with trio.move_on_after(limit_seconds):
+            async with connect(bootstrap, security=security) as client:
+                await use(client)
 
     trio.run(main)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import attrs
 import click
 
+from kafscale.cli.completion import TOPIC
 from kafscale.cli.options import INDEX, json_option, timeout_option, with_client
 from kafscale.cli.output import say, show, show_described, wait_until_none_is_left
 from kafscale.errors import NotFound
@@ -32,7 +33,7 @@ def command() -> None:
 
 
 @command.command("list")
-@click.argument("topics", metavar="[TOPIC]...", nargs=-1)
+@click.argument("topics", type=TOPIC, metavar="[TOPIC]...", nargs=-1)
 @json_option
 @with_client
 async def list_command(client: Client, topics: tuple[str, ...], as_json: bool) -> None:
@@ -48,7 +49,7 @@ async def list_command(client: Client, topics: tuple[str, ...], as_json: bool) -
 
 
 @command.command("move")
-@click.argument("topic")
+@click.argument("topic", type=TOPIC)
 @click.argument("partitions", metavar="[PARTITION]...", nargs=-1, type=INDEX)
 @click.option("--to", "broker_id", metavar="ID", type=INDEX, required=True, help="The new leader.")
 @timeout_option
@@ -68,7 +69,7 @@ async def move_command(
 
 
 @command.command("balance")
-@click.argument("topics", metavar="[TOPIC]...", nargs=-1)
+@click.argument("topics", type=TOPIC, metavar="[TOPIC]...", nargs=-1)
 @click.option("--dry-run", is_flag=True, help="Show which partitions would move, and the load of brokers afterwards.")
 @timeout_option
 @json_option

@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 import attrs
 import click
 
+from kafscale.cli.completion import TOPIC
 from kafscale.cli.options import INDEX, SETTING, Bootstrap, bootstrap_option, run_with_client, take
 from kafscale.cli.output import counting, say
 
@@ -39,7 +40,7 @@ class LineForm:
 
 
 @click.command("produce")
-@click.argument("topic")
+@click.argument("topic", type=TOPIC)
 @click.option("--key-separator", metavar="TEXT", help=r"Separator of KEY and VALUE in a line; \t is a tab.")
 @click.option("--header", "headers", type=SETTING, multiple=True, help="A header of every record; repeatable.")
 @click.option("--json", "as_json", is_flag=True, help="Lines are JSON, as `kafscale consume --json` writes them.")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kafscale.cli.completion import TOPIC
 from kafscale.cli.options import (
     COUNT,
     INT16_MAX,
@@ -84,7 +85,7 @@ async def create_command(
 
 
 @command.command("describe")
-@click.argument("topic")
+@click.argument("topic", type=TOPIC)
 @click.option("--all-configs", is_flag=True, help="Include configs that have their defaults.")
 @json_option
 @with_client
@@ -121,7 +122,7 @@ async def _partition_rows(client: Client, topic: str) -> list[tuple[Any, ...]]:
 
 
 @command.command("delete")
-@click.argument("topics", metavar="TOPIC...", nargs=-1, required=True)
+@click.argument("topics", type=TOPIC, metavar="TOPIC...", nargs=-1, required=True)
 @with_client
 async def delete_command(client: Client, topics: tuple[str, ...]) -> None:
     """Delete each TOPIC with all of its records."""
@@ -132,7 +133,7 @@ async def delete_command(client: Client, topics: tuple[str, ...]) -> None:
 
 
 @command.command("alter")
-@click.argument("topic")
+@click.argument("topic", type=TOPIC)
 @click.option("--partitions", type=COUNT, help="New number of partitions, at least the current one.")
 @click.option("--config", "configs", type=SETTING, multiple=True, help="A topic config; repeatable.")
 @click.option("--delete-config", "deleted", metavar="NAME", cls=ListOption, help="Reset a config to its default.")
