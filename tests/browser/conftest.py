@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import attrs
 import pytest
@@ -44,8 +45,12 @@ class Site:
 
 
 @pytest.fixture(scope="session")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    directory = tmp_path_factory.mktemp("broker")
+def site() -> Iterator[Site]:
+    with TemporaryDirectory(prefix="kafscale-") as directory:  # a short name, as pages show it in pictures
+        yield from _serve(Path(directory))
+
+
+def _serve(directory: Path) -> Iterator[Site]:
     free = "127.0.0.1:0"
     command = [sys.executable, "-m", "kafscale", "serve", "--data-dir", str(directory / "data")]
     command += ["--listen", free, "--admin-listen", free, "--console", free]
