@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 import attrs
 import trio
 
+from kafscale import service_manager
 from kafscale.broker import Broker
 from kafscale.broker_security import reload_on_signal
 from kafscale.config import Address, Listener, Settings
@@ -77,6 +78,7 @@ class _Ready:
         gc.freeze()  # the objects of the start stay
         keep_freed_memory(kept_bytes=KEPT_FREED_BYTES, block_max_bytes=KEPT_BLOCK_MAX_BYTES)
         print(f"kafscale is ready: kafka {first} admin {admin}", *others, flush=True)
+        service_manager.tell(service_manager.READY)
         listeners = [Listener(bound.name, bound.host, bound.port) for bound in broker.listeners]
         console = ConsoleProcess.open(self.settings, listeners, admin)
         if console is not None:
@@ -93,6 +95,7 @@ async def _stop_on_signal(broker: Broker, everything: trio.CancelScope, *, task_
             if stopping:
                 os._exit(128 + number)
             stopping = True
+            service_manager.tell(service_manager.STOPPING)
             if broker.is_ready:
                 broker.stop()
             else:

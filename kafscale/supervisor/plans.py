@@ -92,6 +92,7 @@ def environment_of_brokers(environment: Mapping[str, str], supervisor_pid: int) 
     """Return the environment without options, which are flags, and with the parent process."""
     ours = {option.variable for option in options()} | {CONFIG_VARIABLE}
     kept = {name: value for name, value in environment.items() if name not in ours}
+    kept.pop("NOTIFY_SOCKET", None)  # the supervisor tells for all
     return {**kept, SUPERVISOR_VARIABLE: str(supervisor_pid)}
 
 

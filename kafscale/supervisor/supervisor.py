@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import attrs
 import trio
 
+from kafscale import service_manager
 from kafscale.concurrency.process import Process
 from kafscale.config import Address, Loaded, Settings
 from kafscale.console_process import ConsoleProcess
@@ -65,6 +66,7 @@ class Supervisor:
         if not self._stopping.is_set():
             self._stopping.set()
             logger.info("shutting down")
+            service_manager.tell(service_manager.STOPPING)
             for child in self.children:
                 child.stop()
 
@@ -100,6 +102,7 @@ class Supervisor:
             for addresses in zip(*(child.plan.addresses for child in self.children), strict=True)
         )
         print(f"kafscale is ready: kafka {first} admin {admin}", *others, flush=True)
+        service_manager.tell(service_manager.READY)
         listeners = [listener for child in self.children for listener in child.plan.settings.listeners]
         console = ConsoleProcess.open(self.settings, listeners, admin)
         if console is not None:

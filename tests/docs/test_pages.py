@@ -24,7 +24,8 @@ _FILE = re.compile(r"`((?:[a-z_0-9]+/)+[a-z_0-9]+\.(?:py|json|txt))`")
 _MODULE = re.compile(r"`(?:[a-z_0-9]+/)*([a-z_0-9]+\.py)`")
 _FLAG = re.compile(r"(?<![\w-])--[a-z0-9][a-z0-9-]*")
 _COMMANDS_OF_OTHERS = re.compile(
-    r"^.*(?:docker|curl|cp -a|kafka-[\w-]+\.sh|pip install|create(?:user|db) |spark-(?:submit|class)|kubectl|helm ).*$",
+    r"^.*(?:docker|curl|cp -a|kafka-[\w-]+\.sh|pip install|create(?:user|db) |spark-(?:submit|class)|kubectl|helm "
+    r"|uvx --from|useradd |systemctl ).*$",
     re.MULTILINE,
 )
 _FLAGS_OF_OTHERS = {"--cores", "--memory", "--packages", "--py-files"}  # Spark's own
