@@ -25,12 +25,14 @@ RUN groupadd --gid 1000 kafscale \
 USER 1000:1000
 WORKDIR /data
 VOLUME /data
-# It writes to /data alone, so that the root file system may be read-only.
+# It writes to /data alone, so that the root file system may be read-only. With `docker run -p 9092:9092`, clients of the host are
+# told 127.0.0.1:9092; set KAFSCALE_ADVERTISED_LISTENER for others, and KAFSCALE_CONSOLE=0.0.0.0:8080 for the console.
 ENV PATH=/opt/kafscale/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
     KAFSCALE_DATA_DIR=/data \
     KAFSCALE_LISTEN=0.0.0.0:9092 \
+    KAFSCALE_ADVERTISED_LISTENER=PLAINTEXT=127.0.0.1:9092 \
     KAFSCALE_ADMIN_LISTEN=0.0.0.0:9644
 EXPOSE 9092 9644
 HEALTHCHECK --interval=5s --timeout=3s --start-period=60s --retries=3 \

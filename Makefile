@@ -143,7 +143,7 @@ audit: $(AUDIT_VENV)/installed ## Write build/sbom.cdx.json, and ask a vulnerabi
 	  echo "service could not be asked about one (an ERROR line above), and then nothing is known of it." >&2; exit 1; }
 
 lock: $(AUDIT_VENV)/installed ## Write anew which versions and hashes the images install (requirements/), as of today
-	$(LOCK) --output-file requirements/image.txt pyproject.toml
+	$(LOCK) --extra console --output-file requirements/image.txt pyproject.toml
 	$(LOCK) --extra iceberg --constraint requirements/image.txt --output-file requirements/spark.txt pyproject.toml
 	sed -i '/^# WARNING: pip install/,+3d' requirements/spark.txt # the project itself, which an extra of it names
 	$(LOCK) --only-build-deps --build-deps-for wheel --output-file requirements/build.txt pyproject.toml

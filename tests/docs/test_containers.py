@@ -13,6 +13,7 @@ import yaml
 
 from kafscale.cli.sql import parse_catalog
 from kafscale.config import Durability, Settings, load, options
+from kafscale.console_process import LIBRARIES
 from kafscale.server.http.access import AdminToken
 from kafscale.spark.pipeline.document import read_pipeline
 
@@ -217,3 +218,17 @@ def test_dockerignore_admits_exactly_the_copied_files() -> None:
     sent = {line[1:] for line in (REPOSITORY / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     copied = re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE)
     assert {name for line in copied for name in line.split()} == sent
+
+
+def test_the_image_alone_serves_clients_of_its_host() -> None:
+    """`docker run -p 9092:9092`: a client on the host is told an address that it can reach."""
+    stage = DOCKERFILE.partition("AS broker\n")[2].partition("\nFROM ")[0]
+    environment = dict(re.findall(r"(KAFSCALE_\w+)=(\S+)", stage))
+    settings = load({}, environment, None).settings
+    assert [str(listener.address) for listener in settings.listeners] == ["0.0.0.0:9092"]
+    assert [str(listener) for listener in settings.advertised_listeners] == ["PLAINTEXT=127.0.0.1:9092"]
+
+
+def test_the_image_has_what_the_console_needs() -> None:
+    locked = re.findall(r"^([\w-]+)==", (REPOSITORY / "requirements" / "image.txt").read_text(), re.MULTILINE)
+    assert {name.replace("_", "-") for name in LIBRARIES} <= set(locked)
