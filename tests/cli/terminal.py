@@ -6,6 +6,7 @@ import fcntl
 import os
 import re
 import select
+import signal
 import struct
 import sys
 import termios
@@ -39,12 +40,12 @@ class Terminal:
     def press(self, keys: bytes) -> None:
         os.write(self.descriptor, keys)
 
-    def wait_for(self, text: str, *, seconds: float = 60) -> None:
-        """Wait until the screen has this text."""
+    def wait_for(self, *texts: str, seconds: float = 60) -> None:
+        """Wait until the screen has these texts at once."""
         end = time.monotonic() + seconds
-        while text not in self.screen:
-            assert time.monotonic() < end, f"no {text!r} in {seconds} s:\n{self.screen}"
-            assert self._read(), f"it ended without {text!r}:\n{self.screen}"
+        while not all(text in self.screen for text in texts):
+            assert time.monotonic() < end, f"no {texts!r} in {seconds} s:\n{self.screen}"
+            assert self._read(), f"it ended without {texts!r}:\n{self.screen}"
 
     def wait(self) -> int:
         """Read until the command ends, and return its exit code."""
@@ -71,6 +72,7 @@ def in_terminal(
     pid, descriptor = os.forkpty()
     if pid == 0:
         try:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # which a run of the tests in the background ignores
             fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
             changed = {**os.environ, "TERM": "xterm-256color", **environment}
             changed.pop("COLUMNS", None)

@@ -15,8 +15,8 @@ from kafscale.cli.main import cli, run
 from tests.cli.terminal import in_terminal
 
 WITHOUT_ROWS = """
-serve, console, sql serve, pipeline run, topics alter, topics create, topics delete, brokers drain, brokers remove,
-brokers replace, brokers undrain, brokers unshare, partitions move, groups delete, transactions abort, users add,
+serve, console, completion, sql serve, pipeline run, topics alter, topics create, topics delete, brokers drain,
+brokers remove, brokers replace, brokers undrain, brokers unshare, partitions move, groups delete, transactions abort, users add,
 users remove, acls add, acls load
 """
 

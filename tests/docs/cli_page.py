@@ -55,7 +55,7 @@ def _section(command: click.Command, context: click.Context, broker: set[str], l
     rows, of_broker = [], []
     for parameter in command.get_params(context):
         record = parameter.get_help_record(context)
-        if record is None or parameter.name == "help":
+        if record is None or parameter.opts[-1] == "--help":
             continue
         flag = parameter.opts[0]
         if flag in broker:
