@@ -31,7 +31,7 @@ async def serve(settings: Settings) -> None:
     raise_limit()
     # Objects of a start stay, and appended batches live until they are flushed: Python's threshold of 700 would scan
     # them often. Loading a group takes 71 us like this, 102 without; 1 KiB batches, 64 in flight, 31.8 and 36.4 us.
-    gc.set_threshold(COLLECTED_AFTER_COUNT, 10, 100)
+    gc.set_threshold(COLLECTED_AFTER_COUNT, 2, 500)
     async with _traced(settings) as broker, trio.open_nursery() as nursery:
         await nursery.start(_stop_on_signal, broker, nursery.cancel_scope)
         nursery.start_soon(reload_on_signal, settings, broker.reload_files)
