@@ -16,8 +16,8 @@ from tests.cli.terminal import in_terminal
 
 WITHOUT_ROWS = """
 serve, console, completion, sql serve, pipeline run, topics alter, topics create, topics delete, brokers drain,
-brokers remove, brokers replace, brokers undrain, brokers unshare, partitions move, groups delete, transactions abort, users add,
-users remove, acls add, acls load
+brokers remove, brokers replace, brokers undrain, brokers unshare, partitions move, groups delete, transactions abort,
+users add, users remove, acls add, acls load
 """
 
 
