@@ -10,12 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
+from kafscale.client.brokers import At
 from kafscale.client.client import Client
 from kafscale.client.consumer import EARLIEST, LATEST
 from kafscale.client.groups import list_groups
-from kafscale.client.many import At, LogSizes, log_sizes, offsets_of_groups, offsets_of_topics
+from kafscale.client.many import LogSizes, log_sizes, offsets_of_groups, offsets_of_topics
 from kafscale.errors import BrokerUnavailable, KafkaError
 from kafscale.lru import LruCache
+from kafscale.wire.client_rules import lag
 from kafscale.wire.messages.topics import MetadataResponseTopic
 
 DOLLARS_PER_GIB_MONTH = 0.023  # S3 Standard, the first 50 TB, us-east-1, 2025; requests are not counted
@@ -122,7 +124,8 @@ class TopicFactsReader:
         ends = by_topic(await offsets_of_topics(client, topics, LATEST))
         sizes = await log_sizes(client, topics)
         bytes_of = by_topic(sizes.bytes)
-        lags = await self.lags(client, ends) if with_lag else None
+        lags = await self._lags(client, starts, ends) if with_lag else None
+        in_bucket = is_in_bucket(sizes)
         facts = []
         for topic in topics:
             name = topic.name or ""
@@ -135,12 +138,14 @@ class TopicFactsReader:
                     sizes=bytes_of.get(name, {}),
                     rate=self.rates.note(name, sum(of_topic.values())) if of_topic else None,
                     lags=None if lags is None else lags.get(name, {}),
-                    is_in_bucket=is_in_bucket(sizes),
+                    is_in_bucket=in_bucket,
                 )
             )
         return facts
 
-    async def lags(self, client: Client, ends: Mapping[str, Mapping[int, int]]) -> dict[str, dict[str, int]] | None:
+    async def _lags(
+        self, client: Client, starts: Mapping[str, Mapping[int, int]], ends: Mapping[str, Mapping[int, int]]
+    ) -> dict[str, dict[str, int]] | None:
         """Return the lag of each group by topic, None where there are too many groups or they can't be listed."""
         if self.clock() < self._too_many_groups_until:
             return None
@@ -154,10 +159,10 @@ class TopicFactsReader:
         lags: dict[str, dict[str, int]] = {}
         for group, committed in (await offsets_of_groups(client, groups)).items():
             for (name, index), offset in committed.items():
-                end = ends.get(name, {}).get(index)
-                if end is not None:
+                start, end = starts.get(name, {}).get(index), ends.get(name, {}).get(index)
+                if start is not None and end is not None:
                     of_topic = lags.setdefault(name, {})
-                    of_topic[group] = of_topic.get(group, 0) + max(0, end - offset)
+                    of_topic[group] = of_topic.get(group, 0) + lag(offset, log_start_offset=start, end_offset=end)
         return lags
 
 

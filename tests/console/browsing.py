@@ -34,11 +34,8 @@ async def browsing(settings: ConsoleSettings) -> AsyncIterator[httpx.AsyncClient
 
 
 async def send(pages: httpx.AsyncClient, path: str, **fields: str) -> httpx.Response:
-    """Send a form with the token of the session."""
-    token = (await pages.get("/")).text.split('name="csrf_token" value="')
-    if len(token) == 1:
-        token = (await pages.get("/topics")).text.split('name="csrf_token" value="')
-    return await pages.post(path, data={"csrf_token": token[1].split('"')[0], **fields})
+    """Send a form as the browser does that has loaded a page of the session."""
+    return await pages.post(path, data={"csrf_token": csrf_of(await pages.get("/topics")), **fields})
 
 
 async def wait_for(pages: httpx.AsyncClient, path: str, text: str) -> str:
@@ -57,6 +54,17 @@ def csrf_of(page: httpx.Response) -> str:
     found = re.search(r'name="csrf_token" value="([^"]+)"', page.text)
     assert found, page.text
     return found[1]
+
+
+def cells(text: str, name: str) -> list[str]:
+    """Return the texts of the row whose first cell has this text."""
+    for row in re.findall(r"<tr>(.*?)</tr>", text, re.DOTALL):
+        found = [
+            re.sub(r"<[^>]*>", "", cell).strip() for cell in re.findall(r"<t[hd].*?>(.*?)</t[hd]>", row, re.DOTALL)
+        ]
+        if found and found[0] == name:
+            return found
+    raise AssertionError(f"no row of {name}")
 
 
 @asynccontextmanager

@@ -24,7 +24,7 @@ from kafscale.console.settings import ConsoleSettings
 from kafscale.console.web.app import make_app
 from kafscale.testing.background_broker import BackgroundBroker
 from kafscale.testing.secured_broker import SecuredBroker
-from tests.console.forms import send
+from tests.console.browsing import send
 from tests.devtools.external.registry import running_values
 
 with warnings.catch_warnings():  # kafka-python reads its definitions in a deprecated way while it is imported

@@ -14,7 +14,7 @@ from kafscale.console import topic_facts, topic_list
 from kafscale.console.topic_facts import Rates
 from kafscale.testing.background_broker import BackgroundBroker
 from kafscale.testing.secured_broker import SecuredBroker
-from tests.console.forms import cells, send
+from tests.console.browsing import cells, send
 
 
 def produce(bootstrap: str, topic: str, count: int, *, partition: int = 0) -> None:
@@ -45,6 +45,17 @@ async def test_the_list_counts_records_bytes_and_the_lag_of_the_group_furthest_b
     assert size_shown.endswith(" B")
     assert cost == "–"  # the store is in memory
     assert cells(text, "quiet")[3:] == ["0", "0 B", "–", "–", "–"]
+
+
+async def test_deleted_records_do_not_count_as_lag(pages: httpx.AsyncClient, kafscale_broker: BackgroundBroker) -> None:
+    """A group behind the log's start had the distance from its own offset."""
+    kafscale_broker.create_topic("orders")
+    produce(kafscale_broker.bootstrap, "orders", 5)
+    commit(kafscale_broker.bootstrap, "far", "orders", 0)
+    admin = AdminClient({"bootstrap.servers": kafscale_broker.bootstrap})
+    (deleted,) = admin.delete_records([confluent_kafka.TopicPartition("orders", 0, 3)]).values()
+    deleted.result(10)
+    assert cells((await pages.get("/topics")).text, "orders")[6] == "2"
 
 
 async def test_topics_are_filtered_and_sorted_by_the_server(
