@@ -36,9 +36,10 @@ def command() -> None:
 async def list_command(client: Client, as_json: bool) -> None:
     """List all brokers, including those that don't serve."""
     from kafscale.client.broker_rows import BrokerRow, describe_brokers
-    from kafscale.client.brokers import find_balance
+    from kafscale.client.brokers import find_balance, list_places
 
-    show(BrokerRow, await describe_brokers(client, await find_balance(client)), as_json=as_json)
+    rows = await describe_brokers(client, await list_places(client), await find_balance(client))
+    show(BrokerRow, rows, as_json=as_json)
 
 
 @command.command("describe")
@@ -51,12 +52,13 @@ async def describe_command(client: Client, broker_id: int, as_json: bool) -> Non
     from kafscale.client.brokers import find_balance, list_places, list_reassignments
 
     balance = await find_balance(client)
-    row = _row_of(await describe_brokers(client, balance), broker_id)
+    places = await list_places(client)
+    row = _row_of(await describe_brokers(client, places, balance), broker_id)
     moving = await list_reassignments(client)
     busiest = {} if balance is None else balance.busiest
     led = [
         (place.topic, place.partition, moving.get(place.at), busiest.get(place.at))
-        for place in await list_places(client)
+        for place in places
         if place.broker_id == broker_id
     ]
     if as_json:
@@ -78,9 +80,9 @@ async def drain_command(client: Client, broker_id: int, timeout_seconds: float) 
     It serves meanwhile. It gets no new partitions until `kafscale brokers undrain ID`, even after a restart.
     """
     from kafscale.client.broker_rows import SERVING, describe_brokers
-    from kafscale.client.brokers import set_draining
+    from kafscale.client.brokers import list_places, set_draining
 
-    row = _row_of(await describe_brokers(client), broker_id)
+    row = _row_of(await describe_brokers(client, await list_places(client)), broker_id)
     if row.state not in SERVING and row.leads:
         raise click.ClickException(
             f"broker {broker_id} doesn't serve ({row.state}), and {row.leads} partitions wait for it: start it and "
@@ -102,9 +104,9 @@ async def drain_command(client: Client, broker_id: int, timeout_seconds: float) 
 async def undrain_command(client: Client, broker_id: int) -> None:
     """Let broker ID lead partitions again; they move to it until the load is balanced."""
     from kafscale.client.broker_rows import describe_brokers
-    from kafscale.client.brokers import set_draining
+    from kafscale.client.brokers import list_places, set_draining
 
-    row = _row_of(await describe_brokers(client), broker_id)
+    row = _row_of(await describe_brokers(client, await list_places(client)), broker_id)
     await set_draining(client, broker_id, False)
     say(f"broker {broker_id} may lead partitions" + ("" if row.draining else "; it was not drained"))
 
@@ -124,7 +126,7 @@ async def replace_command(client: Client, broker_id: int, accept_loss: bool, tim
     from kafscale.client.broker_rows import SERVING, describe_brokers
     from kafscale.client.brokers import elect_any_leader, list_places
 
-    row = _row_of(await describe_brokers(client), broker_id)
+    row = _row_of(await describe_brokers(client, await list_places(client)), broker_id)
     if row.state in SERVING:
         raise click.ClickException(
             f"broker {broker_id} serves: `kafscale brokers drain {broker_id}` moves its partitions without loss. A "
@@ -155,9 +157,9 @@ async def replace_command(client: Client, broker_id: int, accept_loss: bool, tim
 async def remove_command(client: Client, broker_id: int) -> None:
     """Forget broker ID, which has stopped and leads nothing. If it starts again, it joins as a new broker."""
     from kafscale.client.broker_rows import describe_brokers
-    from kafscale.client.brokers import unregister_broker
+    from kafscale.client.brokers import list_places, unregister_broker
 
-    _row_of(await describe_brokers(client), broker_id)
+    _row_of(await describe_brokers(client, await list_places(client)), broker_id)
     await unregister_broker(client, broker_id)
     say(f"broker {broker_id} is removed")
 

@@ -7,7 +7,6 @@ They are salted here, and not sent to the broker.
 from __future__ import annotations
 
 import os
-import secrets
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -76,13 +75,9 @@ def add_command(
     The password comes from --password-file, or the environment (KAFSCALE_USER_PASSWORD), or a prompt.
     """
     from kafscale.client.access import SaltedPassword, set_password
-    from kafscale.security.verifiers import MADE_SALT_BYTES, salt_password
 
-    password, salted = _password(user, password_file), []
-    for mechanism in _chosen(mechanisms):
-        salt = secrets.token_bytes(MADE_SALT_BYTES)
-        hashed = salt_password(mechanism, password.encode(), salt, iterations)
-        salted.append(SaltedPassword(mechanism=mechanism, iterations=iterations, salt=salt, salted_password=hashed))
+    password = _password(user, password_file)
+    salted = [SaltedPassword.of(mechanism, password, iterations) for mechanism in _chosen(mechanisms)]
 
     async def offline(users: ScramUsers) -> None:
         from kafscale.cluster.registries.scram_users import CredentialKey

@@ -100,12 +100,19 @@ async def topic_configs(
     With `with_documentation`, also their texts and the values of further sources.
     """
     resource = DescribeConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=None)
+    return await configs_of(client, resource, f"topic '{name}'", with_documentation=with_documentation)
+
+
+async def configs_of(
+    client: Client, resource: DescribeConfigsResource, what: str, *, with_documentation: bool = False
+) -> list[DescribeConfigsResourceResult]:
+    """Return the configs of one resource; `what` names it in errors. Raises KafkaError, BrokerUnavailable."""
     request = DescribeConfigsRequest(
         resources=[resource], include_synonyms=with_documentation, include_documentation=with_documentation
     )
     response = await client.request(request, DescribeConfigsResponse)
     for result in response.results:
-        check(result.error_code, f"configs of topic '{name}'", result.error_message)
+        check(result.error_code, f"configs of {what}", result.error_message)
     return [config for result in response.results for config in result.configs]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 import attrs
 
@@ -12,10 +13,10 @@ from kafscale.client.brokers import (
     STATE,
     VERSION,
     Balance,
+    PartitionPlace,
     broker_configs,
     known,
     list_brokers,
-    list_places,
 )
 from kafscale.client.client import Client
 from kafscale.config import Address
@@ -40,11 +41,13 @@ class BrokerRow:
     bytes_per_second: int | None
 
 
-async def describe_brokers(client: Client, balance: Balance | None = None) -> list[BrokerRow]:
-    """Describe all brokers by id. Raises KafkaError, BrokerUnavailable."""
+async def describe_brokers(
+    client: Client, places: Iterable[PartitionPlace], balance: Balance | None = None
+) -> list[BrokerRow]:
+    """Describe all brokers by id; `places` are those of all partitions. Raises KafkaError, BrokerUnavailable."""
     brokers = await list_brokers(client)
     configs = await broker_configs(client, [broker.broker_id for broker in brokers])
-    led = Counter(place.broker_id for place in await list_places(client))
+    led = Counter(place.broker_id for place in places)
     rows = []
     for broker in brokers:
         config = configs.get(broker.broker_id, {})

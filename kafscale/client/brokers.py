@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import attrs
 
-from kafscale.client.admin import TIMEOUT_MS, list_topics
+from kafscale.client.admin import TIMEOUT_MS, configs_of, list_topics
 from kafscale.client.client import Client
 from kafscale.config import Address
 from kafscale.errors import BrokerUnavailable, KafkaError
@@ -106,11 +106,7 @@ async def described_configs(client: Client, broker_id: int) -> list[DescribeConf
     resource = DescribeConfigsResource(
         resource_type=BROKER_RESOURCE, resource_name=str(broker_id), configuration_keys=None
     )
-    response = await client.request(DescribeConfigsRequest(resources=[resource]), DescribeConfigsResponse)
-    for result in response.results:
-        check(result.error_code, f"configs of broker {broker_id}", result.error_message)
-    configs = [config for result in response.results for config in result.configs]
-    return sorted(configs, key=lambda config: config.name)
+    return sorted(await configs_of(client, resource, f"broker {broker_id}"), key=lambda config: config.name)
 
 
 async def broker_configs(client: Client, broker_ids: Collection[int]) -> Mapping[int, Mapping[str, str | None]]:

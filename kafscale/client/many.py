@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import attrs
 
+from kafscale.client.brokers import At
 from kafscale.client.client import GROUP, Client
 from kafscale.client.connection import Connection, Reply
 from kafscale.client.consumer import REMOTE_TIMEOUT_MS
@@ -35,7 +36,6 @@ from kafscale.wire.messages.records import (
 from kafscale.wire.messages.replicas import DescribableLogDirTopic, DescribeLogDirsRequest, DescribeLogDirsResponse
 from kafscale.wire.messages.topics import MetadataResponseTopic
 
-At = tuple[str, int]  # a topic's name and a partition
 R = TypeVar("R")
 PARTITIONS_OF_REQUEST_MAX_COUNT = 5_000
 GROUPS_OF_REQUEST_MAX_COUNT = 100
@@ -50,7 +50,7 @@ async def offsets_of_topics(client: Client, topics: Iterable[MetadataResponseTop
             if partition.leader_id >= 0:
                 by_leader.setdefault(partition.leader_id, []).append((topic.name or "", partition.partition_index))
     asked = [
-        (leader, _list_offsets(places[start : start + PARTITIONS_OF_REQUEST_MAX_COUNT], timestamp))
+        (leader, offsets_request(places[start : start + PARTITIONS_OF_REQUEST_MAX_COUNT], timestamp))
         for leader, places in by_leader.items()
         for start in range(0, len(places), PARTITIONS_OF_REQUEST_MAX_COUNT)
     ]
@@ -63,12 +63,13 @@ async def offsets_of_topics(client: Client, topics: Iterable[MetadataResponseTop
     }
 
 
-def _list_offsets(places: Sequence[At], timestamp: int) -> ListOffsetsRequest:
+def offsets_request(places: Iterable[At], timestamp: int, *, timeout_ms: int = REMOTE_TIMEOUT_MS) -> ListOffsetsRequest:
+    """Return the request for an end of each partition."""
     topics: dict[str, ListOffsetsTopic] = {}
     for name, index in places:
         partition = ListOffsetsPartition(partition_index=index, timestamp=timestamp)
         topics.setdefault(name, ListOffsetsTopic(name=name)).partitions.append(partition)
-    return ListOffsetsRequest(topics=list(topics.values()), timeout_ms=REMOTE_TIMEOUT_MS)
+    return ListOffsetsRequest(topics=list(topics.values()), timeout_ms=timeout_ms)
 
 
 @attrs.frozen(kw_only=True)

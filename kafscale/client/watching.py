@@ -17,17 +17,13 @@ import trio
 from kafscale.client.client import Client
 from kafscale.client.consumer import EARLIEST, LATEST
 from kafscale.client.groups import TopicPartition, committed_offsets
+from kafscale.client.many import offsets_request
 from kafscale.client.retrying import STALE_LEADER
 from kafscale.config import Address
 from kafscale.errors import BrokerUnavailable, KafkaError
 from kafscale.wire.client_rules import lag
 from kafscale.wire.messages.groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
-from kafscale.wire.messages.records import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopic,
-)
+from kafscale.wire.messages.records import ListOffsetsResponse
 
 LISTED_SECONDS = 10.0
 ANSWER_SECONDS = 5.0  # then a broker counts as gone for this sample
@@ -146,7 +142,12 @@ class Watcher:
     ) -> None:
         try:
             for start in range(0, len(places), PARTITIONS_AT_ONCE_COUNT):
-                request = _offsets_request(places[start : start + PARTITIONS_AT_ONCE_COUNT], timestamp)
+                at_once = places[start : start + PARTITIONS_AT_ONCE_COUNT]
+                request = offsets_request(
+                    [(place.topic, place.partition) for place in at_once],
+                    timestamp,
+                    timeout_ms=int(ANSWER_SECONDS * 1000),
+                )
                 with trio.fail_after(ANSWER_SECONDS):
                     connection = await self.client.connection_to(self._nodes[node])
                     response = await connection.request(request, ListOffsetsResponse)
@@ -203,13 +204,3 @@ class Watcher:
 
 def _why(exc: Exception) -> str:
     return f"no answer in {ANSWER_SECONDS:g} s" if isinstance(exc, trio.TooSlowError) else str(exc)
-
-
-def _offsets_request(places: Iterable[TopicPartition], timestamp: int) -> ListOffsetsRequest:
-    topics: dict[str, list[ListOffsetsPartition]] = defaultdict(list)
-    for place in places:
-        topics[place.topic].append(ListOffsetsPartition(partition_index=place.partition, timestamp=timestamp))
-    return ListOffsetsRequest(
-        topics=[ListOffsetsTopic(name=name, partitions=partitions) for name, partitions in topics.items()],
-        timeout_ms=int(ANSWER_SECONDS * 1000),
-    )

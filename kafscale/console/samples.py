@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import attrs
 
-from kafscale.client.many import At
+from kafscale.client.brokers import At
 
 STEP_SECONDS = 10
 STEPS_COUNT = 361  # an hour and both of its ends

@@ -48,8 +48,9 @@ async def broker_list(page: PageRequest) -> Response:
     """Show brokers, moves and the plan of the balance, live."""
     client = await page.client()
     balance = await _told(find_balance(client), None)
-    rows = await describe_brokers(client, balance)
-    leaders = {place.at: place.broker_id for place in await list_places(client)}
+    places = await list_places(client)
+    rows = await describe_brokers(client, places, balance)
+    leaders = {place.at: place.broker_id for place in places}
     moving = await _told(list_reassignments(client), {})
     operations = await cluster_operations(client)
     plan: Mapping[At, int] = {} if balance is None else balance.moves
@@ -85,8 +86,9 @@ def _moves(targets: Mapping[At, int], leaders: Mapping[At, int]) -> Sequence[Par
 async def one_broker(page: PageRequest) -> Response:
     """Show a broker: its drain with progress, its partitions by topic, and its configs."""
     client, broker_id = await page.client(), _broker_id(page)
-    row = _row_of(await describe_brokers(client), broker_id)
-    led = Counter(place.topic for place in await list_places(client) if place.broker_id == broker_id)
+    places = await list_places(client)
+    row = _row_of(await describe_brokers(client, places), broker_id)
+    led = Counter(place.topic for place in places if place.broker_id == broker_id)
     shown = led.most_common(SHOWN_MAX_COUNT)
     return page.render(
         "broker_live.html" if page.is_fragment else "broker.html",
@@ -115,7 +117,7 @@ def _row_of(rows: Sequence[BrokerRow], broker_id: int) -> BrokerRow:
 async def drain(page: PageRequest) -> Response:
     """Move all partitions of a broker to others; a dead broker's stay, and are named."""
     client, broker_id = await page.client(), _broker_id(page)
-    row = _row_of(await describe_brokers(client), broker_id)
+    row = _row_of(await describe_brokers(client, await list_places(client)), broker_id)
     if row.state not in SERVING and row.leads:
         raise ConfigError(
             f"broker {broker_id} doesn't serve ({row.state}), and {row.leads} partitions wait for it: start it first, "

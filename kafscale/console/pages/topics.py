@@ -17,6 +17,7 @@ from kafscale.client.admin import (
     delete_topic,
     topic_configs,
 )
+from kafscale.client.brokers import cluster_operations
 from kafscale.client.client import Client
 from kafscale.console.pages.base import PageRequest, action, view
 from kafscale.console.pages.fields import whole_number
@@ -26,7 +27,6 @@ from kafscale.console.topic_list import TopicPage, TopicQuery
 from kafscale.errors import ConfigError, KafkaError
 from kafscale.login.failures import check
 from kafscale.security.acls import AclOperation
-from kafscale.wire.messages.cluster import DescribeClusterRequest, DescribeClusterResponse
 from kafscale.wire.messages.configs import DescribeConfigsResourceResult
 from kafscale.wire.messages.topics import MetadataResponseTopic
 
@@ -52,12 +52,11 @@ async def _read_page(page: PageRequest, client: Client, *, is_live: bool = False
 
 async def _missing_create(client: Client) -> str:
     """Return the ACL that a user lacks who may not create any topic. One for a name may still allow that name."""
-    request = DescribeClusterRequest(include_cluster_authorized_operations=True)
     try:
-        answer = await client.request(request, DescribeClusterResponse)
+        operations = await cluster_operations(client)
     except KafkaError:
         return ""  # a broker that does not know the request
-    return missing_right(answer.cluster_authorized_operations, AclOperation.CREATE, "the cluster or the topic's name")
+    return missing_right(operations, AclOperation.CREATE, "the cluster or the topic's name")
 
 
 @attrs.frozen(kw_only=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
-
 import attrs
 import trio
 from starlette.responses import Response
@@ -17,7 +15,7 @@ from kafscale.console.paging import paged
 from kafscale.console.rights import CLUSTER, missing_right
 from kafscale.errors import ConfigError, KafkaError, NotFound
 from kafscale.security.acls import AclOperation
-from kafscale.security.verifiers import MADE_SALT_BYTES, check_password, check_user_name, salt_password
+from kafscale.security.verifiers import check_password, check_user_name
 from kafscale.wire.error_codes import CLUSTER_AUTHORIZATION_FAILED
 
 SCRAMS = (SaslMechanism.SCRAM_SHA_256, SaslMechanism.SCRAM_SHA_512)
@@ -67,15 +65,9 @@ async def save(page: PageRequest) -> Response:
         raise ConfigError(f"user '{user}': {exc}") from exc
     if password != page.form.get("again"):
         raise ConfigError("the two passwords differ; enter the same one twice")
-    salted = [await trio.to_thread.run_sync(_salted, mechanism, password) for mechanism in SCRAMS]
+    salted = [await trio.to_thread.run_sync(SaltedPassword.of, mechanism, password, ITERATIONS) for mechanism in SCRAMS]
     await set_password(await page.client(), user, salted)
     return page.redirect("/users", f"User {user} can log in with the new password.")
-
-
-def _salted(mechanism: SaslMechanism, password: str) -> SaltedPassword:
-    salt = secrets.token_bytes(MADE_SALT_BYTES)
-    hashed = salt_password(mechanism, password.encode(), salt, ITERATIONS)
-    return SaltedPassword(mechanism=mechanism, iterations=ITERATIONS, salt=salt, salted_password=hashed)
 
 
 async def delete(page: PageRequest) -> Response:
