@@ -17,14 +17,13 @@ import attrs
 import trio
 
 from kafscale.backoff import Backoff
-from kafscale.config import Address, SecurityProtocol, Settings, options
+from kafscale.config import BUCKET_OPTIONS, Address, SecurityProtocol, Settings, flags_of
 from kafscale.config.values import WILDCARD_HOSTS, Listener
 from kafscale.process_variables import SUPERVISOR_VARIABLE
 
 logger = logging.getLogger(__name__)
 
 LIBRARIES = ("hypercorn", "starlette", "jinja2", "python_multipart")
-STORE_OPTIONS = ("data_dir", "store", "namespace", "s3_endpoint", "s3_region", "s3_path_style", "s3_ca_file")
 BACKLOG = 128
 BACKOFF = Backoff(0.5, 30.0)  # after a child that ended by itself
 
@@ -130,10 +129,7 @@ def _arguments(settings: Settings, listeners: Sequence[Listener], admin: Address
         arguments += ["--setting", f"sasl.mechanism={','.join(settings.sasl.sasl_mechanisms)}"]
     if settings.admin_token_file is not None:
         arguments += ["--admin-token-file", str(settings.admin_token_file)]
-    for option in options():
-        if option.attribute in STORE_OPTIONS and (text := option.format(settings.value(option))):
-            arguments += [option.flag, text]
-    return arguments
+    return arguments + flags_of(settings, ("data_dir", *BUCKET_OPTIONS))
 
 
 def _reachable(listener: Listener | Address) -> Address:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from kafscale.cli.options import BUCKET_OPTIONS, json_option, with_settings
+from kafscale.cli.options import json_option, with_settings
 from kafscale.cli.output import say, show, show_json
-from kafscale.config import Loaded, Settings
+from kafscale.config import BUCKET_OPTIONS, Loaded, Settings
 from kafscale.errors import DamagedObject, NotFound
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ import click
 
 from kafscale.config import (
     BOOTSTRAP_VARIABLE,
+    BUCKET_OPTIONS,
     COMMAND_CONFIG_VARIABLE,
     CONFIG_VARIABLE,
     Address,
@@ -33,8 +34,6 @@ from kafscale.errors import ConfigError
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 INT16_MAX, INT32_MAX, INT64_MAX = (1 << 15) - 1, (1 << 31) - 1, (1 << 63) - 1  # of Kafka's protocol
 
-# Options of `kafscale serve` that say where a bucket is, for commands that read it.
-BUCKET_OPTIONS = ("store", "namespace", "s3_endpoint", "s3_region", "s3_path_style", "s3_ca_file")
 STORE_OPTIONS = ("data_dir", *BUCKET_OPTIONS, "s3_concurrency")
 WRITING_OPTIONS = (*STORE_OPTIONS, "s3_sse", "broker_id")  # of commands that take the place of a stopped broker
 

@@ -15,7 +15,6 @@ import click
 
 from kafscale.cli.options import (
     BOOTSTRAP,
-    BUCKET_OPTIONS,
     SPARK_SETTING,
     Bootstrap,
     Function,
@@ -26,7 +25,7 @@ from kafscale.cli.options import (
 )
 from kafscale.cli.output import iso_time, say, show, show_json
 from kafscale.cli.sql import store_options
-from kafscale.config import Address, Loaded, Settings
+from kafscale.config import BUCKET_OPTIONS, Address, Loaded, Settings
 from kafscale.errors import ConfigError, KafScaleError
 from kafscale.extras import missing_extra
 

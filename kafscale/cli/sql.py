@@ -18,7 +18,6 @@ from click.core import ParameterSource
 from kafscale.cli.decoding import VALUE_FORMATS
 from kafscale.cli.options import (
     ADDRESS,
-    BUCKET_OPTIONS,
     SECONDS,
     SPARK_SETTING,
     Function,
@@ -29,7 +28,7 @@ from kafscale.cli.options import (
     with_settings,
 )
 from kafscale.cli.output import fit, open_output, reading, say, show_cells
-from kafscale.config import Address, Loaded, Settings, parse_size
+from kafscale.config import BUCKET_OPTIONS, Address, Loaded, Settings, parse_size
 from kafscale.errors import ConfigError, KafScaleError
 from kafscale.extras import missing_extra
 

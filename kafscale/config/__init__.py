@@ -10,7 +10,9 @@ from kafscale.config.limits import Limits as Limits
 from kafscale.config.option import Option as Option
 from kafscale.config.security_settings import SaslSettings as SaslSettings
 from kafscale.config.security_settings import SslSettings as SslSettings
+from kafscale.config.settings import BUCKET_OPTIONS as BUCKET_OPTIONS
 from kafscale.config.settings import Settings as Settings
+from kafscale.config.settings import flags_of as flags_of
 from kafscale.config.settings import options as options
 from kafscale.config.sources import ADMIN_CA_VARIABLE as ADMIN_CA_VARIABLE
 from kafscale.config.sources import BOOTSTRAP_VARIABLE as BOOTSTRAP_VARIABLE

@@ -7,7 +7,7 @@ of processes shows arguments.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,9 @@ from kafscale.config.values import (
     split_url,
 )
 from kafscale.errors import ConfigError
+
+# Options that say where a bucket is, for commands and processes that read it.
+BUCKET_OPTIONS = ("store", "namespace", "s3_endpoint", "s3_region", "s3_path_style", "s3_ca_file")
 
 
 def _store_in_data_dir(settings: Settings) -> StoreUrl:
@@ -485,6 +488,18 @@ GROUPS: Mapping[str, type[Any]] = {
 @cache
 def options() -> tuple[Option, ...]:
     return options_of(Settings) + tuple(option for group in GROUPS.values() for option in options_of(group))
+
+
+def flags_of(settings: Settings, attributes: Container[str]) -> list[str]:
+    """Return the arguments that give a command these options as they are; those without a value are left out."""
+    arguments: list[str] = []
+    for found in options():
+        if found.attribute in attributes:
+            value: Any = settings.value(found)
+            values = [(item,) for item in value] if found.is_repeatable else [value]
+            for text in filter(None, map(found.format, values)):
+                arguments += [found.flag, text]
+    return arguments
 
 
 def _check_traces_endpoint(endpoint: str) -> None:

@@ -18,10 +18,8 @@ import attrs
 import trio
 
 from kafscale.concurrency.process import Process, lines
-from kafscale.config import Settings, options
 from kafscale.process_variables import PROGRESS_VARIABLE, SUPERVISOR_VARIABLE
 
-BUCKET_OPTIONS = ("store", "namespace", "s3_endpoint", "s3_region", "s3_path_style", "s3_ca_file")
 OUTPUT_MAX_BYTES = 4 << 20
 ERRORS_MAX_COUNT = 20  # lines
 RUNS_MAX_COUNT = 4  # processes at once, of all sessions
@@ -146,12 +144,3 @@ class Run:
                 continue
             told = json.loads(line)["progress"]
             self.progress = Progress(step=told["step"], done=told["done"], total=told["total"])
-
-
-def bucket_flags(settings: Settings) -> list[str]:
-    """Return the options of a command that reads the bucket."""
-    flags = []
-    for option in options():
-        if option.attribute in BUCKET_OPTIONS and (text := option.format(settings.value(option))):
-            flags += [option.flag, text]
-    return flags

@@ -6,7 +6,7 @@ connection or client, and on the metadata, are the same for each. Listeners are 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from kafscale.config import (
     Listener,
     Loaded,
     Settings,
+    flags_of,
     options,
 )
 from kafscale.errors import ConfigError
@@ -67,17 +68,7 @@ class BrokerPlan:
         return [listener.address for listener in self.settings.listeners]
 
     def arguments(self) -> list[str]:
-        return ["serve", *(word for words in self._flags() for word in words)]
-
-    def _flags(self) -> Iterator[tuple[str, str]]:
-        for option in options():
-            if option.attribute not in self.given:
-                continue
-            value: Any = self.settings.value(option)
-            if option.is_repeatable:
-                yield from ((option.flag, option.format((item,))) for item in value)
-            elif text := option.format(value):
-                yield option.flag, text
+        return ["serve", *flags_of(self.settings, self.given)]
 
     def on_ports(self, addresses: Sequence[Address]) -> BrokerPlan:
         """Return the plan with the real ports of its listeners, for the next start."""

@@ -10,10 +10,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from kafscale.client.brokers import cluster_operations
+from kafscale.config import BUCKET_OPTIONS, flags_of
 from kafscale.console.admin_metrics import read_metrics
 from kafscale.console.pages.base import PageRequest, action, view
 from kafscale.console.rights import missing_right
-from kafscale.console.runs import Run, bucket_flags
+from kafscale.console.runs import Run
 from kafscale.errors import BrokerUnavailable
 from kafscale.security.acls import AclOperation
 
@@ -70,7 +71,7 @@ async def verify(page: PageRequest) -> Response:
     """Begin the check of all objects."""
     assert page.settings.bucket is not None
     if not await missing_bucket_right(page):
-        arguments = ["verify", "--json", "--bucket-only", *bucket_flags(page.settings.bucket)]
+        arguments = ["verify", "--json", "--bucket-only", *flags_of(page.settings.bucket, BUCKET_OPTIONS)]
         page.console.start(page.session, CHECK, Run(arguments))
     return page.redirect("/bucket")
 
@@ -84,7 +85,7 @@ async def cancel(page: PageRequest) -> Response:
 
 def _measure(page: PageRequest) -> None:
     assert page.settings.bucket is not None
-    run = Run(["storage", "--json", *bucket_flags(page.settings.bucket)])
+    run = Run(["storage", "--json", *flags_of(page.settings.bucket, BUCKET_OPTIONS)])
     page.console.start(page.session, USAGE, run)
 
 

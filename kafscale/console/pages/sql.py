@@ -11,10 +11,11 @@ import attrs
 from starlette.responses import Response
 from starlette.routing import Route
 
+from kafscale.config import BUCKET_OPTIONS, flags_of
 from kafscale.console.charts import Chart, chart_of
 from kafscale.console.pages.base import PageRequest, action, view
 from kafscale.console.pages.bucket import missing_bucket_right
-from kafscale.console.runs import Run, RunState, bucket_flags
+from kafscale.console.runs import Run, RunState
 
 QUERY = "sql"  # name of the page's command
 STATEMENT_MAX_COUNT = 20_000  # characters
@@ -60,7 +61,7 @@ async def execute(page: PageRequest) -> Response:
     assert page.settings.bucket is not None
     statement = str(page.form.get("statement", ""))[:STATEMENT_MAX_COUNT].strip()
     if statement and not await missing_bucket_right(page):
-        flags = ["--engine", "duckdb", "--json", *bucket_flags(page.settings.bucket)]
+        flags = ["--engine", "duckdb", "--json", *flags_of(page.settings.bucket, BUCKET_OPTIONS)]
         page.console.start(page.session, QUERY, Run(["sql", "query", *flags, "--", statement], label=statement))
     return page.redirect("/sql")
 
