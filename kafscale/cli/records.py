@@ -1,8 +1,7 @@
 """Records as lines of text, which `produce` reads and `consume` writes.
 
-A JSON line is an object with `key`, `value` and `headers` (a list of pairs, as names may repeat). Bytes that are not
-UTF-8 are in `key_base64`, `value_base64`, or the third element of a pair. Of topic, partition, offset and timestamp,
-which `consume` adds, `produce` uses the timestamp.
+A JSON line has the object of `kafscale.client.json_records`; of topic, partition, offset and timestamp, `produce` uses
+the timestamp.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from kafscale.cli.options import INT64_MAX
 from kafscale.cli.output import iso_time
+from kafscale.client.json_records import record_as_json
 from kafscale.errors import ConfigError
 from kafscale.escaping import escaped_bytes, escaped_json
 from kafscale.wire.records import Record
@@ -79,24 +79,11 @@ def json_formatter(topic: str, *, decoder: RecordDecoder | None = None, for_term
     """Format a record as a JSON line; for a terminal, with escapes for control characters."""
 
     def render(partition: int, record: Record) -> bytes:
-        fields: dict[str, Any] = {
-            "topic": topic,
-            "partition": partition,
-            "offset": record.offset,
-            "timestamp": record.timestamp_ms,
-            **_data_fields(partition, record, decoder),
-            "headers": [_pair(name, value) for name, value in record.headers],
-        }
-        document = json.dumps(fields, ensure_ascii=False)
+        decoded = None if decoder is None else decoder.fields(partition, record)
+        document = record_as_json(topic, partition, record, decoded)
         return (escaped_json(document) if for_terminal else document).encode() + b"\n"
 
     return render
-
-
-def _data_fields(partition: int, record: Record, decoder: RecordDecoder | None) -> dict[str, Any]:
-    decoded = {} if decoder is None else decoder.fields(partition, record)
-    own = {} if "key" in decoded else _text_field("key", record.key)
-    return own | ({} if "value" in decoded else _text_field("value", record.value)) | decoded
 
 
 def text_formatter(
@@ -135,20 +122,6 @@ _FIELDS: dict[bytes, Callable[[str, int, Record], bytes]] = {
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def _text_field(name: str, data: bytes | None) -> dict[str, str | None]:
-    if data is None:
-        return {name: None}
-    try:
-        return {name: data.decode()}
-    except UnicodeDecodeError:
-        return {f"{name}_base64": base64.b64encode(data).decode()}
-
-
-def _pair(name: str, value: bytes | None) -> list[str | None]:
-    found = _text_field("value", value)
-    return [name, found["value"]] if "value" in found else [name, None, found["value_base64"]]
 
 
 def _bytes_field(fields: dict[str, Any], name: str) -> bytes | None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
+
 import httpx
 
 from kafscale.config import Address
 from kafscale.errors import BrokerUnavailable
+from kafscale.http.client import TrioTransport, fetch
 
 TIMEOUT_SECONDS = 5.0
 PAGE_MAX_BYTES = 16 << 20
@@ -14,19 +17,14 @@ PAGE_MAX_BYTES = 16 << 20
 async def read_metrics(admin: Address, token: str | None) -> dict[str, float]:
     """Return the series without labels, by name. Raises BrokerUnavailable."""
     headers = {} if token is None else {"authorization": f"Bearer {token}"}
-    page = bytearray()
+    request = httpx.Request("GET", f"http://{admin}/metrics", headers=headers)
     try:
-        async with (
-            httpx.AsyncClient(timeout=TIMEOUT_SECONDS, trust_env=False) as client,
-            client.stream("GET", f"http://{admin}/metrics", headers=headers) as response,
-        ):
-            response.raise_for_status()
-            async for part in response.aiter_bytes():
-                page += part
-                if len(page) > PAGE_MAX_BYTES:
-                    break
-    except httpx.HTTPError as exc:
+        async with TrioTransport() as transport:
+            status, page = await fetch(transport, request, max_bytes=PAGE_MAX_BYTES, timeout_seconds=TIMEOUT_SECONDS)
+    except httpx.TransportError as exc:
         raise BrokerUnavailable(f"no metrics of {admin}: {exc}") from exc
+    if status != HTTPStatus.OK:
+        raise BrokerUnavailable(f"no metrics of {admin}: it answered {status}; check --admin and --admin-token-file")
     return dict(_series(page.decode(errors="replace")))
 
 

@@ -11,7 +11,7 @@ import attrs
 from kafscale.config import Address, SaslMechanism, SecurityProtocol, Settings
 from kafscale.errors import ConfigError
 from kafscale.login.sasl import ClientSasl
-from kafscale.login.security import PROTOCOL, ClientSecurity
+from kafscale.login.security import ClientSecurity, client_protocol
 from kafscale.login.tls import tls_context
 
 CREDENTIALS = ("sasl.username", "sasl.password", "sasl.jaas.config", "sasl.oauthbearer.")
@@ -32,10 +32,7 @@ class Security:
         for name in properties:
             if name.startswith(CREDENTIALS):
                 raise ConfigError(f"{name}: users of the console log in with their own credentials; remove it")
-        word = properties.get(PROTOCOL, "PLAINTEXT").strip().upper()
-        protocol = SecurityProtocol.__members__.get(word)
-        if protocol is None:
-            raise ConfigError(f"{PROTOCOL}: '{word}' is unknown; allowed: {', '.join(SecurityProtocol)}")
+        protocol = client_protocol(properties)
         names = [name.strip() for name in properties.get(MECHANISM, "").split(",") if name.strip()]
         unknown = [name for name in names if name not in list(SaslMechanism)]
         if unknown:

@@ -39,10 +39,7 @@ PLAINTEXT = ClientSecurity()
 
 def client_security(properties: Mapping[str, str]) -> ClientSecurity:
     """Read the settings, and the files that they name. Raises ConfigError."""
-    for name in properties:
-        if name.startswith(PREFIXES) and name not in _KNOWN:
-            raise ConfigError(f"{name}: is not known here; allowed: {', '.join(sorted(_KNOWN))}")
-    protocol = _client_protocol(properties)
+    protocol = client_protocol(properties)
     return ClientSecurity(
         protocol=protocol,
         context=tls_context(properties) if protocol.uses_tls else None,
@@ -50,8 +47,11 @@ def client_security(properties: Mapping[str, str]) -> ClientSecurity:
     )
 
 
-def _client_protocol(properties: Mapping[str, str]) -> SecurityProtocol:
-    """Read the security protocol. Raises ConfigError."""
+def client_protocol(properties: Mapping[str, str]) -> SecurityProtocol:
+    """Read the security protocol. Raises ConfigError, also for a setting of security that is unknown."""
+    for name in properties:
+        if name.startswith(PREFIXES) and name not in _KNOWN:
+            raise ConfigError(f"{name}: is not known here; allowed: {', '.join(sorted(_KNOWN))}")
     word = properties.get(PROTOCOL, "PLAINTEXT").strip().upper()
     protocol = SecurityProtocol.__members__.get(word)
     if protocol is None:

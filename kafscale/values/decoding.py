@@ -39,13 +39,15 @@ Decode = Callable[[bytes], Any]
 class RegistryDecoder:
     """Decodes bytes that were written with a schema registry. Blocking, and safe for many threads.
 
-    url: of the registry, several by commas. format: avro, protobuf or json if values of others are errors. Close it.
+    url: of the registry, several by commas. format: avro, protobuf or json if values of others are errors.
+    timeout_seconds: of one request, None for the registry's default. Close it.
     Raises ConfigError, when made, if the URL or the credentials are wrong.
     """
 
     url: str
     format: str | None = attrs.field(default=None, kw_only=True)
     credentials: RegistryCredentials = attrs.field(factory=RegistryCredentials, kw_only=True)
+    timeout_seconds: float | None = attrs.field(default=None, kw_only=True)
     client: RegistryClient = attrs.field(init=False)
     _decoders: LruCache[SchemaId, Decode] = attrs.field(factory=lambda: LruCache(DECODERS_MAX_COUNT), init=False)
     _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
@@ -53,7 +55,10 @@ class RegistryDecoder:
     def __attrs_post_init__(self) -> None:
         if self.format is not None and self.format not in FORMATS:
             raise ConfigError(f"the format is {self.format!r}: one of {', '.join(FORMATS)}")
-        self.client = RegistryClient(options=self.credentials.options(self.url))
+        options = self.credentials.options(self.url)
+        if self.timeout_seconds is not None:
+            options = attrs.evolve(options, timeout_seconds=self.timeout_seconds)
+        self.client = RegistryClient(options=options)
 
     def decode(self, data: bytes, id_header: bytes | None = None) -> Any:
         """Return the value for JSON: None, or objects, arrays, texts, booleans and finite numbers.

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import io
-import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from importlib.util import find_spec
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 import attrs
 import trio
 
+from kafscale.client.json_records import record_as_json
 from kafscale.console.messages.query import MessageReader
 from kafscale.console.messages.reading import Bounds, TopicMessage
 from kafscale.extras import install_command
@@ -60,32 +59,7 @@ async def as_json_lines(topic: str, parts: AsyncIterator[Sequence[TopicMessage]]
 
 
 def _lines(topic: str, records: Sequence[TopicMessage]) -> bytes:
-    return b"".join(json.dumps(_fields(topic, message), ensure_ascii=False).encode() + b"\n" for message in records)
-
-
-def _fields(topic: str, message: TopicMessage) -> dict[str, Any]:
-    record = message.record
-    return {
-        "topic": topic,
-        "partition": message.partition,
-        "offset": record.offset,
-        "timestamp": record.timestamp_ms,
-        **_text("key", record.key),
-        **_text("value", record.value),
-        "headers": [[name, *_header(value)] for name, value in record.headers],
-    }
-
-
-def _text(name: str, data: bytes | None) -> dict[str, str | None]:
-    try:
-        return {name: None if data is None else data.decode()}
-    except UnicodeDecodeError:
-        return {f"{name}_base64": base64.b64encode(data or b"").decode()}
-
-
-def _header(value: bytes | None) -> list[str | None]:
-    found = _text("value", value)
-    return [found["value"]] if "value" in found else [None, found["value_base64"]]
+    return b"".join(record_as_json(topic, message.partition, message.record).encode() + b"\n" for message in records)
 
 
 @attrs.define(eq=False, repr=False, slots=False)  # RawIOBase has weak references already

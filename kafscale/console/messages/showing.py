@@ -16,9 +16,7 @@ import attrs
 
 from kafscale.console.messages.reading import TopicMessage
 from kafscale.errors import DecodeError, KafScaleError, RegistryError, UnknownSchema
-from kafscale.values.credentials import RegistryCredentials
 from kafscale.values.decoding import KEY_ID_HEADER, PREFIX_BYTES, VALUE_ID_HEADER, RegistryDecoder, parse_json, to_json
-from kafscale.values.registry import RegistryClient
 
 CUT_COUNT = 1_000  # characters in a list
 JSON_MAX_BYTES = 4 << 20
@@ -66,11 +64,7 @@ class Shower:
 
     def __attrs_post_init__(self) -> None:
         if self.registry is not None:
-            credentials = RegistryCredentials()
-            self._decoder = RegistryDecoder(self.registry, credentials=credentials)
-            self._decoder.client.close()
-            options = attrs.evolve(credentials.options(self.registry), timeout_seconds=REGISTRY_SECONDS)
-            self._decoder.client = RegistryClient(options=options)
+            self._decoder = RegistryDecoder(self.registry, timeout_seconds=REGISTRY_SECONDS)
 
     @property
     def has_registry(self) -> bool:

@@ -51,12 +51,10 @@ class Row:
     def of(cls, message: TopicMessage, shower: Shower, query: MessageQuery, indent: int | None = None) -> Row:
         """Decode a message; it blocks."""
         record = message.record
-        key = shower.show(message, query.key_as, is_key=True, indent=indent)
-        value = shower.show(message, query.value_as, is_key=False, indent=indent)
         return cls(
             message=message,
-            key=None if record.key is None else key,
-            value=None if record.value is None else value,
+            key=None if record.key is None else shower.show(message, query.key_as, is_key=True, indent=indent),
+            value=None if record.value is None else shower.show(message, query.value_as, is_key=False, indent=indent),
             headers=[
                 (name, "null" if data is None else data.decode(errors="backslashreplace"))
                 for name, data in record.headers
@@ -171,7 +169,7 @@ async def one_message(page: PageRequest) -> Response:
     query = MessageQuery.read(page.request.query_params)
     (row,) = await rows_of(page, [message], query, indent=2)
     start = MessageQuery(start="offset", partition=message.partition, offset=message.record.offset, limit=1)
-    kcat = attrs.evolve(start, limit=1).kcat(kcat_options(page), topic.name or "")
+    kcat = start.kcat(kcat_options(page), topic.name or "")
     return page.render(
         "message.html", topic=topic, row=row, query=query, forms=list(Form), kcat=kcat, most=SHOWN_MAX_COUNT
     )
