@@ -112,6 +112,7 @@ class CountingExporter(SpanExporter):
 
     def shutdown(self) -> None:
         self.exporter.shutdown()
+        logging.getLogger(type(self.exporter).__module__).removeFilter(self._keep_reason)
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         return self.exporter.force_flush(timeout_millis)
