@@ -81,6 +81,14 @@ class Browser:
             lambda driver: text in driver.find_element(By.TAG_NAME, "body").text, f"'{text}' is not on the page"
         )
 
+    def wait_for_live_parts(self) -> None:
+        """Wait until console.js has reloaded each live part once."""
+        reloaded = "return [...document.querySelectorAll('[data-live]')].every(part => part.lastHtml !== undefined)"
+        WebDriverWait(self.driver, DEADLINE_SECONDS).until(
+            lambda driver: driver.execute_script(reloaded),  # type: ignore[no-untyped-call]
+            "a live part was not reloaded",
+        )
+
     def find(self, selector: str) -> WebElement:
         return self.driver.find_element(By.CSS_SELECTOR, selector)
 

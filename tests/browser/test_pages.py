@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 
 import pytest
 from axe_selenium_python import Axe
@@ -53,7 +52,7 @@ def test_a_page_loads_without_complaints_and_fits_narrow_windows(browser: Browse
     assert len(browser.find_all("h1")) == 1
     current = browser.find("nav a[aria-current=page]").get_attribute("href").removeprefix(browser.site.url)
     assert PAGES[name].startswith(current)
-    time.sleep(1.5)  # live parts have been reloaded once
+    browser.wait_for_live_parts()
     browser.picture(name)
     assert browser.overflow_pixels() <= 0
     browser.resize(*NARROW)
