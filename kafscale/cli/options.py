@@ -8,7 +8,6 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Container
 from contextlib import suppress
-from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,6 +29,7 @@ from kafscale.config import (
     split_list,
 )
 from kafscale.errors import ConfigError
+from kafscale.iso_times import iso_time_ms
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 INT16_MAX, INT32_MAX, INT64_MAX = (1 << 15) - 1, (1 << 31) - 1, (1 << 63) - 1  # of Kafka's protocol
@@ -130,8 +130,7 @@ def _time_ms(text: str) -> int:
         return int(text)
     with suppress(ValueError):
         return int(time.time() * 1000) - parse_duration(text) // 1000
-    moment = datetime.fromisoformat(text)
-    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+    return iso_time_ms(text)
 
 
 def parse_bootstrap(text: str) -> Bootstrap:

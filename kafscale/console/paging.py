@@ -27,12 +27,16 @@ class Pages(Generic[T]):
         return f"{self.path}?{urlencode({**self.parameters, 'page': number})}"
 
 
+def page_number(text: str) -> int:
+    """Read a page's number; anything else is the first page."""
+    return max(1, int(text)) if text.isascii() and text.isdigit() and len(text) < 10 else 1
+
+
 def paged(
     entries: Sequence[T], number: str, path: str, *, parameters: Mapping[str, str], per_page: int = PER_PAGE
 ) -> Pages[T]:
     """Return a page of all entries; a `number` that there is not becomes the nearest."""
     last = max(1, -(-len(entries) // per_page))
-    wanted = int(number) if number.isascii() and number.isdigit() and len(number) < 10 else 1
-    wanted = min(max(wanted, 1), last)
+    wanted = min(page_number(number), last)
     rows = entries[(wanted - 1) * per_page : wanted * per_page]
     return Pages(rows=rows, number=wanted, last=last, total=len(entries), path=path, parameters=parameters)

@@ -11,6 +11,7 @@ from starlette.datastructures import QueryParams
 
 from kafscale.client.admin import list_topics
 from kafscale.client.client import Client
+from kafscale.console.paging import page_number, paged
 from kafscale.console.topic_facts import TopicFacts, TopicFactsReader
 from kafscale.wire.messages.topics import MetadataResponseTopic
 
@@ -34,13 +35,12 @@ class TopicQuery:
     def read(cls, given: QueryParams) -> TopicQuery:
         """Read parameters; wrong ones become the defaults."""
         sort = given.get("sort", "")
-        page = given.get("page", "")
         return cls(
             text=given.get("q", "").strip(),
             sort=sort.removeprefix("-") if sort.removeprefix("-") in SORTS else "name",
             is_descending=sort.startswith("-"),
             has_internal=given.get("internal") == "1",
-            page=max(1, int(page)) if page.isascii() and page.isdigit() and len(page) < 9 else 1,
+            page=page_number(given.get("page", "")),
         )
 
     def encoded(self, *, sort: str | None = None, page: int = 1) -> str:
@@ -68,12 +68,9 @@ class TopicQuery:
 class TopicPage:
     query: TopicQuery
     rows: Sequence[TopicFacts]
+    page_count: int
     found_count: int
     total_count: int
-
-    @property
-    def page_count(self) -> int:
-        return max(1, -(-self.found_count // PAGE_COUNT))
 
 
 @attrs.define(eq=False, repr=False)
@@ -95,10 +92,14 @@ class TopicList:
             found = [facts.topic for facts in by_size]
         else:
             found.sort(key=_partition_count if query.sort == "partitions" else _name, reverse=query.is_descending)
-        query = attrs.evolve(query, page=min(query.page, max(1, -(-len(found) // PAGE_COUNT))))
-        shown = found[(query.page - 1) * PAGE_COUNT : query.page * PAGE_COUNT]
-        rows = await self.facts.read(client, shown)
-        return TopicPage(query=query, rows=rows, found_count=len(found), total_count=len(topics))
+        pages = paged(found, str(query.page), "/topics", parameters={}, per_page=PAGE_COUNT)
+        return TopicPage(
+            query=attrs.evolve(query, page=pages.number),
+            rows=await self.facts.read(client, pages.rows),
+            page_count=pages.last,
+            found_count=pages.total,
+            total_count=len(topics),
+        )
 
     async def _list(self, client: Client, *, is_live: bool) -> Sequence[MetadataResponseTopic]:
         began = self.clock()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
 
 from kafscale.errors import ConfigError
+from kafscale.iso_times import iso_time_ms
 
 INT64_MAX = (1 << 63) - 1
 
@@ -22,10 +22,9 @@ def time_ms(text: str) -> int:
     if text.isascii() and text.isdigit():
         return whole_number(text, "milliseconds since 1970")
     try:
-        found = datetime.fromisoformat(text)
+        return iso_time_ms(text)
     except ValueError as exc:
         raise ConfigError(f"'{text[:100]}' is not a time: write 2026-01-31T12:00, or milliseconds since 1970") from exc
-    return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def now_ms() -> int:
