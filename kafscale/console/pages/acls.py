@@ -14,8 +14,8 @@ from kafscale.client.access import create_acls, delete_acls, list_acls
 from kafscale.client.brokers import cluster_operations
 from kafscale.console.pages.base import PageRequest, action, view
 from kafscale.console.paging import paged
-from kafscale.console.rights import CLUSTER, missing_right
-from kafscale.errors import ConfigError, KafkaError, NotFound
+from kafscale.console.rights import CLUSTER, missing_right, unless_refused
+from kafscale.errors import ConfigError, NotFound
 from kafscale.security.acls import (
     CLUSTER_NAME,
     WILDCARD,
@@ -40,13 +40,8 @@ async def acl_list(page: PageRequest) -> Response:
     client = await page.client()
     operations = await cluster_operations(client)
     parameters = {name: page.argument(name) for name in ("principal", "type", "name")}
-    try:
-        bindings = await list_acls(client, _filter(parameters))
-        unseen = ""
-    except KafkaError as exc:
-        if exc.code not in (SECURITY_DISABLED, CLUSTER_AUTHORIZATION_FAILED):
-            raise
-        bindings, unseen = [], str(exc)
+    refusals = (SECURITY_DISABLED, CLUSTER_AUTHORIZATION_FAILED)
+    bindings, unseen = await unless_refused(list_acls(client, _filter(parameters)), [], codes=refusals)
     bindings = sorted(bindings, key=lambda binding: (binding.principal, binding.resource_type, binding.resource_name))
     return page.render(
         "acls.html",

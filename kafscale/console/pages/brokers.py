@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
 
 import attrs
 from starlette.responses import Response
@@ -23,15 +22,15 @@ from kafscale.client.brokers import (
     set_draining,
 )
 from kafscale.console.pages.base import PageRequest, action, view
-from kafscale.console.rights import CLUSTER, missing_right
-from kafscale.errors import ConfigError, KafkaError
+from kafscale.console.rights import CLUSTER, missing_right, unless_refused
+from kafscale.errors import ConfigError
 from kafscale.login.failures import failure
 from kafscale.security.acls import AclOperation
 from kafscale.wire.error_codes import BROKER_ID_NOT_REGISTERED, CLUSTER_AUTHORIZATION_FAILED, UNSUPPORTED_VERSION
 
 SHOWN_MAX_COUNT = 200  # of moves, planned moves, and a broker's partitions
 ID_MAX_DIGITS = 10
-T = TypeVar("T")
+NOT_TOLD_CODES = (UNSUPPORTED_VERSION, CLUSTER_AUTHORIZATION_FAILED)
 SOURCES = {1: "topic", 2: "changed", 3: "changed for all", 4: "started with", 5: "default"}  # of configs
 
 
@@ -47,11 +46,11 @@ class PartitionMove:
 async def broker_list(page: PageRequest) -> Response:
     """Show brokers, moves and the plan of the balance, live."""
     client = await page.client()
-    balance = await _told(find_balance(client), None)
+    balance, _ = await unless_refused(find_balance(client), None, codes=NOT_TOLD_CODES)
     places = await list_places(client)
     rows = await describe_brokers(client, places, balance)
     leaders = {place.at: place.broker_id for place in places}
-    moving = await _told(list_reassignments(client), {})
+    moving, _ = await unless_refused(list_reassignments(client), {}, codes=NOT_TOLD_CODES)
     operations = await cluster_operations(client)
     plan: Mapping[At, int] = {} if balance is None else balance.moves
     return page.render(
@@ -67,16 +66,6 @@ async def broker_list(page: PageRequest) -> Response:
         drain_missing=missing_right(operations, AclOperation.ALTER_CONFIGS, CLUSTER),
         move_missing=missing_right(operations, AclOperation.ALTER, CLUSTER),
     )
-
-
-async def _told(asked: Awaitable[T], otherwise: T) -> T:
-    """Return an answer, or `otherwise` if the broker has no such request or the user no right to it."""
-    try:
-        return await asked
-    except KafkaError as exc:
-        if exc.code not in (UNSUPPORTED_VERSION, CLUSTER_AUTHORIZATION_FAILED):
-            raise
-        return otherwise
 
 
 def _moves(targets: Mapping[At, int], leaders: Mapping[At, int]) -> Sequence[PartitionMove]:

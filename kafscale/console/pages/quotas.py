@@ -14,10 +14,9 @@ from kafscale.client.brokers import cluster_operations
 from kafscale.client.quotas import CLIENT_ID, IP, KEYS, USER, Quota, alter_quotas, list_quotas
 from kafscale.console.pages.base import PageRequest, action, view
 from kafscale.console.paging import paged
-from kafscale.console.rights import CLUSTER, missing_right
-from kafscale.errors import ConfigError, KafkaError
+from kafscale.console.rights import CLUSTER, missing_right, unless_refused
+from kafscale.errors import ConfigError
 from kafscale.security.acls import AclOperation
-from kafscale.wire.error_codes import CLUSTER_AUTHORIZATION_FAILED
 
 TYPES = (USER, CLIENT_ID, IP)
 DEFAULT = "default:"  # before a type's name: the default of all names
@@ -27,13 +26,7 @@ ALL_KEYS = tuple(dict.fromkeys(key for keys in KEYS.values() for key in keys))
 async def quota_list(page: PageRequest) -> Response:
     client = await page.client()
     operations = await cluster_operations(client)
-    try:
-        quotas = await list_quotas(client)
-        unseen = ""
-    except KafkaError as exc:
-        if exc.code != CLUSTER_AUTHORIZATION_FAILED:
-            raise
-        quotas, unseen = [], str(exc)
+    quotas, unseen = await unless_refused(list_quotas(client), [])
     return page.render(
         "quotas.html",
         pages=paged(quotas, page.argument("page"), "/quotas", parameters={}),

@@ -12,11 +12,10 @@ from kafscale.client.brokers import cluster_operations
 from kafscale.config import SaslMechanism
 from kafscale.console.pages.base import PageRequest, action, view
 from kafscale.console.paging import paged
-from kafscale.console.rights import CLUSTER, missing_right
-from kafscale.errors import ConfigError, KafkaError, NotFound
+from kafscale.console.rights import CLUSTER, missing_right, unless_refused
+from kafscale.errors import ConfigError, NotFound
 from kafscale.security.acls import AclOperation
 from kafscale.security.verifiers import check_password, check_user_name
-from kafscale.wire.error_codes import CLUSTER_AUTHORIZATION_FAILED
 
 SCRAMS = (SaslMechanism.SCRAM_SHA_256, SaslMechanism.SCRAM_SHA_512)
 ITERATIONS = 8192
@@ -33,13 +32,9 @@ class UserRow:
 async def user_list(page: PageRequest) -> Response:
     client = await page.client()
     operations = await cluster_operations(client)
-    try:
-        users = await list_users(client)
-        unseen = ""
-    except KafkaError as exc:
-        if exc.code != CLUSTER_AUTHORIZATION_FAILED:
-            raise
-        users, unseen = {}, missing_right(operations, AclOperation.DESCRIBE, CLUSTER) or str(exc)
+    users, unseen = await unless_refused(list_users(client), {})
+    if unseen:
+        unseen = missing_right(operations, AclOperation.DESCRIBE, CLUSTER) or unseen
     text = page.argument("q")
     rows = [
         UserRow(user, ", ".join(f"{mechanism} ({iterations})" for mechanism, iterations in sorted(mechanisms.items())))
